@@ -1,0 +1,1 @@
+"""A Kafka-format commit log, mounted as files: the daemon, the tree it shows, the commands."""
