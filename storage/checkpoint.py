@@ -1,0 +1,226 @@
+"""The small text files of a log, each replaced atomically.
+
+Checkpoints (``CheckpointFile.java``): UTF-8, ``\\n`` ends each line; line 1 is the version ``0``,
+line 2 the count of entries, then one entry per line, its fields separated by white space:
+
+- ``leader-epoch-checkpoint``: ``<epoch> <start offset>``, both strictly rising;
+- the offset checkpoints of a data directory: ``<topic> <partition> <offset>``.
+
+A missing or 0-byte file has no entries.  Reading is strict, as Kafka's is: anything else that
+breaks the frame is CorruptCheckpoint with path and line, because a number that is guessed here
+costs records later.
+
+``partition.metadata`` is two lines, ``version: 0`` and ``topic_id: <22 characters>``, without a
+last newline.  The clean-shutdown marker counts by being there; its content is for a broker.
+
+Not here: when checkpoints are written and what their numbers mean.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+
+from storage import paths
+from storage.errors import CorruptCheckpoint
+from storage.files import Files
+
+_VERSION = 0
+_MARKER = b'{"version":0,"brokerEpoch":-1}'
+_WHITE_SPACE = re.compile(r"[ \t\r\f\v]+")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_COLON = re.compile(r":\s+")
+
+MAX_EPOCH = 2**31 - 1
+
+
+def replace_atomically(files: Files, path: str, data: bytes, *, sync: bool = True) -> None:
+    """``files.replace_atomically``: ``path`` is as it was or holds ``data``, nothing between."""
+    files.replace_atomically(path, data, sync=sync)
+
+
+# -- offset checkpoints --------------------------------------------------------------------------
+
+
+def read_offsets(files: Files, path: str) -> dict[tuple[str, int], int]:
+    """(topic, partition) -> offset; empty where there is no file."""
+    offsets: dict[tuple[str, int], int] = {}
+    for line, (topic, partition, offset) in _read_entries(files, path, 3):
+        number = _integer(path, line, partition, paths.MAX_PARTITION)
+        offsets[topic, number] = _integer(path, line, offset, paths.MAX_OFFSET)
+    return offsets
+
+
+def write_offsets(
+    files: Files, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = True
+) -> None:
+    """Replace an offset checkpoint; OSError where the disk refuses, and the old one stays."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    files.replace_atomically(path, _frame(lines), sync=sync)
+
+
+# -- leader epochs -------------------------------------------------------------------------------
+
+
+def read_epochs(files: Files, path: str) -> list[tuple[int, int]]:
+    """(epoch, its start offset), both strictly rising; empty where there is no file."""
+    epochs: list[tuple[int, int]] = []
+    for line, (epoch_field, start_field) in _read_entries(files, path, 2):
+        epoch = _integer(path, line, epoch_field, MAX_EPOCH)
+        start = _integer(path, line, start_field, paths.MAX_OFFSET)
+        if epochs and (epoch <= epochs[-1][0] or start <= epochs[-1][1]):
+            raise CorruptCheckpoint(
+                f"epoch {epoch} from offset {start} follows"
+                f" epoch {epochs[-1][0]} from offset {epochs[-1][1]}",
+                path=path,
+                line=line,
+            )
+        epochs.append((epoch, start))
+    return epochs
+
+
+def write_epochs(
+    files: Files, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True
+) -> None:
+    """Replace ``leader-epoch-checkpoint``."""
+    entries = list(epochs)
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(entries))
+    lines = [f"{epoch} {start}" for epoch, start in entries]
+    files.replace_atomically(path, _frame(lines), sync=sync)
+
+
+# -- partition.metadata --------------------------------------------------------------------------
+
+
+def new_topic_id() -> str:
+    """A random topic id: 22 characters, none a ``-`` (``Uuid.java`` draws again for it)."""
+    while True:
+        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if "-" not in topic_id:
+            return topic_id
+
+
+def read_partition_metadata(files: Files, path: str) -> str | None:
+    """The topic's id, 22 characters, or None where there is no file.
+
+    Any version ≥ 0 and a last newline are accepted (``PartitionMetadataFile.java``); an id that
+    is not one, or all zero, is CorruptCheckpoint.
+    """
+    try:
+        lines = _LINE_END.split(_decode(path, files.read_whole(path)))
+    except FileNotFoundError:
+        return None
+    if lines[-1] == "":
+        lines.pop()
+    if len(lines) != 2:
+        raise CorruptCheckpoint(f"{len(lines)} lines where 2 were expected", path=path)
+    _integer(path, 1, _named_value(path, 1, lines[0], "version"), 2**31 - 1)
+    topic_id = _named_value(path, 2, lines[1], "topic_id")
+    try:
+        id_bytes = base64.b64decode(topic_id + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        id_bytes = b""
+    if len(topic_id) != 22 or len(id_bytes) != 16:
+        raise CorruptCheckpoint(f"{topic_id!r} is no topic id", path=path, line=2)
+    if not any(id_bytes):
+        raise CorruptCheckpoint("the topic id is all zero", path=path, line=2)
+    return topic_id
+
+
+def write_partition_metadata(files: Files, path: str, topic_id: str) -> None:
+    """Write ``partition.metadata``, before the partition's first append."""
+    assert len(topic_id) == 22
+    files.replace_atomically(path, f"version: 0\ntopic_id: {topic_id}".encode())
+
+
+# -- the clean-shutdown marker -------------------------------------------------------------------
+
+
+def write_marker(files: Files, directory: str) -> None:
+    """Say that all logs of a data directory are closed and their checkpoints written."""
+    files.replace_atomically(os.path.join(directory, paths.CLEAN_SHUTDOWN), _MARKER)
+
+
+def has_marker(files: Files, directory: str) -> bool:
+    """Whether the directory was closed cleanly; older brokers wrote an empty file."""
+    return files.exists(os.path.join(directory, paths.CLEAN_SHUTDOWN))
+
+
+def remove_marker(files: Files, directory: str) -> None:
+    """Remove the marker for good, before anything changes; none is no error.
+
+    The directory is fsynced: a marker that came back after a power cut would vouch for logs that
+    were open.
+    """
+    try:
+        files.unlink(os.path.join(directory, paths.CLEAN_SHUTDOWN))
+    except FileNotFoundError:
+        return
+    files.sync_directory(directory)
+
+
+# -- the frame -----------------------------------------------------------------------------------
+
+
+def _frame(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (str(_VERSION), str(len(lines)), *lines)).encode()
+
+
+def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[str]]]:
+    """(line number, its fields) of each entry of a checkpoint."""
+    try:
+        text = _decode(path, files.read_whole(path))
+    except FileNotFoundError:
+        return []
+    if not text:
+        return []
+    lines = _LINE_END.split(text)
+    if lines[-1] == "":
+        lines.pop()
+    version = _integer(path, 1, lines[0], 2**31 - 1)
+    if version != _VERSION:
+        raise CorruptCheckpoint(f"version {version} is unknown", path=path, line=1)
+    if len(lines) < 2:
+        raise CorruptCheckpoint("the count of entries is missing", path=path, line=2)
+    count = _integer(path, 2, lines[1], 2**31 - 1)
+    entries = []
+    for number, line in enumerate(lines[2:], start=3):
+        # A trailing separator makes no field, in Java's split as here.
+        parts = _WHITE_SPACE.split(line.rstrip(" \t\r\f\v"))
+        if len(parts) != fields or not all(parts):
+            raise CorruptCheckpoint(
+                f"{line!r} where {fields} fields were expected", path=path, line=number
+            )
+        entries.append((number, parts))
+    if len(entries) != count:
+        raise CorruptCheckpoint(
+            f"{count} entries were announced and {len(entries)} are there", path=path, line=2
+        )
+    return entries
+
+
+def _decode(path: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpoint(f"not UTF-8 at byte {error.start}", path=path) from None
+
+
+def _integer(path: str, line: int, field: str, largest: int) -> int:
+    """A number from 0 to ``largest``, as Java reads one (no underscores, no spaces)."""
+    if _INTEGER.fullmatch(field) is None or not 0 <= int(field) <= largest:
+        raise CorruptCheckpoint(f"{field!r} is no number from 0 to {largest}", path=path, line=line)
+    return int(field)
+
+
+def _named_value(path: str, line: int, text: str, name: str) -> str:
+    parts = _COLON.split(text)
+    if len(parts) != 2 or parts[0] != name:
+        raise CorruptCheckpoint(f"{text!r} where '{name}: …' was expected", path=path, line=line)
+    return parts[1]

@@ -1,0 +1,145 @@
+"""Everything that can be wrong with the world, as far as a commit log is concerned.
+
+``StorageError`` and its subclasses carry what is needed to find the place: path, position (bytes
+in that file) and offset (count of records in the partition).  What the disk itself refuses
+(ENOSPC, EIO, EMFILE, …) stays an ``OSError``.  A bug of ours is an ``AssertionError``.
+
+A torn tail found in recovery is an outcome, not an error, and has no class here.
+"""
+
+# The names are Kafka's words for these errors.
+# ruff: noqa: N818
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Base of all; ``str()`` is the message and whichever of path, position, offset is known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.position = position
+        self.offset = offset
+
+    def __str__(self) -> str:
+        facts = [
+            f"{name} {value}"
+            for name, value in (
+                ("file", self.path),
+                ("position", self.position),
+                ("offset", self.offset),
+            )
+            if value is not None
+        ]
+        return f"{self.message} ({', '.join(facts)})" if facts else self.message
+
+
+class CorruptRecord(StorageError):
+    """A record batch that breaks a rule of its format: sizes, counts, checksum."""
+
+
+class CorruptCheckpoint(StorageError):
+    """A small file of the log that cannot be read; ``line`` counts from 1, None for the whole."""
+
+    def __init__(self, message: str, *, path: str, line: int | None = None) -> None:
+        where = message if line is None else f"line {line}: {message}"
+        super().__init__(where, path=path)
+        self.line = line
+
+
+class UnsupportedFormat(StorageError):
+    """Well-formed data of a kind that is not built yet; ``what`` names it."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(f"{what}: not supported yet", path=path, position=position, offset=offset)
+        self.what = what
+
+
+class OffsetOutOfRange(StorageError):
+    """A read below the log start or above the log end (Kafka's OFFSET_OUT_OF_RANGE)."""
+
+    def __init__(
+        self, offset: int, log_start: int, log_end: int, *, path: str | None = None
+    ) -> None:
+        super().__init__(
+            f"offset {offset} is outside the log, which runs from {log_start} to {log_end}",
+            path=path,
+        )
+        self.offset = offset
+        self.log_start = log_start
+        self.log_end = log_end
+
+    def __str__(self) -> str:
+        # The message names the offset already.
+        return self.message if self.path is None else f"{self.message} (file {self.path})"
+
+
+class RecordTooLarge(StorageError):
+    """A record whose batch exceeds ``max.message.bytes``; ``size`` and ``limit`` in bytes.
+
+    ``line`` is the record's number, from 1, in the request that held it, where it had several.
+    """
+
+    def __init__(self, size: int, limit: int, *, line: int | None = None) -> None:
+        prefix = "" if line is None else f"line {line}: "
+        super().__init__(f"{prefix}a batch of {size} bytes exceeds max.message.bytes={limit}")
+        self.size = size
+        self.limit = limit
+        self.line = line
+
+
+class InvalidRecord(StorageError):
+    """A record that the topic's settings or the append rules refuse."""
+
+
+class InvalidTopic(StorageError):
+    """A topic name that Kafka does not allow (``Topic.java``)."""
+
+
+class TopicExists(StorageError):
+    """There is a topic, or a directory, of that name."""
+
+
+class UnknownTopicOrPartition(StorageError):
+    """There is no topic, or no partition, of that name."""
+
+
+class InvalidConfig(StorageError):
+    """A setting that does not exist, or a value that its rule refuses."""
+
+
+class LogLocked(StorageError):
+    """Another process, ``pid`` where it is known, has the data directory open."""
+
+    def __init__(self, pid: int | None, *, path: str | None = None) -> None:
+        holder = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"the data directory is in use by {holder}", path=path)
+        self.pid = pid
+
+
+class ReadOnlyLog(StorageError):
+    """A change to a log that was opened for reading only."""
+
+
+class SegmentGone(StorageError):
+    """Bytes that were there once and no longer exist: deleted or rewritten."""
+
+
+class LogClosed(StorageError):
+    """A call to a log that has been closed."""

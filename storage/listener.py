@@ -1,0 +1,44 @@
+"""What a log tells those who watch it.
+
+Only the listener points up: a log knows nothing of views, indexes of text or mounts, but calls
+these methods, synchronously, on the thread that changed it.  What must be written down before the
+past changes (``removing``, ``swapping``) is written down when the method returns.
+
+A listener may read the log; it may not change it, must be quick, and raises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.log import Log
+    from storage.segment import Segment
+
+
+class LogListener:
+    """Does nothing; watchers override what they need."""
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        """Whole batches are in ``segment`` from byte ``position``, and the log end has moved.
+
+        ``data`` is valid during the call only.
+        """
+
+    def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+        """``sealed`` takes no more appends; ``active``, empty, is now the last segment."""
+
+    def removing(self, log: Log, segments: Sequence[Segment]) -> None:
+        """These segments, a head of the log, are about to leave it; they can still be read."""
+
+    def removed(self, log: Log, segment: Segment) -> None:
+        """The files of a segment that had left the log are gone."""
+
+    def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """``new`` is about to take the place of ``old``; both can be read."""
+
+    def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """``new`` has taken the place of ``old``, which can be read until it is removed."""

@@ -1,0 +1,142 @@
+"""Names on disk: topics, partition directories, segment files.
+
+``<topic>-<partition>/<20 digits><suffix>``.  A directory on its way out or in has a longer name,
+``<topic>-<partition>.<32 hex>-<kind>`` with kind ``delete``, ``stray`` or ``future``; in the first
+two the topic is cut so that the whole name fits into 255 characters.
+
+Sources: ``Topic.java``, ``LocalLog.java`` (parseTopicPartitionName, logDeleteDirName),
+``LogFileUtils.java``.  Pure: no file is touched.
+
+Stricter than Kafka where the strictness costs nothing: a partition number is written as we would
+write it (no sign, no leading zero), and its topic has a valid name.  No broker makes others.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import NamedTuple
+
+from storage.errors import InvalidTopic
+
+# Suffixes of a segment's files.
+LOG = ".log"
+INDEX = ".index"
+TIMEINDEX = ".timeindex"
+TXNINDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+LINES = ".lines"
+INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
+# Suffixes appended to those: waiting for deletion, a cleaner's output before and during its swap,
+# set aside by recovery.
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+CUT = ".cut"
+
+# Files of a partition directory.
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+# Files of a data directory.
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+META_PROPERTIES = "meta.properties"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+SETTINGS = "kafkafs.properties"
+TOPIC_SETTINGS = "kafkafs-topics.properties"
+
+MAX_TOPIC_LENGTH = 249
+MAX_NAME_LENGTH = 255
+MAX_OFFSET = 2**63 - 1
+MAX_PARTITION = 2**31 - 1
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+_ASIDE = re.compile(r"(\S+-\S+)\.\S+-(delete|future|stray)")
+_BASE_OFFSET = re.compile(r"([0-9]{20})(?:\.|\Z)")
+
+
+class AsideDirectory(NamedTuple):
+    """A partition directory that is not served; the topic may be cut short."""
+
+    topic: str
+    partition: int
+    kind: str  # "delete", "stray" or "future"
+
+
+def check_topic_name(topic: str) -> None:
+    """InvalidTopic, with the reason, where Kafka allows no such name."""
+    if not topic:
+        raise InvalidTopic("a topic's name may not be empty")
+    if topic in (".", ".."):
+        raise InvalidTopic(f"a topic's name may not be {topic!r}")
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise InvalidTopic(
+            f"a topic's name may have {MAX_TOPIC_LENGTH} characters, this has {len(topic)}"
+        )
+    if _TOPIC.fullmatch(topic) is None:
+        raise InvalidTopic(
+            f"a topic's name consists of letters, digits, '.', '_' and '-', {topic!r} does not"
+        )
+
+
+def is_topic_name(topic: str) -> bool:
+    """Whether ``check_topic_name`` passes."""
+    try:
+        check_topic_name(topic)
+    except InvalidTopic:
+        return False
+    return True
+
+
+def partition_directory(topic: str, partition: int) -> str:
+    """The name of a partition's directory."""
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a directory's name, or None where it names none.
+
+    The last ``-`` divides: a topic may contain others.
+    """
+    topic, dash, number = name.rpartition("-")
+    if not dash or not is_topic_name(topic) or _PARTITION.fullmatch(number) is None:
+        return None
+    partition = int(number)
+    return (topic, partition) if partition <= MAX_PARTITION else None
+
+
+def deleted_directory_name(topic: str, partition: int) -> str:
+    """A new name, different each time, for the directory of a partition being deleted."""
+    suffix = f"-{partition}.{uuid.uuid4().hex}-delete"
+    return topic[: MAX_NAME_LENGTH - len(suffix)] + suffix
+
+
+def parse_aside_directory(name: str) -> AsideDirectory | None:
+    """What a ``-delete``, ``-stray`` or ``-future`` directory was, or None where it is none.
+
+    A broker refuses to start on a name that ends so and does not parse.
+    """
+    match = _ASIDE.fullmatch(name)
+    if match is None:
+        return None
+    parsed = parse_partition_directory(match[1])
+    return None if parsed is None else AsideDirectory(*parsed, match[2])
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """A segment file's name: its base offset in 20 digits, and a suffix of this module."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def base_offset_of(name: str) -> int | None:
+    """The number before the first dot of a segment file's name; None where it is no such file."""
+    match = _BASE_OFFSET.match(name)
+    if match is None:
+        return None
+    base_offset = int(match[1])
+    return base_offset if base_offset <= MAX_OFFSET else None
