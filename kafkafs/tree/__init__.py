@@ -1,0 +1,14 @@
+"""The tree of the mounted file system: nodes and handles, without FUSE.
+
+Layers: `filesystem.py` is what `kafkafs.fuse.operations` talks to; nodes (`inodes.py`) stand for
+names, handles (`handles.py`) for open files. Nothing here knows trio or pyfuse3.
+
+**Waiting.** What could wait for a disk takes `wait: bool`. With wait=False it raises
+BlockingIOError instead of waiting, with no state changed, and the caller repeats it in a worker
+thread with wait=True. What takes no `wait` runs on the thread that owns the tree (trio's), except
+the structural changes (`Directory.mkdir`, `create`, `rmdir`, `Node.set_attributes`), which write
+settings files: they may run in a worker thread, one at a time.
+
+**Errors** are OSError with the errno that the user shall see, or StorageError, for which
+`kafkafs.fuse.operations` has the table.
+"""

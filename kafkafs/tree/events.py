@@ -1,0 +1,34 @@
+"""Recent events as lines: what `.kafkafs/log` shows. A bounded ring, in memory only.
+
+Each line is the time (UTC, milliseconds) and a message; a message of several lines (a traceback)
+stays together. It may be written from any thread.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+MESSAGES = 1000
+MESSAGE_LIMIT = 8192
+"""Characters of one message; more of it is cut off, so that the ring's memory is bounded."""
+
+
+class Events:
+    """Call it with a message to add it. `forward` gets each message too (stderr, journal)."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._lines: deque[str] = deque(maxlen=MESSAGES)
+        self.forward: Callable[[str], None] | None = None
+
+    def __call__(self, message: str) -> None:
+        if len(message) > MESSAGE_LIMIT:
+            message = message[:MESSAGE_LIMIT] + " … (cut)"
+        moment = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
+        self._lines.append(f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {message}")
+        if self.forward is not None:
+            self.forward(message)
+
+    def text(self) -> str:
+        """The lines, oldest first."""
+        return "".join(line + "\n" for line in list(self._lines))

@@ -1,0 +1,79 @@
+"""Handles: what an open file keeps, and the table from the kernel's number to it.
+
+A handle is made by `Node.open`, put into the table by who answers the request, and released once,
+when the last descriptor in any process is closed.
+"""
+
+import errno
+import itertools
+from typing import Any, Protocol
+
+
+class FlushPlan(Protocol):
+    """An fsync in two parts: `run` in any thread, `finish` on the thread that owns the tree."""
+
+    def run(self) -> Any: ...
+
+    def finish(self) -> Any: ...
+
+
+class Handle:
+    """An open file. What a kind of file cannot do stays as it is here."""
+
+    __slots__ = ()
+
+    direct_io = False
+    """Reads and writes reach us one by one, past the page cache."""
+    keep_cache = False
+    """The page cache from before this open is still right."""
+    sync_due = False
+    """After a write: it is answered only when `sync_plan()` has run (O_SYNC, flush.messages)."""
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        """`size` bytes from `position`, fewer only at the end of the file.
+
+        With wait=False it is called on the owner's thread only; with wait=True on any, also
+        while another read of this handle runs.
+        """
+        raise OSError(errno.EBADF, "not open for reading")
+
+    def write(self, position: int, data: bytes) -> int:
+        """Takes all of `data`, or raises. `position` is the kernel's guess, not our place."""
+        raise OSError(errno.EBADF, "not open for writing")
+
+    def flush(self) -> None:
+        """close(2) of one descriptor of perhaps many; the errno goes to that close."""
+
+    def release(self) -> None:
+        """The last descriptor is closed. What goes wrong here nobody hears but the log."""
+
+    def sync_plan(self) -> FlushPlan | None:
+        """What fsync has to do; None where there is nothing."""
+        return None
+
+
+class HandleTable:
+    """The kernel's handle number -> handle."""
+
+    __slots__ = ("_numbers", "handles")
+
+    def __init__(self) -> None:
+        self.handles: dict[int, Handle] = {}
+        self._numbers = itertools.count(1)
+
+    def add(self, handle: Handle) -> int:
+        number = next(self._numbers)
+        self.handles[number] = handle
+        return number
+
+    def get(self, number: int) -> Handle:
+        handle = self.handles.get(number)
+        if handle is None:
+            raise OSError(errno.EBADF, "no such handle")
+        return handle
+
+    def remove(self, number: int) -> Handle:
+        handle = self.handles.pop(number, None)
+        if handle is None:
+            raise OSError(errno.EBADF, "no such handle")
+        return handle
