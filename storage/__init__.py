@@ -1,1 +1,20 @@
 """A commit log in the on-disk format of Apache Kafka: a library of its own."""
+
+from storage.errors import StorageError
+from storage.listener import LogListener
+from storage.log import EARLIEST, LATEST, MAX_TIMESTAMP, Log
+from storage.manager import LogManager, Topic
+from storage.record.batch import Record, encode
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Log",
+    "LogListener",
+    "LogManager",
+    "Record",
+    "StorageError",
+    "Topic",
+    "encode",
+]

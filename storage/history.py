@@ -1,0 +1,195 @@
+"""What happened to a partition's past, so that a reader who comes back is never misled.
+
+A partition directory holds one small text file, ``kafkafs.history`` (Kafka ignores it)::
+
+    version 0
+    nonce 9c0f…          16 hex digits, drawn anew whenever what was shown may have changed
+    boot 6d5c…           the boot of the machine in which it was last opened for writing
+    first 0              base offset of the first segment
+    sealed 3 1a2b3c4d    count of the sealed segments, CRC-32C over their bases and sizes
+    last 4096 88 5e6f…   the last batch then: segment base, position, CRC of the batch
+    base values 0 0      per view: an offset that starts a segment, its absolute position in bytes
+
+Everything but ``nonce`` and ``base`` is a fingerprint of the segments.  A log only grows at its
+end, so the fingerprint still fits a longer log; where it does not fit, a broker or an offline tool
+has rewritten something, or a crash took bytes that may have been shown.  The nonce is then drawn
+anew, and no inode number of the old history is ever used for the new one.
+
+Invariants: the file is replaced atomically; a change that rewrites the past is written down before
+it is carried out.
+
+Not here: what an inode shows (``kafkafs.generations``).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from storage.checkpoint import replace_atomically
+from storage.errors import CorruptCheckpoint, CorruptRecord
+from storage.files import Files
+from storage.record.batch import HEADER_SIZE, parse_header
+
+if TYPE_CHECKING:
+    from storage.segment import Segment
+
+from crc32c import crc32c
+
+FILE_NAME = "kafkafs.history"
+
+
+def boot_id() -> str:
+    """The kernel's name for this run of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip().replace("-", "")
+
+
+class History:
+    """The nonce and the absolute bases of one partition."""
+
+    def __init__(self, files: Files, directory: str, *, writable: bool) -> None:
+        self._files = files
+        self._directory = directory
+        self._writable = writable
+        self._bases: dict[str, tuple[int, int]] = {}
+        self.nonce = 0
+
+    @classmethod
+    def load(
+        cls,
+        files: Files,
+        directory: str,
+        segments: Sequence[Segment],
+        *,
+        writable: bool,
+        clean: bool,
+        cut: bool,
+    ) -> History:
+        """Read the file and hold it against the segments.
+
+        ``clean``: the last writer closed the directory orderly; ``cut``: recovery has set bytes
+        aside.  A writable history is durable when this returns.
+        """
+        history = cls(files, directory, writable=writable)
+        recorded = history._read()
+        boot = boot_id()
+        lost = not clean and recorded.get("boot") != [boot]
+        if recorded and not cut and not lost and _fits(recorded, segments):
+            history.nonce = int(recorded["nonce"][0], 16)
+            if writable and recorded["boot"] != [boot]:
+                history.save(segments)
+        elif writable:
+            history._bases.clear()
+            history.new_nonce()
+            history.save(segments)
+        else:
+            # Nothing may be written: a nonce that stays the same while the log's head does.
+            history._bases.clear()
+            history.nonce = int.from_bytes(_head(segments), "big")
+        return history
+
+    def base(self, view: str) -> tuple[int, int]:
+        """(base offset of a segment, absolute position at its start in bytes), or (-1, 0)."""
+        return self._bases.get(view, (-1, 0))
+
+    def set_base(self, view: str, base_offset: int, position: int) -> None:
+        """The absolute position (bytes, signed) of the segment that starts at ``base_offset``."""
+        self._bases[view] = (base_offset, position)
+
+    def new_nonce(self) -> None:
+        """What was shown has changed: a number that no inode has had."""
+        self.nonce = secrets.randbits(64)
+
+    def save(self, segments: Sequence[Segment]) -> None:
+        """Write nonce, bases and the fingerprint of ``segments`` (all of the log) durably."""
+        if not self._writable:
+            return
+        lines = [
+            "version 0",
+            f"nonce {self.nonce:016x}",
+            f"boot {boot_id()}",
+            f"first {segments[0].base_offset}",
+            f"sealed {len(segments) - 1} {_sealed_crc(segments[:-1]):08x}",
+        ]
+        last = _last_batch(segments[-1])
+        if last is not None:
+            lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1]:08x}")
+        lines += [f"base {view} {offset} {at}" for view, (offset, at) in self._bases.items()]
+        path = os.path.join(self._directory, FILE_NAME)
+        replace_atomically(self._files, path, "".join(f"{line}\n" for line in lines).encode())
+
+    def relocate(self, directory: str) -> None:
+        """The partition's directory was renamed."""
+        self._directory = directory
+
+    def _read(self) -> dict[str, list[str]]:
+        path = os.path.join(self._directory, FILE_NAME)
+        if not self._files.exists(path):
+            return {}
+        fd = self._files.open(path, os.O_RDONLY)
+        try:
+            text = self._files.pread(fd, self._files.size(fd), 0).decode()
+        finally:
+            self._files.close(fd)
+        recorded: dict[str, list[str]] = {}
+        try:
+            for line in text.splitlines():
+                name, *values = line.split(" ")
+                if name == "base":
+                    self._bases[values[0]] = (int(values[1]), int(values[2]))
+                else:
+                    recorded[name] = values
+            int(recorded["nonce"][0], 16)
+            if recorded["version"] != ["0"] or not {"boot", "first", "sealed"} <= recorded.keys():
+                raise ValueError(text)
+        except (ValueError, KeyError, IndexError) as error:
+            raise CorruptCheckpoint(
+                "not a history file; remove it, and readers start over", path=path
+            ) from error
+        return recorded
+
+
+def _fits(recorded: dict[str, list[str]], segments: Sequence[Segment]) -> bool:
+    """Whether the segments are those of the fingerprint, or have only grown since."""
+    count, crc = int(recorded["sealed"][0]), int(recorded["sealed"][1], 16)
+    if int(recorded["first"][0]) != segments[0].base_offset or count >= len(segments):
+        return False
+    if _sealed_crc(segments[:count]) != crc:
+        return False
+    if "last" not in recorded:
+        return True
+    base, position, batch_crc = recorded["last"]
+    segment = segments[count]
+    if segment.base_offset != int(base) or int(position) + HEADER_SIZE > segment.size:
+        return False
+    header = parse_header(segment.read_at(int(position), HEADER_SIZE), 0)
+    return header.crc == int(batch_crc, 16)
+
+
+def _sealed_crc(segments: Sequence[Segment]) -> int:
+    text = "".join(f"{segment.base_offset} {segment.size}\n" for segment in segments)
+    return crc32c(text.encode())
+
+
+def _last_batch(segment: Segment) -> tuple[int, int] | None:
+    """(position, CRC) of the last batch of a segment."""
+    entry = segment.offset_index.last_entry
+    found: tuple[int, int] | None = None
+    for at, header in segment.batches(entry[1] if entry is not None else 0):
+        found = (at, header.crc)
+    return found
+
+
+def _head(segments: Sequence[Segment]) -> bytes:
+    """Eight bytes that name the first batch of the log."""
+    first = segments[0]
+    try:
+        data = first.read_at(0, HEADER_SIZE)
+    except CorruptRecord:
+        data = b""
+    return crc32c(data).to_bytes(4, "big") + crc32c(str(first.base_offset).encode()).to_bytes(
+        4, "big"
+    )

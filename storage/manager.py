@@ -1,0 +1,567 @@
+"""A data directory: its lock, its topics, their settings, its checkpoints, its periodic work.
+
+Layout: one directory per partition (``TOPIC-N``), and plain files beside them: ``.lock``, the
+offset checkpoints, the clean-shutdown marker (``LogManager.java``, ``LogLoader.java``) and the two
+settings' files of ``config``.
+
+Start: take the lock, look for the marker and remove it, load every partition (in threads where
+recovery has to read), delete what was half deleted.  End: close every log, write the checkpoints,
+then the marker.
+
+Invariants: one writer per directory, also across processes; a checkpoint never claims more than
+has been fsynced; what cannot be loaded is refused before anything is changed elsewhere.
+
+Not here: threads of its own.  ``due_flushes``, ``checkpoint`` and ``sweep`` are for the owner to
+call, often enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from storage import checkpoint, paths
+from storage.config import Settings
+from storage.errors import (
+    CorruptCheckpoint,
+    InvalidTopic,
+    ReadOnlyLog,
+    TopicExists,
+    UnknownTopicOrPartition,
+)
+from storage.files import Files
+from storage.listener import LogListener
+from storage.log import Log
+from storage.recovery import Cut, Origin, recover
+
+_log = logging.getLogger(__name__)
+
+# Directories of a broker that are no partitions and that it skips itself.
+_SKIPPED = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic and those of its partitions that lie in this directory, by number."""
+
+    name: str
+    id: str
+    partitions: dict[int, Log] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far opening has come: bytes read by recovery, partitions loaded of all."""
+
+    bytes_read: int
+    partitions: int
+    partitions_total: int
+
+
+class LogManager:
+    """An open data directory.  One thread owns it; see ``Log`` for what others may do."""
+
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        settings: Settings,
+        *,
+        read_only: bool,
+        clean: bool,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.settings = settings
+        self.read_only = read_only
+        self.clean = clean
+        self.clock_ms = clock_ms
+        self.topics: dict[str, Topic] = {}
+        self.cuts: list[Cut] = []
+        self.faults: list[str] = []
+        self.skipped: list[str] = []
+        self.listeners: list[LogListener] = []
+        self._lock_fd = -1
+        self._dirty: set[Log] = set()
+        self._doomed: list[tuple[int, str, Log | None]] = []
+
+    # -- opening -------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        read_only: bool = False,
+        files: Files | None = None,
+        listeners: Iterable[LogListener] = (),
+        progress: Callable[[Progress], None] | None = None,
+        verify: bool = False,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> LogManager:
+        """Open a data directory, which must exist, and every partition in it.
+
+        ``verify`` reads everything as after a crash, whatever the marker says.  LogLocked where
+        another process has it (not with ``read_only``, which takes no lock and writes nothing),
+        CorruptCheckpoint, InvalidConfig, UnsupportedFormat, OSError; the lock is released then.
+        """
+        files = files or Files()
+        path = os.path.abspath(path)
+        if not os.path.isdir(path):
+            raise NotADirectoryError(20, os.strerror(20), path)
+        lock_fd = -1 if read_only else files.lock(os.path.join(path, paths.LOCK))
+        try:
+            clean = checkpoint.has_marker(files, path)
+            settings = Settings.load(files, path)
+            manager = cls(
+                path, files, settings, read_only=read_only, clean=clean, clock_ms=clock_ms
+            )
+            manager._lock_fd = lock_fd
+            manager.listeners = list(listeners)
+            manager._load(progress, verify=verify, now_ms=clock_ms())
+        except BaseException:
+            if lock_fd >= 0:
+                files.unlock(lock_fd)
+            raise
+        return manager
+
+    def _load(
+        self, progress: Callable[[Progress], None] | None, *, verify: bool
+    ) -> None:
+        now_ms = self.clock_ms()
+        found, doomed = self._scan()
+        recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
+        log_starts = self._read_offsets(paths.LOG_STARTS)
+        if not self.read_only:
+            checkpoint.remove_marker(self.files, self.path)
+        clean = self.clean and not verify
+        state = [0, 0]
+
+        def advance(size: int, partitions: int = 0) -> None:
+            state[0] += size
+            state[1] += partitions
+            if progress is not None:
+                progress(Progress(state[0], state[1], len(found)))
+
+        def load(item: tuple[str, int]) -> Log:
+            log = self._load_partition(
+                item,
+                clean=clean,
+                recovery_point=0 if verify else recovery_points.get(item, 0),
+                log_start=log_starts.get(item, 0),
+                now_ms=now_ms,
+                advance=advance,
+            )
+            advance(0, 1)
+            return log
+
+        logs: list[Log] = []
+        try:
+            if clean or len(found) < 2:
+                for item in found:
+                    logs.append(load(item))
+            else:
+                threads = self.settings.broker.num_recovery_threads_per_data_dir
+                with ThreadPoolExecutor(threads, "recovery") as pool:
+                    logs.extend(pool.map(load, found))
+            for log in logs:
+                self._add(log)
+        except BaseException:
+            for log in logs:
+                log.abandon()
+            raise
+        for cut in self.cuts:
+            _log.warning("%s", cut)
+        for fault in self.faults:
+            _log.warning("%s", fault)
+        for name in doomed:
+            self._doomed.append((now_ms, os.path.join(self.path, name), None))
+
+    def _read_offsets(self, name: str) -> dict[tuple[str, int], int]:
+        return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
+
+    def _scan(self) -> tuple[list[tuple[str, int]], list[str]]:
+        """Partitions to load, in order, and the names of directories to delete."""
+        found: list[tuple[str, int]] = []
+        doomed: list[str] = []
+        for name, is_directory in self.files.scan(self.path):
+            if not is_directory or name in _SKIPPED:
+                continue
+            aside = paths.parse_aside_directory(name)
+            if aside is not None and aside.kind == "delete":
+                if not self.read_only:
+                    doomed.append(name)
+                continue
+            parsed = paths.parse_partition_directory(name)
+            if parsed is not None:
+                found.append(parsed)
+            else:
+                self.skipped.append(name)
+                _log.warning("%s: not a partition's directory, left alone", name)
+        return sorted(found), doomed
+
+    def _load_partition(
+        self,
+        item: tuple[str, int],
+        *,
+        clean: bool,
+        recovery_point: int,
+        log_start: int,
+        now_ms: int,
+        advance: Callable[[int], None],
+    ) -> Log:
+        topic, partition = item
+        directory = os.path.join(self.path, paths.partition_directory(topic, partition))
+        config = self.settings.log_config(topic)
+        recovered = recover(
+            Origin(
+                self.files,
+                directory,
+                config,
+                clean=clean,
+                recovery_point=recovery_point,
+                log_start=log_start,
+                writable=not self.read_only,
+                now_ms=now_ms,
+                progress=advance,
+            )
+        )
+        self.cuts.extend(recovered.cuts)
+        self.faults.extend(recovered.faults)
+        start = max(log_start, recovered.segments[0].base_offset)
+        end = recovered.segments[-1].next_offset
+        return Log(
+            self.files,
+            directory,
+            topic,
+            partition,
+            self._topic_id(directory),
+            config,
+            recovered,
+            log_start=log_start,
+            recovery_point=end if clean and not recovered.damaged else recovery_point,
+            epochs=self._load_epochs(directory, start, end, recovered.epochs),
+            clean=self.clean,
+            read_only=self.read_only,
+            dirty=self._dirty,
+        )
+
+    def _topic_id(self, directory: str) -> str:
+        path = os.path.join(directory, paths.PARTITION_METADATA)
+        return checkpoint.read_partition_metadata(self.files, path) or ""
+
+    def _load_epochs(
+        self, directory: str, start: int, end: int, seen: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """The leader epochs within the log, as ``LeaderEpochFileCache`` keeps them."""
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        recorded = checkpoint.read_epochs(self.files, path)
+        epochs: list[tuple[int, int]] = []
+        for epoch, offset in recorded:
+            if offset < end:
+                if offset <= start:
+                    epochs.clear()
+                epochs.append((epoch, max(offset, start)))
+        for epoch, offset in seen:
+            if epoch >= 0 and (not epochs or (epoch > epochs[-1][0] and offset > epochs[-1][1])):
+                epochs.append((epoch, max(offset, start)))
+        if epochs != recorded and not self.read_only:
+            checkpoint.write_epochs(self.files, path, epochs)
+        return epochs
+
+    def _add(self, log: Log) -> None:
+        """Make a loaded partition part of its topic; all of a topic's share one id."""
+        topic = self.topics.get(log.topic)
+        if topic is None:
+            topic = self.topics[log.topic] = Topic(log.topic, log.topic_id)
+        if not log.topic_id:
+            if not topic.id:
+                topic.id = checkpoint.new_topic_id()
+            log.topic_id = topic.id
+            if not self.read_only:
+                path = os.path.join(log.directory, paths.PARTITION_METADATA)
+                checkpoint.write_partition_metadata(self.files, path, topic.id)
+        elif log.topic_id != topic.id:
+            raise CorruptCheckpoint(
+                f"topic id {log.topic_id} differs from {topic.id} of the topic's other partitions",
+                path=os.path.join(log.directory, paths.PARTITION_METADATA),
+            )
+        log.listeners = self.listeners
+        topic.partitions[log.partition] = log
+
+    def __enter__(self) -> LogManager:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def logs(self) -> Iterator[Log]:
+        """Every partition, by topic and number."""
+        for topic in self.topics.values():
+            yield from topic.partitions.values()
+
+    def topic(self, name: str) -> Topic:
+        """UnknownTopicOrPartition where there is none."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}", path=self.path)
+        return topic
+
+    def log(self, topic: str, partition: int) -> Log:
+        """UnknownTopicOrPartition where there is none."""
+        log = self.topic(topic).partitions.get(partition)
+        if log is None:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has no partition {partition}", path=self.path
+            )
+        return log
+
+    def create_topic(self, name: str, partitions: int | None = None) -> Topic:
+        """Create a topic with ``partitions`` (default: num.partitions) empty partitions.
+
+        Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, OSError; what was made
+        of a topic that failed is removed again.
+        """
+        self._check_writable()
+        paths.check_topic_name(name)
+        collision = name.replace(".", "_")
+        for other in self.topics:
+            if other == name:
+                raise TopicExists(f"topic {name!r} exists", path=self.path)
+            if other.replace(".", "_") == collision:
+                raise TopicExists(
+                    f"topic {name!r} collides with {other!r}: '.' and '_' are one in the names of "
+                    "Kafka's metrics",
+                    path=self.path,
+                )
+        count = self.settings.broker.num_partitions if partitions is None else partitions
+        topic = Topic(name, checkpoint.new_topic_id())
+        try:
+            for partition in range(count):
+                topic.partitions[partition] = self._create_log(topic, partition)
+            self.files.sync_directory(self.path)
+        except OSError:
+            for log in reversed(topic.partitions.values()):
+                self._remove_directory(log.directory)
+            raise
+        self.topics[name] = topic
+        return topic
+
+    def create_partition(self, topic_name: str, partition: int) -> Log:
+        """Create the next partition of a topic.  InvalidTopic where it is not the next number."""
+        self._check_writable()
+        topic = self.topic(topic_name)
+        following = max(topic.partitions, default=-1) + 1
+        if partition != following:
+            raise InvalidTopic(
+                f"the next partition of topic {topic_name!r} is {following}, not {partition}",
+                path=self.path,
+            )
+        log = self._create_log(topic, partition)
+        self.files.sync_directory(self.path)
+        topic.partitions[partition] = log
+        return log
+
+    def _create_log(self, topic: Topic, partition: int) -> Log:
+        directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
+        now_ms = self.clock_ms()
+        config = self.settings.log_config(topic.name)
+        self.files.mkdir(directory)
+        try:
+            metadata = os.path.join(directory, paths.PARTITION_METADATA)
+            checkpoint.write_partition_metadata(self.files, metadata, topic.id)
+            checkpoint.write_epochs(
+                self.files, os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT), []
+            )
+            origin = Origin(
+                self.files,
+                directory,
+                config,
+                clean=True,
+                recovery_point=0,
+                log_start=0,
+                writable=True,
+                now_ms=now_ms,
+            )
+            recovered = recover(origin)
+            self.files.sync_directory(directory)
+        except OSError:
+            self._remove_directory(directory)
+            raise
+        log = Log(
+            self.files,
+            directory,
+            topic.name,
+            partition,
+            topic.id,
+            config,
+            recovered,
+            log_start=0,
+            recovery_point=0,
+            epochs=[],
+            clean=True,
+            read_only=False,
+            dirty=self._dirty,
+        )
+        log.listeners = self.listeners
+        return log
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with everything in it (``LogManager.asyncDelete``).
+
+        Its directories are renamed at once, highest partition first, and removed by ``sweep``
+        after file.delete.delay.ms; who reads it goes on until then.
+        """
+        self._check_writable()
+        topic = self.topic(name)
+        delay_ms = self.settings.log_config(name).file_delete_delay_ms
+        due_ms = self.clock_ms() + delay_ms
+        for partition, log in sorted(topic.partitions.items(), reverse=True):
+            directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
+            self.files.rename(log.directory, directory)
+            del topic.partitions[partition]
+            log.relocate(directory)
+            log.retire(due_ms)
+            self._dirty.discard(log)
+            self._doomed.append((due_ms, directory, log))
+        self.files.sync_directory(self.path)
+        del self.topics[name]
+        self.settings.drop_topic(name)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnlyLog("the data directory was opened read-only", path=self.path)
+
+    # -- settings ------------------------------------------------------------------------------
+
+    def set_topic_setting(self, topic: str, name: str, value: str | None) -> None:
+        """Set one of a topic's settings, or with None go back to the default; durable.
+
+        InvalidConfig for an unknown name or a value that its rule refuses.
+        """
+        self._check_writable()
+        self.settings.set_topic(topic, name, value)
+        config = self.settings.log_config(topic)
+        for log in self.topic(topic).partitions.values():
+            log.set_config(config)
+
+    # -- periodic work -------------------------------------------------------------------------
+
+    def due_flushes(self, now_ms: int) -> list[Log]:
+        """The partitions whose oldest unflushed append is older than flush.ms."""
+        return [
+            log
+            for log in self._dirty
+            if log.dirty_since_ms is not None
+            and now_ms - log.dirty_since_ms >= log.config.flush_ms
+        ]
+
+    def start_checkpoint(self) -> Callable[[], None]:
+        """What the checkpoints should say now, as a function that writes them (any thread)."""
+        self._check_writable()
+        logs = list(self.logs())
+        recovery_points = {(log.topic, log.partition): log.recovery_point for log in logs}
+        high_watermarks = {(log.topic, log.partition): log.high_watermark for log in logs}
+        log_starts = {
+            (log.topic, log.partition): log.log_start_offset
+            for log in logs
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+
+        def write() -> None:
+            for name, offsets in (
+                (paths.RECOVERY_POINTS, recovery_points),
+                (paths.LOG_STARTS, log_starts),
+                (paths.HIGH_WATERMARKS, high_watermarks),
+            ):
+                checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
+
+        return write
+
+    def checkpoint(self) -> None:
+        """Write the recovery points, log starts and high watermarks now."""
+        self.start_checkpoint()()
+
+    def sweep(self, now_ms: int) -> Callable[[], None] | None:
+        """Age descriptors and let go of what has waited long enough.
+
+        Returns a function that removes the files from the disk (any thread), or None.
+        """
+        for log in self.logs():
+            log.age_descriptors()
+        doomed_paths: list[str] = []
+        for log in list(self.logs()):
+            doomed_paths += log.release_retired(now_ms)
+        waiting: list[tuple[int, str, Log | None]] = []
+        directories: list[str] = []
+        for due_ms, directory, doomed in self._doomed:
+            if due_ms > now_ms or (doomed is not None and not doomed.release_all()):
+                waiting.append((due_ms, directory, doomed))
+            else:
+                directories.append(directory)
+        self._doomed = waiting
+        if not doomed_paths and not directories:
+            return None
+
+        def remove() -> None:
+            for path in doomed_paths:
+                self.files.unlink(path)
+            for directory in directories:
+                self._remove_directory(directory)
+
+        return remove
+
+    def _remove_directory(self, directory: str) -> None:
+        for name, _ in self.files.scan(directory):
+            self.files.unlink(os.path.join(directory, name))
+        self.files.rmdir(directory)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush and close every log, write the checkpoints and the clean-shutdown marker.
+
+        A log that cannot be closed keeps the marker from being written and its error is raised
+        after the others have been closed: the next start recovers.
+        """
+        failure: Exception | None = None
+        for log in self.logs():
+            try:
+                log.close()
+            except OSError as error:
+                failure = failure or error
+                log.abandon()
+        try:
+            if not self.read_only:
+                self.checkpoint()
+                if failure is None:
+                    checkpoint.write_marker(self.files, self.path)
+        finally:
+            self._release()
+        if failure is not None:
+            raise failure
+
+    def abandon(self) -> None:
+        """Release everything and write nothing: the next start recovers, as after a crash."""
+        for log in self.logs():
+            log.abandon()
+        self._release()
+
+    def _release(self) -> None:
+        for _, _, doomed in self._doomed:
+            if doomed is not None:
+                doomed.abandon()
+        if self._lock_fd >= 0:
+            self.files.unlock(self._lock_fd)
+            self._lock_fd = -1
+
+    def check(self) -> list[str]:
+        """Read every partition whole and name every fault."""
+        return [fault for log in self.logs() for fault in log.check()]

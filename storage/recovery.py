@@ -1,0 +1,503 @@
+"""From a partition's directory, after any stop, to segments that can be trusted.
+
+The passes are those of Kafka's ``LogLoader``, numbered as there:
+
+1. remove what a cleaner or a deletion left half done (``.deleted``, ``.cleaned``, late ``.swap``);
+2. of a swap that had been decided, remove the files that it replaces;
+3. finish that swap by renaming its files;
+4. load the segments in order of their base offsets.  After a clean stop the files are trusted
+   but for a look at each index's last entry; after any other stop everything from the recovery
+   point on is read, its CRCs checked and its index entries written anew.
+
+At the first batch that is torn or damaged the log ends.  Unlike Kafka nothing is thrown away: the
+bytes behind it are copied to ``BASE.log.POSITION.cut`` and later segments are renamed to
+``….cut``; each is reported as a ``Cut``.
+
+Invariants: afterwards every segment but the last is sealed, offsets rise from segment to segment,
+the recovery point is ≤ the log end, and every index equals a rebuilt one.
+
+Not here: taking back what is valid behind a damaged place (``LogManager.salvage``), and other
+partitions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.config import LogConfig
+from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.files import Files
+from storage.record._batch import Rebuild
+from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
+from storage.record.scan import unsupported
+from storage.segment import Segment
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What recovery set aside: the file, where it lay, how much of it, why."""
+
+    path: str
+    position: int
+    size: int
+    reason: str
+    kept_as: str | None
+
+    def __str__(self) -> str:
+        where = f"; kept as {os.path.basename(self.kept_as)}" if self.kept_as else ""
+        return f"{self.path}: cut {self.size} bytes from position {self.position}: {self.reason}{where}"
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The outcome of ``recover``: segments in order, the last one active.
+
+    ``damaged``: the log ends before its files do (also where nothing may be cut).
+    """
+
+    segments: list[Segment]
+    damaged: bool = False
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where and how a partition is loaded.  Offsets count records; ``now_ms`` is wall time."""
+
+    files: Files
+    directory: str
+    config: LogConfig
+    clean: bool
+    recovery_point: int
+    log_start: int
+    writable: bool
+    now_ms: int
+    progress: Callable[[int], None] = lambda size: None
+
+
+def recover(origin: Origin) -> Recovered:
+    """Load one partition's directory.
+
+    UnsupportedFormat where it holds what is not built yet; OSError from the disk.  With
+    ``writable`` false nothing on disk changes: what a writable load would cut or rebuild is left
+    out of sight.
+    """
+    names = [name for name, is_directory in origin.files.scan(origin.directory) if not is_directory]
+    if origin.writable:
+        names = _finish_swaps(origin, names)
+    bases = sorted(
+        base
+        for name in names
+        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
+    )
+    if origin.writable:
+        names = _drop_orphan_indexes(origin, names, set(bases))
+    present = set(names)
+    result = Recovered([])
+    for number, base in enumerate(bases):
+        following = bases[number + 1] if number + 1 < len(bases) else None
+        segment = _load(origin, result, base, following, present)
+        result.segments.append(segment)
+        if result.damaged:
+            _set_aside(origin, result, bases[number + 1 :])
+            break
+    _start_where_the_log_starts(origin, result)
+    if origin.writable:
+        result.segments[-1].sealed = False
+    return result
+
+
+# -- passes 1 to 3 -------------------------------------------------------------------------------
+
+
+def _finish_swaps(origin: Origin, names: list[str]) -> list[str]:
+    """Passes 1 to 3: ``LogLoader.removeTempFilesAndCollectSwapFiles`` and what follows it."""
+    files, directory = origin.files, origin.directory
+    remaining: list[str] = []
+    first_unfinished: int | None = None
+    for name in names:
+        if name.endswith(paths.CLEANED):
+            base = paths.base_offset_of(name)
+            if base is not None and (first_unfinished is None or base < first_unfinished):
+                first_unfinished = base
+    for name in names:
+        base = paths.base_offset_of(name)
+        late_swap = (
+            name.endswith(paths.SWAP)
+            and first_unfinished is not None
+            and base is not None
+            and base >= first_unfinished
+        )
+        if name.endswith((paths.DELETED, paths.CLEANED, ".tmp")) or late_swap:
+            files.unlink(os.path.join(directory, name))
+        else:
+            remaining.append(name)
+    swaps = [name for name in remaining if name.endswith(paths.LOG + paths.SWAP)]
+    if swaps:
+        low, high = _swapped_range(origin, swaps)
+        for name in list(remaining):
+            base = paths.base_offset_of(name)
+            if not name.endswith(paths.SWAP) and base is not None and low <= base < high:
+                files.unlink(os.path.join(directory, name))
+                remaining.remove(name)
+    for name in list(remaining):
+        if name.endswith(paths.SWAP):
+            final = name.removesuffix(paths.SWAP)
+            files.rename(os.path.join(directory, name), os.path.join(directory, final))
+            remaining.remove(name)
+            remaining.append(final)
+    return remaining
+
+
+def _swapped_range(origin: Origin, swaps: list[str]) -> tuple[int, int]:
+    """Lowest base and highest next offset of the swapped-in segments."""
+    low = min(base for name in swaps if (base := paths.base_offset_of(name)) is not None)
+    high = low
+    for name in swaps:
+        path = os.path.join(origin.directory, name)
+        base = paths.base_offset_of(name)
+        assert base is not None
+        rebuild = Rebuild(base, origin.config.index_interval_bytes)
+        fd = origin.files.open(path, os.O_RDONLY)
+        try:
+            _feed(origin, rebuild, fd, origin.files.size(fd), check_crc=False)
+        finally:
+            origin.files.close(fd)
+        high = max(high, rebuild.next_offset)
+    return low, high
+
+
+def _drop_orphan_indexes(origin: Origin, names: list[str], bases: set[int]) -> list[str]:
+    remaining: list[str] = []
+    for name in names:
+        base = paths.base_offset_of(name)
+        orphan = base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES)
+        if orphan:
+            origin.files.unlink(os.path.join(origin.directory, name))
+        else:
+            remaining.append(name)
+    return remaining
+
+
+# -- pass 4: one segment -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What a look at a segment's files tells without reading the log."""
+
+    size: int
+    mtime_ns: int
+    first: BatchHeader | None
+    indexes_ok: bool
+    last_offset_entry: tuple[int, int] | None
+    last_time_entry: tuple[int, int] | None
+
+
+def _load(
+    origin: Origin, result: Recovered, base: int, following: int | None, present: set[str]
+) -> Segment:
+    segment = Segment(
+        origin.files,
+        origin.directory,
+        base,
+        origin.config,
+        writable=origin.writable,
+        created_ms=origin.now_ms,
+    )
+    try:
+        facts = _look(origin, segment, following, present)
+        active = following is None
+        unflushed = not origin.clean and (following is None or following > origin.recovery_point)
+        if not active and not unflushed and facts.indexes_ok:
+            segment.restore(
+                size=facts.size,
+                next_offset=following if following is not None else base,
+                first_timestamp=facts.first.max_timestamp if facts.first else -1,
+                max_timestamp=facts.last_time_entry[0] if facts.last_time_entry else -1,
+                max_timestamp_offset=facts.last_time_entry[1] if facts.last_time_entry else base,
+                last_indexed_position=facts.last_offset_entry[1] if facts.last_offset_entry else 0,
+                mtime_ns=facts.mtime_ns,
+                sealed=True,
+            )
+        else:
+            _recover_segment(origin, result, segment, facts, may_cut=active or unflushed)
+            if following is not None and not result.damaged:
+                if origin.writable:
+                    segment.seal()
+                segment.next_offset = max(segment.next_offset, following)
+                segment.sealed = True
+    finally:
+        segment.close_descriptors()
+    return segment
+
+
+def _look(origin: Origin, segment: Segment, following: int | None, present: set[str]) -> _Facts:
+    """Sizes, the first header, and whether the indexes' last entries fit the log."""
+    files = origin.files
+    fd = files.open(segment.log_path, os.O_RDONLY)
+    try:
+        stat = files.file_stat(segment.log_path)
+        first = _header_at(files, fd, 0)
+        if first is not None:
+            _refuse(origin, segment, first)
+        facts = _Facts(stat.st_size, stat.st_mtime_ns, first, False, None, None)
+        names = [paths.file_name(segment.base_offset, s) for s in (paths.INDEX, paths.TIMEINDEX)]
+        if all(name in present for name in names):
+            upper = following if following is not None else segment.base_offset + 2**31
+            facts.last_offset_entry = segment.offset_index.last_entry
+            facts.last_time_entry = segment.time_index.last_entry
+            facts.indexes_ok = _indexes_fit(files, fd, segment, facts, upper)
+        return facts
+    finally:
+        files.close(fd)
+
+
+def _header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
+    """The v2 header at ``position``, or None where there is none."""
+    data = files.pread(fd, HEADER_SIZE, position)
+    try:
+        return parse_header(data)
+    except (CorruptRecord, UnsupportedFormat):
+        return None
+
+
+def _refuse(origin: Origin, segment: Segment, header: BatchHeader) -> None:
+    """What is not built yet is refused by name, never misread."""
+    what = unsupported(header)
+    if what is None and origin.writable and header.producer_id >= 0:
+        what = "appending to the log of an idempotent producer"
+    if what is not None:
+        raise UnsupportedFormat(what, path=segment.log_path, position=0, offset=header.base_offset)
+
+
+def _indexes_fit(files: Files, fd: int, segment: Segment, facts: _Facts, upper: int) -> bool:
+    """Whether the last entries are possible for this log (stricter than Kafka's sanity check)."""
+    if segment.offset_index.sanity() is not None or segment.time_index.sanity() is not None:
+        return False
+    entry, time_entry = facts.last_offset_entry, facts.last_time_entry
+    if entry is not None:
+        offset, position = entry
+        if not (segment.base_offset <= offset < upper) or not 0 < position < facts.size:
+            return False
+        header = _header_at(files, fd, position)
+        if header is None or header.base_offset > offset:
+            return False
+        if position + header.size > facts.size:
+            return False
+    if time_entry is not None:
+        return segment.base_offset <= time_entry[1] < upper
+    # A sealed log whose records have timestamps ends with a final time entry.
+    active = upper == segment.base_offset + 2**31
+    return active or facts.size == 0 or (facts.first is not None and facts.first.max_timestamp < 0)
+
+
+def _recover_segment(
+    origin: Origin, result: Recovered, segment: Segment, facts: _Facts, *, may_cut: bool
+) -> None:
+    """Read what the indexes do not vouch for, write its entries anew, cut what is damaged.
+
+    A sealed segment that had been flushed is never cut: damage there is the disk's, hits its own
+    records only, and what follows it is good.  ``LogManager.salvage`` is for that.
+    """
+    files = origin.files
+    trusted = _trusted_entry(origin, segment, facts)
+    if trusted is None:
+        rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes)
+    else:
+        offset, position, timestamp, timestamp_offset = trusted
+        rebuild = Rebuild(
+            segment.base_offset,
+            origin.config.index_interval_bytes,
+            position=position,
+            indexed_position=position,
+            indexed_timestamp=timestamp,
+            max_timestamp=timestamp,
+            max_timestamp_offset=timestamp_offset,
+        )
+    fd = files.open(segment.log_path, os.O_RDWR if origin.writable else os.O_RDONLY)
+    try:
+        _feed(origin, rebuild, fd, facts.size, check_crc=True)
+        if rebuild.unsupported is not None:
+            raise UnsupportedFormat(
+                rebuild.unsupported,
+                path=segment.log_path,
+                position=rebuild.position,
+                offset=rebuild.next_offset,
+            )
+        if origin.writable:
+            segment.offset_index.truncate_to_offset(-1 if trusted is None else trusted[0] + 1)
+            segment.time_index.truncate_to_offset(-1 if trusted is None else trusted[0] + 1)
+            segment.offset_index.extend(rebuild.offset_entries)
+            segment.time_index.extend(rebuild.time_entries)
+            segment.offset_index.trim()
+            segment.time_index.trim()
+        size = facts.size
+        if rebuild.position < size:
+            reason = rebuild.fault or "the last batch is incomplete"
+            if may_cut:
+                size = rebuild.position
+                result.damaged = True
+                if origin.writable:
+                    result.cuts.append(
+                        _cut_tail(files, fd, segment.log_path, size, facts.size, reason)
+                    )
+            else:
+                result.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
+    finally:
+        files.close(fd)
+    result.epochs.extend(rebuild.epochs)
+    first_timestamp = rebuild.first_max_timestamp
+    if trusted is not None and facts.first is not None:
+        first_timestamp = facts.first.max_timestamp
+    last_indexed = rebuild.position - rebuild.bytes_since
+    segment.restore(
+        size=size,
+        next_offset=rebuild.next_offset,
+        first_timestamp=first_timestamp,
+        max_timestamp=rebuild.max_timestamp,
+        max_timestamp_offset=rebuild.max_timestamp_offset,
+        last_indexed_position=min(last_indexed, size),
+        mtime_ns=facts.mtime_ns,
+        sealed=False,
+    )
+
+
+def _trusted_entry(
+    origin: Origin, segment: Segment, facts: _Facts
+) -> tuple[int, int, int, int] | None:
+    """The index entry from which on the log is read: the last one that was flushed.
+
+    (offset, position, largest timestamp so far, its offset): the time entry that was written with
+    an offset entry covers everything up to that batch (``LogSegment.append``).
+    """
+    if not facts.indexes_ok or facts.last_offset_entry is None or facts.first is None:
+        return None
+    limit = facts.last_offset_entry[0]
+    if not origin.clean:
+        limit = min(limit, origin.recovery_point - 1)
+    offset, position = segment.offset_index.lookup(limit)
+    if position == 0:
+        return None
+    timestamp, timestamp_offset = segment.time_index.last_entry_at_or_before_offset(offset)
+    if timestamp < 0 and facts.first.max_timestamp >= 0:
+        return None
+    return offset, position, timestamp, timestamp_offset
+
+
+def _feed(origin: Origin, rebuild: Rebuild, fd: int, size: int, *, check_crc: bool) -> None:
+    """Run ``rebuild`` over the file to its end or its first fault."""
+    chunk = bytearray(min(_CHUNK_BYTES, max(size - rebuild.position, 1)))
+    while rebuild.position < size:
+        wanted = min(len(chunk), size - rebuild.position)
+        count = origin.files.preadv(fd, memoryview(chunk)[:wanted], rebuild.position)
+        if count == 0:
+            return
+        consumed = rebuild.feed(chunk, count, rebuild.position, check_crc=check_crc)
+        origin.progress(consumed)
+        if rebuild.fault is not None or rebuild.unsupported is not None:
+            return
+        if consumed == 0:
+            if rebuild.position + count >= size:
+                return  # the last batch is incomplete
+            needed = int.from_bytes(chunk[8:12], "big") + LOG_OVERHEAD
+            chunk = bytearray(max(needed, 2 * len(chunk)))
+
+
+# -- what is cut ---------------------------------------------------------------------------------
+
+
+def _cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason: str) -> Cut:
+    """Copy the bytes from ``position`` on beside the log, make that durable, then cut them off."""
+    kept = _unused_name(files, f"{path}.{position}{paths.CUT}")
+    target = files.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        at = position
+        while at < size:
+            data = files.pread(fd, min(_CHUNK_BYTES, size - at), at)
+            if not data:
+                break
+            if data.count(0) != len(data):  # blocks of zeros stay holes
+                files.pwrite(target, data, at - position)
+            at += len(data)
+        files.ftruncate(target, size - position)
+        files.fsync(target)
+    finally:
+        files.close(target)
+    files.sync_directory(os.path.dirname(path))
+    files.ftruncate(fd, position)
+    files.fsync(fd)
+    return Cut(path, position, size - position, reason, kept)
+
+
+def _unused_name(files: Files, path: str) -> str:
+    number, candidate = 0, path
+    while files.exists(candidate):
+        number += 1
+        candidate = f"{path.removesuffix(paths.CUT)}.{number}{paths.CUT}"
+    return candidate
+
+
+def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
+    """Segments behind a damaged one are no part of the log any more."""
+    if not origin.writable:
+        return
+    for base in bases:
+        segment = Segment(
+            origin.files,
+            origin.directory,
+            base,
+            origin.config,
+            writable=False,
+            created_ms=origin.now_ms,
+        )
+        path = segment.log_path
+        size = origin.files.file_stat(path).st_size
+        segment.set_aside()
+        result.cuts.append(
+            Cut(path, 0, size, "an earlier segment ends in damage", segment.log_path)
+        )
+
+
+def _start_where_the_log_starts(origin: Origin, result: Recovered) -> None:
+    """A log that ends before its start offset begins anew there (``LogLoader.load``)."""
+    segments = result.segments
+    if segments and segments[-1].next_offset < origin.log_start:
+        if not origin.writable:
+            raise CorruptRecord(
+                f"the log ends at offset {segments[-1].next_offset}, before its start offset "
+                f"{origin.log_start}",
+                path=origin.directory,
+            )
+        _set_aside(origin, result, [segment.base_offset for segment in segments])
+        segments.clear()
+    if not segments:
+        if origin.writable:
+            segments.append(
+                Segment.create(
+                    origin.files,
+                    origin.directory,
+                    origin.log_start,
+                    origin.config,
+                    now_ms=origin.now_ms,
+                )
+            )
+            segments[-1].close_descriptors()
+        else:
+            segments.append(
+                Segment(
+                    origin.files,
+                    origin.directory,
+                    origin.log_start,
+                    origin.config,
+                    writable=False,
+                    created_ms=origin.now_ms,
+                )
+            )

@@ -1,0 +1,456 @@
+"""One segment: a ``.log`` file of record batches with its ``.index`` and ``.timeindex``.
+
+Layout: the files of one segment share a name, the base offset in 20 digits.  The log is record
+batches back to back; the indexes are those of ``storage.index``.  The last segment of a partition
+is *active* and grows; the others are *sealed*: their indexes are trimmed and nothing changes them
+until a cleaner replaces the whole segment.
+
+Which batch gets an index entry follows Kafka's ``LogSegment.append``: a batch is indexed when more
+than ``index.interval.bytes`` lie between it and the batch indexed before it, so the first batch
+never is.  An index therefore always equals the one that recovery would rebuild.
+
+Descriptors are opened when they are needed and closed by age of use.  Whoever reads or flushes
+from another thread holds a *lease*; a descriptor is closed and a deleted segment's files go only
+when no lease is left.
+
+Not here: which offsets batches get and when to roll (``log``), what a damaged file means
+(``recovery``), who deletes (``retention``, ``compaction``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+
+from storage import paths
+from storage.config import LogConfig
+from storage.errors import CorruptRecord, SegmentGone
+from storage.files import Files, FileSource
+from storage.index.offset_index import OffsetIndex
+from storage.index.time_index import TimeIndex
+from storage.record.batch import BatchHeader
+from storage.record.scan import batches as scan_batches
+
+# (position in the appended block, size in bytes, last offset, largest timestamp in ms)
+BatchEntry = tuple[int, int, int, int]
+
+_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, paths.LINES)
+
+MAX_SEGMENT_BYTES = 2**31 - 1
+MAX_OFFSET_SPAN = 2**31 - 1
+
+# One lock for all segments: it guards counters for a few instructions, never a disk access other
+# than an open.
+_lease_lock = threading.Lock()
+
+
+class Segment:
+    """One segment of a partition.  Owned by one thread; leases let others read and flush it."""
+
+    __slots__ = (
+        "_append_ready",
+        "_bytes_since_index_entry",
+        "_config",
+        "_cut_pending",
+        "_directory",
+        "_fd",
+        "_files",
+        "_gone",
+        "_leases",
+        "_offset_index",
+        "_suffix",
+        "_time_index",
+        "_writable",
+        "base_offset",
+        "created_ms",
+        "deleted",
+        "first_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "mtime_ns",
+        "next_offset",
+        "recently_used",
+        "sealed",
+        "size",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        writable: bool,
+        created_ms: int,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._writable = writable
+        self._suffix = ""
+        self._fd = -1
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._leases = 0
+        self._gone = False
+        self._append_ready = False
+        self._cut_pending = False
+        self._bytes_since_index_entry = 0
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.deleted = False
+        self.first_timestamp = -1
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.mtime_ns = 0
+        self.next_offset = base_offset
+        self.recently_used = False
+        self.sealed = False
+        self.size = 0
+
+    @classmethod
+    def create(
+        cls, files: Files, directory: str, base_offset: int, config: LogConfig, *, now_ms: int
+    ) -> Segment:
+        """A new, empty, active segment on disk.  Left-over files of its name are removed first.
+
+        OSError where the disk refuses; nothing is left behind then.
+        """
+        segment = cls(files, directory, base_offset, config, writable=True, created_ms=now_ms)
+        segment.discard()
+        segment._gone = False
+        try:
+            segment._fd = files.open(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            if config.preallocate:
+                files.ftruncate(segment._fd, config.segment_bytes)
+            segment._prepare_append()
+        except OSError:
+            segment.discard()
+            raise
+        segment.mtime_ns = now_ms * 1_000_000
+        return segment
+
+    def restore(
+        self,
+        *,
+        size: int,
+        next_offset: int,
+        first_timestamp: int,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+        last_indexed_position: int,
+        mtime_ns: int,
+        sealed: bool,
+    ) -> None:
+        """What recovery found on disk.  Positions and sizes in bytes, timestamps in ms."""
+        assert 0 <= last_indexed_position <= size
+        assert self.base_offset <= next_offset
+        self.size = size
+        self.next_offset = next_offset
+        self.first_timestamp = first_timestamp
+        self.max_timestamp = max_timestamp
+        self.max_timestamp_offset = max_timestamp_offset
+        self._bytes_since_index_entry = size - last_indexed_position
+        self.mtime_ns = mtime_ns
+        self.sealed = sealed
+
+    # -- names ---------------------------------------------------------------------------------
+
+    @property
+    def log_path(self) -> str:
+        """Where the ``.log`` is now; a segment waiting for deletion has ``.deleted`` appended."""
+        return self.file_path(paths.LOG)
+
+    def file_path(self, suffix: str) -> str:
+        """The path of this segment's file of one kind, e.g. ``paths.INDEX``."""
+        name = paths.file_name(self.base_offset, suffix)
+        return os.path.join(self._directory, name) + self._suffix
+
+    def relocate(self, directory: str) -> None:
+        """The partition's directory was renamed (topic deletion)."""
+        self._directory = directory
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = None
+
+    # -- descriptors and leases ----------------------------------------------------------------
+
+    def lease(self) -> None:
+        """Keep the descriptor open and, of a deleted segment, the files on disk."""
+        with _lease_lock:
+            if self._gone:
+                raise SegmentGone("this segment has been deleted", path=self.log_path)
+            self._leases += 1
+
+    def release(self) -> None:
+        """End one lease.  What waited for the last one is done by its owner's next round."""
+        with _lease_lock:
+            assert self._leases > 0
+            self._leases -= 1
+
+    @property
+    def leased(self) -> bool:
+        return self._leases > 0
+
+    def _log_fd(self) -> int:
+        if self._gone:
+            raise SegmentGone("this segment has been deleted", path=self.log_path)
+        self.recently_used = True
+        with _lease_lock:
+            if self._fd < 0:
+                flags = os.O_RDWR if self._writable and not self.sealed else os.O_RDONLY
+                self._fd = self._files.open(self.log_path, flags)
+            return self._fd
+
+    def close_descriptors(self) -> bool:
+        """Close what is open, unless a lease holds it.  True where nothing stays open."""
+        with _lease_lock:
+            if self._leases:
+                return False
+            fd, self._fd = self._fd, -1
+            self._append_ready = False
+        if fd >= 0:
+            self._files.close(fd)
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = None
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any descriptor or memory map is held."""
+        return self._fd >= 0 or self._offset_index is not None or self._time_index is not None
+
+    def close(self) -> None:
+        """Close everything; the caller guarantees that nobody holds a lease."""
+        assert not self._leases, "a segment is closed only after its last lease"
+        self.close_descriptors()
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The ``.index``, opened when first asked for."""
+        if self._offset_index is None:
+            self._offset_index = OffsetIndex(
+                self._files,
+                self.file_path(paths.INDEX),
+                self.base_offset,
+                self._config.segment_index_bytes,
+                writable=self._writable and not self.sealed,
+                mapped=self._writable,
+            )
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The ``.timeindex``, opened when first asked for."""
+        if self._time_index is None:
+            self._time_index = TimeIndex(
+                self._files,
+                self.file_path(paths.TIMEINDEX),
+                self.base_offset,
+                self._config.segment_index_bytes,
+                writable=self._writable and not self.sealed,
+                mapped=self._writable,
+            )
+        return self._time_index
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def _prepare_append(self) -> None:
+        """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
+        self._log_fd()
+        self.offset_index.presize()
+        self.time_index.presize()
+        self._append_ready = True
+
+    @property
+    def index_full(self) -> bool:
+        """Whether an index has no room for the entries that one more append may need."""
+        return self.offset_index.is_full or self.time_index.is_full
+
+    def append(self, data: bytes | bytearray, batches: Sequence[BatchEntry], now_ns: int) -> int:
+        """Write ready batches at the end and index them (``LogSegment.append``).
+
+        Returns the file position where they begin.  OSError where the disk refuses: the segment
+        is then cut back to what it was.
+        """
+        assert not self.sealed
+        if not self._append_ready:
+            self._prepare_append()
+        start = self.size
+        fd = self._fd
+        if self._cut_pending:
+            self._files.ftruncate(fd, start)
+            self._cut_pending = False
+        try:
+            self._files.pwrite(fd, data, start)
+        except OSError:
+            self._cut_back(start)
+            raise
+        first = batches[0]
+        if self.size == 0:
+            self.first_timestamp = first[3]
+        interval = self._config.index_interval_bytes
+        if (
+            len(batches) == 1
+            and self._bytes_since_index_entry <= interval
+            and first[3] <= self.max_timestamp
+        ):
+            # The common append: one small batch, nothing to index.
+            self._bytes_since_index_entry += first[1]
+        else:
+            self._index(batches, start, interval)
+        self.size = start + len(data)
+        self.next_offset = batches[-1][2] + 1
+        self.mtime_ns = now_ns
+        return start
+
+    def _index(self, batches: Sequence[BatchEntry], start: int, interval: int) -> None:
+        before = (self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset)
+        try:
+            for position, size, last_offset, max_timestamp in batches:
+                if max_timestamp > self.max_timestamp:
+                    self.max_timestamp = max_timestamp
+                    self.max_timestamp_offset = last_offset
+                if self._bytes_since_index_entry > interval:
+                    self.offset_index.append(last_offset, start + position)
+                    self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+                    self._bytes_since_index_entry = 0
+                self._bytes_since_index_entry += size
+        except OSError:
+            self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
+            self.offset_index.truncate_to_offset(self.next_offset)
+            self.time_index.truncate_to_offset(self.next_offset)
+            self._cut_back(start)
+            raise
+
+    def _cut_back(self, size: int) -> None:
+        """Take a refused append off the file again; if even that fails, before the next one."""
+        try:
+            self._files.ftruncate(self._fd, size)
+        except OSError:
+            self._cut_pending = True
+
+    def trim(self) -> None:
+        """The final time entry, and files of their real length (``onBecomeInactiveSegment``)."""
+        self.time_index.maybe_append(
+            self.max_timestamp, self.max_timestamp_offset, skip_full_check=True
+        )
+        self.offset_index.trim()
+        self.time_index.trim()
+        fd = self._log_fd()
+        if self._files.size(fd) != self.size:
+            self._files.ftruncate(fd, self.size)
+        self._append_ready = False
+
+    def seal(self) -> None:
+        """Trim the files; nothing is appended any more."""
+        assert self._writable and not self.sealed
+        self.trim()
+        self.sealed = True
+
+    def open_all(self) -> None:
+        """Open every file, so that another thread can ``sync`` without opening any."""
+        self._log_fd()
+        assert self.offset_index is not None and self.time_index is not None
+
+    def sync(self) -> None:
+        """Make log and indexes survive the machine.  Any thread that holds a lease may call it."""
+        self._files.fdatasync(self._log_fd())
+        self.offset_index.sync()
+        self.time_index.sync()
+
+    def set_config(self, config: LogConfig) -> None:
+        """New settings of the topic; a size of the index files counts from the next segment."""
+        self._config = config
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read_into(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+        """Fill ``buffer`` from byte ``position`` of the log; returns the count of bytes.
+
+        With ``wait`` false, BlockingIOError where the bytes are not in the page cache: call again
+        from a thread that may wait, with ``wait`` true.  SegmentGone after deletion.
+        """
+        if wait:
+            self.lease()
+            try:
+                return self._files.preadv(self._log_fd(), buffer, position)
+            finally:
+                self.release()
+        self.recently_used = True
+        fd = self._fd
+        if fd < 0:
+            fd = self._log_fd()
+        count = self._files.preadv_nowait(fd, buffer, position)
+        if count is None:
+            raise BlockingIOError
+        return count
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """``size`` bytes from ``position``; CorruptRecord where the file ends before."""
+        data = self._files.pread(self._log_fd(), size, position)
+        if len(data) != size:
+            raise CorruptRecord(
+                f"{len(data)} bytes where {size} were expected",
+                path=self.log_path,
+                position=position,
+            )
+        return data
+
+    def source(self) -> FileSource:
+        """The log as a byte source, for ``record.scan``."""
+        return FileSource(self._files, self._log_fd(), self.log_path)
+
+    def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Every batch from ``position`` (a batch's start) on, with where it lies."""
+        return scan_batches(self.source(), position, self.size)
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch whose last offset is ≥ ``offset`` (``LogSegment.translateOffset``)."""
+        _, position = self.offset_index.lookup(offset)
+        for at, header in self.batches(position):
+            if header.last_offset >= offset:
+                return at, header
+        return None
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp in ms, or the file's mtime where no record has one."""
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return self.mtime_ns // 1_000_000
+
+    # -- deletion ------------------------------------------------------------------------------
+
+    def mark_deleted(self) -> None:
+        """Rename the files to ``.deleted``; reading goes on until ``delete_files``."""
+        self._rename_all(paths.DELETED)
+        self.deleted = True
+
+    def set_aside(self) -> None:
+        """Rename the files to ``.cut``: recovery found them behind a damaged place."""
+        self._rename_all(paths.CUT)
+        self.deleted = True
+
+    def _rename_all(self, suffix: str) -> None:
+        for kind in _KINDS:
+            path = self.file_path(kind)
+            if self._files.exists(path):
+                self._files.rename(path, path + suffix)
+        self._suffix = suffix
+
+    def vanish(self) -> list[str]:
+        """The end of a deleted segment: reads fail from now on; the paths left to be removed."""
+        self.close()
+        self._gone = True
+        return [path for kind in _KINDS if self._files.exists(path := self.file_path(kind))]
+
+    def discard(self) -> None:
+        """Remove a segment that was never part of the log."""
+        for path in self.vanish():
+            self._files.unlink(path)

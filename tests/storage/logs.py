@@ -1,0 +1,50 @@
+"""What tests of logs share: batches of lines, and a directory that is opened and checked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from storage import Log, LogManager, Record, encode
+from storage.files import Files
+
+NOW_MS = 1_700_000_000_000
+
+
+def batch(values: Sequence[bytes | None], timestamp_ms: int = NOW_MS) -> bytearray:
+    """One batch of records without keys."""
+    return bytearray(
+        encode([Record(n, timestamp_ms, 0, None, value) for n, value in enumerate(values)])
+    )
+
+
+def append(log: Log, *values: bytes | None, timestamp_ms: int = NOW_MS) -> int:
+    """Append one batch; returns its first offset."""
+    return log.append(batch(values, timestamp_ms), now_ns=timestamp_ms * 1_000_000)
+
+
+def values(log: Log, offset: int | None = None) -> list[bytes | None]:
+    """What the log holds."""
+    return [record.value for record in log.records(offset)]
+
+
+def write_settings(data: Path, **settings: object) -> None:
+    """``kafkafs.properties`` with names written with ``_`` for ``.``."""
+    text = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in settings.items())
+    (data / "kafkafs.properties").write_text(text)
+
+
+@contextlib.contextmanager
+def opened(data: Path, files: Files | None = None, **options: object) -> Iterator[LogManager]:
+    """Open a directory, and check all of it before and after closing it."""
+    manager = LogManager.open(str(data), files=files, **options)  # type: ignore[arg-type]
+    try:
+        yield manager
+        assert manager.check() == []
+    except BaseException:
+        manager.abandon()
+        raise
+    manager.close()
+    with LogManager.open(str(data), read_only=True, files=files) as again:
+        assert again.check() == []
