@@ -1,0 +1,45 @@
+"""Views: ways of writing a partition's records as text, and of reading them back from it.
+
+A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. What it
+keeps between two calls stands in a `Cursor` or a `Measure`, which belong to the caller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from kafkafs.views._render import Buffer, Cursor, Measure
+
+
+class View(Protocol):
+    """What a view directory's files need. `_render` and `_parse` state the rules of each call."""
+
+    @property
+    def name(self) -> str:
+        """The view's name; what its line indexes and absolute positions are kept under."""
+        ...
+
+    def parse(
+        self, data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
+    ) -> tuple[bytearray, int]:
+        """Encode the complete lines `data[start:end]` as (record batches, lines)."""
+        ...
+
+    def render(
+        self,
+        data: Buffer,
+        data_position: int,
+        data_size: int,
+        cursor: Cursor,
+        out: bytearray | memoryview,
+        out_start: int,
+        out_end: int,
+        skip: int,
+    ) -> tuple[int, int]:
+        """Render log bytes from the cursor on into `out`: (where the text ends, skip left)."""
+        ...
+
+    def measure(self, data: Buffer, data_position: int, data_size: int, state: Measure) -> None:
+        """Count the text of log bytes and collect the line index's entries on the way."""
+        ...

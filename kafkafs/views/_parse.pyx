@@ -1,0 +1,245 @@
+"""The `values` view's way in: lines of text to record batches, ready but for their offsets.
+
+Each line is a record: null key, the line without its newline as value, no headers, the time given.
+A batch has base offset 0 and leader epoch 0, and its CRC, which covers neither. Layouts:
+`storage/record/batch.py`.
+
+Invariants: a record is written only where its batch has room for it; what comes out depends on
+the lines alone, not on the sizes of the buffers on the way.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+)
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcpy, memset
+
+from storage.record._batch cimport (
+    ATTRIBUTES, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LAST_OFFSET_DELTA,
+    LEADER_EPOCH, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, PRODUCER_ID, RECORDS_COUNT,
+    RELEASE_GIL_FROM, store32, store64,
+)
+
+from crc32c import crc32c
+
+from storage.errors import RecordTooLarge
+
+cdef extern from "Python.h":
+    const int PyBUF_READ
+
+cdef extern from "string.h":
+    void *memrchr(const void *start, int byte, size_t size) noexcept nogil
+
+cdef enum:
+    # What a record takes beside its value, at most.
+    RECORD_ROOM = 24
+    # Values up to this long are copied COPY_STEP bytes at a time, without a call.
+    SHORT_VALUE = 256
+    COPY_STEP = 32
+    LARGEST_BATCH = 0x7FFFFFFF
+
+
+cdef enum Stop:
+    ALL_DONE
+    BATCH_FULL
+    OUT_FULL
+
+
+cdef struct Block:
+    # Where an encoding stands: positions in the input, in the output, and in a batch.
+    int64_t line
+    int64_t input_end
+    int64_t out
+    int64_t out_size
+    int64_t batch_room
+    int64_t batch_lines
+    int64_t needed  # by the record for which there was no room
+
+
+cdef inline int varint_size(uint64_t bits) noexcept nogil:
+    cdef int size = 1
+    while bits >= 0x80:
+        bits >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
+    """Write bits that are zig-zagged already."""
+    while bits >= 0x80:
+        at[0] = <uint8_t> (bits | 0x80)
+        at += 1
+        bits >>= 7
+    at[0] = <uint8_t> bits
+    return at + 1
+
+
+cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept nogil:
+    """Encode lines until they end, the batch is full or the output is."""
+    cdef const uint8_t *line = data + block.line
+    cdef const uint8_t *input_end = data + block.input_end
+    cdef const uint8_t *newline
+    cdef uint8_t *out = result + block.out
+    cdef uint8_t *out_end = result + block.out_size
+    cdef uint64_t delta = <uint64_t> block.batch_lines << 1
+    cdef int64_t batch_room = block.batch_room
+    cdef int64_t size
+    cdef int64_t body
+    cdef int64_t record
+    cdef int64_t at
+    cdef Stop stop = ALL_DONE
+    while line < input_end:
+        newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
+        if newline == NULL:  # someone writes to the input while it is read
+            newline = input_end
+        size = newline - line
+        # Attributes, timestamp delta, null key and header count take a byte each.
+        body = 4 + varint_size(delta) + varint_size(<uint64_t> size << 1) + size
+        record = varint_size(<uint64_t> body << 1) + body
+        if record > batch_room:
+            stop = BATCH_FULL
+            block.needed = record
+            break
+        if record > out_end - out:
+            stop = OUT_FULL
+            block.needed = record
+            break
+        batch_room -= record
+        out = put_varint(out, <uint64_t> body << 1)
+        out[0] = 0
+        out[1] = 0
+        out = put_varint(out + 2, delta)
+        out[0] = 1
+        out = put_varint(out + 1, <uint64_t> size << 1)
+        if (
+            size <= SHORT_VALUE
+            and size + COPY_STEP <= out_end - out
+            and size + COPY_STEP <= input_end - line
+        ):
+            at = 0
+            while at < size:
+                memcpy(out + at, line + at, COPY_STEP)
+                at += COPY_STEP
+        else:
+            memcpy(out, line, size)
+        out += size
+        out[0] = 0
+        out += 1
+        delta += 2
+        line = newline + 1
+    block.line = min(line, input_end) - data
+    block.out = out - result
+    block.batch_lines = delta >> 1
+    block.batch_room = batch_room
+    return stop
+
+
+cdef object crc_of(const uint8_t *batch, int64_t size):
+    return crc32c(
+        PyMemoryView_FromMemory(<char *> (batch + ATTRIBUTES), size - ATTRIBUTES, PyBUF_READ)
+    )
+
+
+cdef int finish_batch(uint8_t *batch, int64_t size, int64_t lines, int64_t timestamp_ms) except -1:
+    store64(batch, 0)
+    store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
+    store32(batch + LEADER_EPOCH, 0)
+    batch[MAGIC] = 2
+    batch[ATTRIBUTES] = 0
+    batch[ATTRIBUTES + 1] = 0
+    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (lines - 1))
+    store64(batch + BASE_TIMESTAMP, <uint64_t> timestamp_ms)
+    store64(batch + MAX_TIMESTAMP, <uint64_t> timestamp_ms)
+    # No producer: id, epoch and sequence are -1.
+    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
+    store32(batch + RECORDS_COUNT, <uint32_t> lines)
+    store32(batch + CRC, crc_of(batch, size))
+    return 0
+
+
+def encode_lines(
+    data not None, long long start, long long end, long long timestamp_ms,
+    long long max_batch_bytes,
+):
+    """Encode the lines `data[start:end]`, each with its newline, as (batches back to back, lines).
+
+    One batch, or as few as keep each within `max_batch_bytes`, its header included.
+
+    Raises RecordTooLarge, with the line's number from 1, where a line alone exceeds that;
+    ValueError where the last line has no newline.
+    """
+    cdef Py_buffer view
+    cdef Block block
+    cdef Stop stop
+    cdef int64_t batch = 0
+    cdef int64_t lines = 0
+    cdef bytearray result
+    cdef const uint8_t *input
+    cdef uint8_t *out
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if start < 0 or end < start or end > view.len:
+            raise ValueError(f"lines {start} to {end} of a buffer of {view.len}")
+        if start == end:
+            return bytearray(), 0
+        input = <const uint8_t *> view.buf
+        if input[end - 1] != c"\n":
+            raise ValueError("the last line has no newline")
+        max_batch_bytes = min(max_batch_bytes, LARGEST_BATCH)
+        block.line = start
+        block.input_end = end
+        block.out_size = HEADER_SIZE + RECORD_ROOM + COPY_STEP + (end - start) * 9 // 8
+        result = PyByteArray_FromStringAndSize(NULL, block.out_size)
+        block.out = HEADER_SIZE
+        block.batch_lines = 0
+        block.batch_room = max_batch_bytes - HEADER_SIZE
+        while True:
+            out = <uint8_t *> PyByteArray_AS_STRING(result)
+            if end - block.line >= RELEASE_GIL_FROM:
+                with nogil:
+                    stop = encode(&block, input, out)
+            else:
+                stop = encode(&block, input, out)
+            if stop == OUT_FULL:
+                make_room(result, &block, start)
+                continue
+            if stop == BATCH_FULL and block.batch_lines == 0:
+                raise RecordTooLarge(HEADER_SIZE + block.needed, max_batch_bytes, line=lines + 1)
+            finish_batch(out + batch, block.out - batch, block.batch_lines, timestamp_ms)
+            lines += block.batch_lines
+            if stop == ALL_DONE:
+                break
+            batch = block.out
+            block.needed += HEADER_SIZE
+            if block.out_size - batch < block.needed:
+                make_room(result, &block, start)
+            block.out = batch + HEADER_SIZE
+            block.batch_lines = 0
+            block.batch_room = max_batch_bytes - HEADER_SIZE
+        PyByteArray_Resize(result, block.out)
+        return result, lines
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int make_room(bytearray result, Block *block, int64_t start) except -1:
+    """Make the output larger: by what the rest will take if it is like what was encoded."""
+    cdef double ratio = <double> block.out / max(block.line - start, 1)
+    cdef int64_t rest = block.input_end - block.line
+    block.out_size = block.out + block.needed + COPY_STEP + <int64_t> (rest * ratio * 1.125)
+    PyByteArray_Resize(result, block.out_size)
+    return 0
+
+
+def last_newline(data not None):
+    """Where the last newline in `data` is; -1 = there is none."""
+    cdef Py_buffer view
+    cdef const char *found
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        found = <const char *> memrchr(view.buf, c"\n", view.len)
+        return -1 if found == NULL else found - <const char *> view.buf
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,504 @@
+"""The `values` view's hot loops: log bytes to text, and text positions to places in the log.
+
+Text of a record: its value's bytes and a newline; a null value is an empty line. Control batches
+show nothing. Input is a window of a segment's log: `data[:data_size]`, which lies at file position
+`data_position`. A loop works through it as far as it goes and keeps in its state where it stands,
+so the same bytes in any windows give the same text.
+
+What a window must hold to get on: of a batch its header (61 bytes), of a record its head (26
+bytes, or less where the batch ends before), of a value length 5 bytes; a value may come in pieces,
+and keys, headers and control batches are jumped over without being there. So a window of MIN_WINDOW
+bytes from the state's position always makes progress, unless the log ends in the middle of a batch.
+
+Entries of the line index, 24 bytes, little-endian, ascending:
+
+    u64 text             bytes of text before this record
+    u32 batch_position   file position of the record's batch
+    u32 record_position  file position of the record: a cursor starts here ...
+    u32 batch_end        ... with this end of its batch; 0: a batch begins at record_position
+    u32 ordinal          records shown before this one
+
+The first is all zeros: the segment's start. Each later one is the first record with at least
+`granularity` bytes of text since the entry before.
+
+Invariants: every length is checked against record, batch and window before it is used; each batch
+takes 61 bytes and each record 7 at least, so every loop ends. A record's attributes, deltas and
+headers are not looked at, nor are CRCs, nor the record count: a batch is walked to its end.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from storage.record._batch cimport (
+    ATTRIBUTES, BAD_BATCH_LENGTH, BAD_CURSOR, BAD_MAGIC, BAD_VALUE_LENGTH, BAD_VARINT, BATCH_LENGTH, CONTROL_BATCH,
+    HEADER_SIZE, LOG_OVERHEAD, MAGIC, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, UNSUPPORTED,
+    VARINT, WINDOW, Fault, RecordHead, judge_batch, judge_head, load32, parse_head, read_varint,
+)
+
+from storage.record._batch import refusal
+
+MIN_WINDOW = 64
+ENTRY_SIZE = sizeof(Entry)
+
+cdef enum:
+    # Entries that one run of the measuring loop collects before they go to the bytearray.
+    ENTRY_ROOM = 128
+    # Values up to this long are copied COPY_STEP bytes at a time, without a call.
+    SHORT_VALUE = 256
+    COPY_STEP = 32
+    # A segment's file is no longer, so every position in it fits an entry's field.
+    LONGEST_FILE = 0x7FFFFFFF
+
+
+cdef extern from *:
+    """
+    #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    #error "line index entries are written as they lie in memory, little-endian"
+    #endif
+    """
+
+
+cdef struct Entry:
+    uint64_t text
+    uint32_t batch_position
+    uint32_t record_position
+    uint32_t batch_end
+    uint32_t ordinal
+
+
+cdef class Cursor:
+    """Where a rendering stands in a segment's log.
+
+    position    file position of the next log byte that is needed
+    batch_end   where the batch ends that it is in; 0: a batch begins at `position`
+    record_end  where the record ends that it is in; 0: at a record's or batch's start
+    value_left  bytes of that record's value still to come, then its newline; -1: the value's
+                length comes next
+    """
+
+    cdef public long long position
+    cdef public long long batch_end
+    cdef public long long record_end
+    cdef public long long value_left
+
+    def __init__(self, long long position, long long batch_end=0):
+        self.position = position
+        self.batch_end = batch_end
+        self.record_end = 0
+        self.value_left = -1
+
+    def copy(self):
+        """Another cursor at the same place."""
+        cdef Cursor other = Cursor.__new__(Cursor)
+        other.position = self.position
+        other.batch_end = self.batch_end
+        other.record_end = self.record_end
+        other.value_left = self.value_left
+        return other
+
+    def __repr__(self):
+        return (
+            f"Cursor(position={self.position}, batch_end={self.batch_end}, "
+            f"record_end={self.record_end}, value_left={self.value_left})"
+        )
+
+
+cdef struct Window:
+    # The log bytes at hand, in file positions from `start` to `end`.
+    const uint8_t *data
+    int64_t start
+    int64_t end
+
+
+cdef inline const uint8_t *at_position(const Window *window, int64_t position) noexcept nogil:
+    return window.data + (position - window.start)
+
+
+cdef inline const uint8_t *readable(
+    const Window *window, int64_t position, int64_t available, uint8_t *pad
+) noexcept nogil:
+    """The bytes at `position`, WINDOW of them: where fewer are `available`, zeros follow."""
+    if available >= WINDOW:
+        return at_position(window, position)
+    memset(pad, 0, WINDOW)
+    memcpy(pad, at_position(window, position), available)
+    return pad
+
+
+cdef inline Fault enter_batch(const Window *window, int64_t position, int64_t *end) noexcept nogil:
+    """Read the header at `position`; `end` becomes the batch's."""
+    if window.end - position < HEADER_SIZE:
+        return NEEDS_MORE
+    end[0] = position + LOG_OVERHEAD + <int32_t> load32(at_position(window, position) + BATCH_LENGTH)
+    return judge_batch(at_position(window, position))
+
+
+cdef inline Fault enter_record(
+    const Window *window, int64_t position, int64_t batch_end,
+    int64_t *after_key, int64_t *record_end,
+) noexcept nogil:
+    """Read a record's head; `after_key` is where its value's length is."""
+    cdef uint8_t pad[WINDOW]
+    cdef RecordHead head
+    cdef Fault fault
+    cdef int64_t available = min(batch_end, window.end) - position
+    if available <= 0:
+        return NEEDS_MORE if position < batch_end else BAD_CURSOR
+    fault = parse_head(readable(window, position, available, pad), &head)
+    if available < WINDOW and (fault != NO_FAULT or head.head > available):
+        # What the padding says means nothing, so first see whether the head was there.
+        if window.end < batch_end:
+            return NEEDS_MORE
+        return BAD_VARINT
+    if fault == NO_FAULT:
+        fault = judge_head(&head, batch_end - position)
+    record_end[0] = position + head.size
+    after_key[0] = position + head.head + max(head.key_length, 0)
+    return fault
+
+
+cdef inline Fault enter_value(
+    const Window *window, int64_t *position, int64_t record_end, int64_t *length
+) noexcept nogil:
+    """Read the value's length at `position`, which moves to the value; null is 0 long."""
+    cdef uint8_t pad[WINDOW]
+    cdef const uint8_t *start
+    cdef const uint8_t *at
+    cdef int32_t stored
+    cdef int64_t available = min(record_end, window.end) - position[0]
+    if available <= 0:
+        return NEEDS_MORE if position[0] < record_end else BAD_VALUE_LENGTH
+    start = at_position(window, position[0])
+    if available < VARINT:
+        start = readable(window, position[0], available, pad)
+    at = read_varint(start, &stored)
+    if available < VARINT and (at == NULL or at - start > available):
+        return NEEDS_MORE if window.end < record_end else BAD_VALUE_LENGTH
+    if at == NULL:
+        return BAD_VARINT
+    # A header count of a byte at least follows the value.
+    if stored < -1 or stored > record_end - position[0] - (at - start) - 1:
+        return BAD_VALUE_LENGTH
+    position[0] += at - start
+    length[0] = max(stored, 0)
+    return NO_FAULT
+
+
+cdef inline void copy_value(
+    uint8_t *out, const uint8_t *value, int64_t size, int64_t out_room, int64_t data_room
+) noexcept nogil:
+    """Copy `size` bytes; may write up to COPY_STEP - 1 bytes more, within `out_room`."""
+    cdef int64_t at = 0
+    if size <= SHORT_VALUE and size + COPY_STEP <= out_room and size + COPY_STEP <= data_room:
+        while at < size:
+            memcpy(out + at, value + at, COPY_STEP)
+            at += COPY_STEP
+    else:
+        memcpy(out, value, size)
+
+
+cdef Fault run(
+    Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip
+) noexcept nogil:
+    """Render until `out` is full or the window used up: then NEEDS_MORE, else the fault."""
+    cdef int64_t position = cursor.position
+    cdef int64_t batch_end = cursor.batch_end
+    cdef int64_t record_end = cursor.record_end
+    cdef int64_t value_left = cursor.value_left
+    cdef int64_t skipping = skip[0]
+    cdef uint8_t *out = out_position[0]
+    cdef int64_t size
+    cdef Fault fault = NEEDS_MORE
+    while out < out_end:
+        if record_end == 0:
+            if batch_end == 0:
+                fault = enter_batch(window, position, &batch_end)
+                if fault == CONTROL_BATCH:
+                    position = batch_end
+                elif fault == NO_FAULT:
+                    position += HEADER_SIZE
+                else:
+                    batch_end = 0
+                    break
+                if position == batch_end:
+                    batch_end = 0
+                continue
+            fault = enter_record(window, position, batch_end, &size, &record_end)
+            if fault != NO_FAULT:
+                record_end = 0
+                break
+            position = size
+            value_left = -1
+        if value_left < 0:
+            fault = enter_value(window, &position, record_end, &value_left)
+            if fault != NO_FAULT:
+                break
+        if skipping:
+            if skipping <= value_left:
+                position += skipping
+                value_left -= skipping
+                skipping = 0
+            else:
+                skipping -= value_left + 1
+                position = record_end
+                record_end = 0
+                if position == batch_end:
+                    batch_end = 0
+                continue
+        if value_left:
+            size = min(value_left, min(window.end - position, out_end - out))
+            if size <= 0:
+                fault = NEEDS_MORE
+                break
+            copy_value(out, at_position(window, position), size, out_end - out, window.end - position)
+            out += size
+            position += size
+            value_left -= size
+            if value_left or out == out_end:
+                fault = NEEDS_MORE
+                break
+        out[0] = c"\n"
+        out += 1
+        position = record_end
+        record_end = 0
+        if position == batch_end:
+            batch_end = 0
+        fault = NEEDS_MORE
+    cursor.position = position
+    cursor.batch_end = batch_end
+    cursor.record_end = record_end
+    cursor.value_left = value_left if record_end else -1
+    out_position[0] = out
+    skip[0] = skipping
+    return fault
+
+
+cdef object refuse(Fault fault, const Window *window, int64_t position):
+    """The exception for a fault at `position`, which is a header's where it names its fields."""
+    cdef const uint8_t *header = at_position(window, position)
+    if fault == UNSUPPORTED:
+        return refusal(fault, position, header[MAGIC] << 16 | header[ATTRIBUTES + 1])
+    if fault == BAD_MAGIC:
+        return refusal(fault, position, header[MAGIC])
+    if fault == BAD_BATCH_LENGTH:
+        return refusal(fault, position, <int32_t> load32(header + BATCH_LENGTH))
+    return refusal(fault, position)
+
+
+cdef int open_window(
+    Window *window, const Py_buffer *view, int64_t start, int64_t size, int64_t position
+) except -1:
+    if size < 0 or size > view.len:
+        raise ValueError(f"{size} bytes of a buffer of {view.len}")
+    if position < start:
+        raise ValueError(f"position {position} lies before the data, which is at {start}")
+    window.data = <const uint8_t *> view.buf
+    window.start = start
+    window.end = start + size
+    return 0
+
+
+def render(
+    data not None, long long data_position, long long data_size, Cursor cursor not None,
+    out not None, long long out_start, long long out_end, long long skip,
+):
+    """Render the log bytes `data[:data_size]` from the cursor on into `out[out_start:out_end]`.
+
+    `skip` bytes of text are dropped first: counted, not copied, and the log bytes of what is
+    dropped need not be there. Returns (where the text ends in `out`, what is left of `skip`) when
+    `out` is full or the data used up; the cursor then says what comes next, and may stand beyond
+    the data. What lies in `out` between that end and `out_end` is undefined.
+
+    A malformed batch or record ends the text before it. Where the cursor stands at one already,
+    so that there is nothing before it: CorruptRecord, or UnsupportedFormat for what is not built
+    yet, with the file position.
+    """
+    cdef Py_buffer source
+    cdef Py_buffer target
+    cdef Window window
+    cdef uint8_t *text
+    cdef uint8_t *text_end
+    cdef int64_t skip_left = skip
+    cdef int64_t from_position = cursor.position
+    cdef Fault fault
+    PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
+        try:
+            open_window(&window, &source, data_position, data_size, cursor.position)
+            if out_start < 0 or out_end < out_start or out_end > target.len or skip < 0:
+                raise ValueError(f"text {out_start} to {out_end} of a buffer of {target.len}")
+            text = <uint8_t *> target.buf + out_start
+            text_end = <uint8_t *> target.buf + out_end
+            if data_size >= RELEASE_GIL_FROM:
+                with nogil:
+                    fault = run(cursor, &window, &text, text_end, &skip_left)
+            else:
+                fault = run(cursor, &window, &text, text_end, &skip_left)
+            if fault != NEEDS_MORE and cursor.position == from_position:
+                raise refuse(fault, &window, cursor.position)
+            return text - <uint8_t *> target.buf, skip_left
+        finally:
+            PyBuffer_Release(&target)
+    finally:
+        PyBuffer_Release(&source)
+
+
+cdef class Measure:
+    """How much text a segment's log shows, and the line index's entries on the way.
+
+    position     file position of the next log byte that is needed
+    text_length  bytes of text of the records up to there
+    records      how many records that is
+    entries      the line index so far; only ever grows
+    batch_end    where the batch ends that it is in; 0: a batch begins at `position`
+    """
+
+    cdef readonly long long granularity
+    cdef readonly long long position
+    cdef readonly long long text_length
+    cdef readonly long long records
+    cdef readonly bytearray entries
+    cdef readonly long long batch_end
+    cdef int64_t batch_position
+    cdef int64_t record_end
+    cdef int64_t next_entry
+
+    def __init__(self, long long granularity=4096):
+        if granularity < 1:
+            raise ValueError(f"granularity {granularity}")
+        self.granularity = granularity
+        self.next_entry = granularity
+        self.entries = bytearray(sizeof(Entry))
+
+
+cdef Fault count(Measure state, const Window *window, Entry *entries, int *made) noexcept nogil:
+    """Measure until the window is used up: then NEEDS_MORE, else the fault.
+
+    NO_FAULT when ENTRY_ROOM entries have been made and there may be more.
+    """
+    cdef int64_t position = state.position
+    cdef int64_t batch_end = state.batch_end
+    cdef int64_t record_end = state.record_end
+    cdef int64_t batch_position = state.batch_position
+    cdef int64_t text = state.text_length
+    cdef int64_t records = state.records
+    cdef int64_t next_entry = state.next_entry
+    cdef int64_t size
+    cdef int room = ENTRY_ROOM
+    cdef Fault fault
+    while True:
+        if record_end == 0:
+            if batch_end == 0:
+                fault = enter_batch(window, position, &batch_end)
+                batch_position = position
+                if fault == CONTROL_BATCH:
+                    position = batch_end
+                elif fault == NO_FAULT:
+                    position += HEADER_SIZE
+                else:
+                    batch_end = 0
+                    break
+                if position == batch_end:
+                    batch_end = 0
+                continue
+            fault = enter_record(window, position, batch_end, &size, &record_end)
+            if fault != NO_FAULT:
+                record_end = 0
+                break
+            if text >= next_entry:
+                entries.text = text
+                entries.batch_position = <uint32_t> batch_position
+                entries.record_position = <uint32_t> position
+                entries.batch_end = <uint32_t> batch_end
+                entries.ordinal = <uint32_t> records
+                next_entry = text + state.granularity
+                entries += 1
+                room -= 1
+            position = size
+        fault = enter_value(window, &position, record_end, &size)
+        if fault != NO_FAULT:
+            break
+        text += size + 1
+        records += 1
+        position = record_end
+        record_end = 0
+        if position == batch_end:
+            batch_end = 0
+        if room == 0:
+            break
+    state.position = position
+    state.batch_end = batch_end
+    state.record_end = record_end
+    state.batch_position = batch_position
+    state.text_length = text
+    state.records = records
+    state.next_entry = next_entry
+    made[0] = ENTRY_ROOM - room
+    return fault
+
+
+def measure(data not None, long long data_position, long long data_size, Measure state not None):
+    """Measure the log bytes `data[:data_size]` from the state's position on, as far as they go.
+
+    The state's position may then lie beyond the data: what is between is not needed.
+
+    Raises CorruptRecord, or UnsupportedFormat for what is not built yet, with the file position;
+    the state then has measured everything before it.
+    """
+    cdef Py_buffer source
+    cdef Window window
+    cdef Entry entries[ENTRY_ROOM]
+    cdef int made
+    cdef Fault fault = NO_FAULT
+    PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
+    try:
+        open_window(&window, &source, data_position, data_size, state.position)
+        if window.end > LONGEST_FILE:
+            raise ValueError(f"a segment of {window.end} bytes")
+        while fault == NO_FAULT:
+            if data_size >= RELEASE_GIL_FROM:
+                with nogil:
+                    fault = count(state, &window, entries, &made)
+            else:
+                fault = count(state, &window, entries, &made)
+            if made:
+                state.entries += (<char *> entries)[:made * sizeof(Entry)]
+        if fault != NEEDS_MORE:
+            raise refuse(fault, &window, state.position)
+    finally:
+        PyBuffer_Release(&source)
+
+
+def find_entry(entries not None, long long count, long long text):
+    """The last of the first `count` entries that begins at or before `text`, as its five fields:
+
+    (text, batch_position, record_position, batch_end, ordinal).
+    """
+    cdef Py_buffer view
+    cdef Entry entry
+    cdef const char *start
+    cdef int64_t low = 0
+    cdef int64_t high = count - 1
+    cdef int64_t middle
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        if text < 0 or count < 1 or count > view.len // <int64_t> sizeof(Entry):
+            raise ValueError(f"text {text} in {count} entries of a buffer of {view.len}")
+        start = <const char *> view.buf
+        while low < high:
+            middle = (low + high + 1) >> 1
+            memcpy(&entry, start + middle * sizeof(Entry), sizeof(Entry))
+            if entry.text <= <uint64_t> text:
+                low = middle
+            else:
+                high = middle - 1
+        memcpy(&entry, start + low * sizeof(Entry), sizeof(Entry))
+    finally:
+        PyBuffer_Release(&view)
+    return (
+        entry.text, entry.batch_position, entry.record_position, entry.batch_end, entry.ordinal
+    )

@@ -1,0 +1,22 @@
+"""The plain view: each record's value and a newline; each line appended is a value.
+
+A null value is an empty line, and a value that holds a newline shows as two: the fast view, and
+lossy only in that. Keys, headers and timestamps are not shown; an appended line has none but the
+time it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafkafs.views import _parse, _render
+
+
+class Values:
+    """`View` for values; has no state."""
+
+    name: Final = "values"
+
+    parse = staticmethod(_parse.encode_lines)
+    render = staticmethod(_render.render)
+    measure = staticmethod(_render.measure)

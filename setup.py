@@ -1,0 +1,29 @@
+"""Builds the hot loops (Cython); all else about the project is in pyproject.toml.
+
+Bounds checks stay on: the loops work on plain pointers, which Cython never checks, and test
+every length themselves. No -march, so that what is built on one machine runs on another.
+"""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+HOT_LOOPS = (
+    "storage/record/_batch.pyx",
+    "kafkafs/views/_render.pyx",
+    "kafkafs/views/_parse.pyx",
+)
+
+
+def extension(source: str) -> Extension:
+    name = source.removesuffix(".pyx").replace("/", ".")
+    return Extension(name, [source], extra_compile_args=["-O3"])
+
+
+setup(
+    ext_modules=cythonize(
+        [extension(source) for source in HOT_LOOPS],
+        build_dir="build/cython",
+        include_path=["."],
+        compiler_directives={"language_level": 3},
+    )
+)

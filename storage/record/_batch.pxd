@@ -1,0 +1,205 @@
+"""What every hot loop over record batches shares: loads, stores, varints and a batch's header.
+
+All functions are inline and run without the GIL on plain pointers. None knows where its bytes
+end: each says how many it may touch, and the caller makes sure that they are there.
+
+Layouts: `storage/record/batch.py`.
+"""
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+
+cdef extern from *:
+    """
+    #include <endian.h>
+    #include <stdint.h>
+    #include <string.h>
+
+    static inline uint16_t kafkafs_load16(const uint8_t *at)
+    { uint16_t bits; memcpy(&bits, at, 2); return be16toh(bits); }
+    static inline uint32_t kafkafs_load32(const uint8_t *at)
+    { uint32_t bits; memcpy(&bits, at, 4); return be32toh(bits); }
+    static inline uint64_t kafkafs_load64(const uint8_t *at)
+    { uint64_t bits; memcpy(&bits, at, 8); return be64toh(bits); }
+    static inline void kafkafs_store16(uint8_t *at, uint16_t bits)
+    { bits = htobe16(bits); memcpy(at, &bits, 2); }
+    static inline void kafkafs_store32(uint8_t *at, uint32_t bits)
+    { bits = htobe32(bits); memcpy(at, &bits, 4); }
+    static inline void kafkafs_store64(uint8_t *at, uint64_t bits)
+    { bits = htobe64(bits); memcpy(at, &bits, 8); }
+    """
+    uint16_t load16 "kafkafs_load16"(const uint8_t *at) noexcept nogil
+    uint32_t load32 "kafkafs_load32"(const uint8_t *at) noexcept nogil
+    uint64_t load64 "kafkafs_load64"(const uint8_t *at) noexcept nogil
+    void store16 "kafkafs_store16"(uint8_t *at, uint16_t bits) noexcept nogil
+    void store32 "kafkafs_store32"(uint8_t *at, uint32_t bits) noexcept nogil
+    void store64 "kafkafs_store64"(uint8_t *at, uint64_t bits) noexcept nogil
+    bint likely "__builtin_expect"(bint condition, bint expected) noexcept nogil
+
+
+cdef enum:
+    # Byte positions in a batch's header (storage-format: RecordBatch, DefaultRecordBatch.java).
+    BASE_OFFSET = 0
+    BATCH_LENGTH = 8
+    LEADER_EPOCH = 12
+    MAGIC = 16
+    CRC = 17
+    ATTRIBUTES = 21
+    LAST_OFFSET_DELTA = 23
+    BASE_TIMESTAMP = 27
+    MAX_TIMESTAMP = 35
+    PRODUCER_ID = 43
+    PRODUCER_EPOCH = 51
+    BASE_SEQUENCE = 53
+    RECORDS_COUNT = 57
+    HEADER_SIZE = 61
+
+    LOG_OVERHEAD = 12  # offset and size, which the batch length does not count
+    SMALLEST_ENTRY = 14  # what the size field counts in the smallest entry of any format, v0
+    SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
+    RECORD_HEAD = 26  # a record's length up to and with its key length, at most
+    VARINT = 5
+    WINDOW = 32  # readable bytes that parse_head wants: a head, and a value length after it
+
+    CODEC_BITS = 0x07
+    APPEND_TIME_BIT = 0x08
+    TRANSACTIONAL_BIT = 0x10
+    CONTROL_BIT = 0x20
+
+    # Working through less than this many bytes keeps the GIL: it takes some 30 microseconds,
+    # and who gives the GIL up may wait for it a whole switch interval (5 ms).
+    RELEASE_GIL_FROM = 262144
+
+
+cdef enum Fault:
+    """Why a loop stopped; `refusal` in _batch.pyx turns one into an exception."""
+    NO_FAULT = 0
+    NEEDS_MORE
+    CONTROL_BATCH  # not a fault: a well-formed batch that shows no record
+    BAD_BATCH_LENGTH
+    BAD_MAGIC
+    UNSUPPORTED
+    BAD_RECORDS_COUNT
+    BAD_VARINT
+    BAD_RECORD_LENGTH
+    BAD_KEY_LENGTH
+    BAD_VALUE_LENGTH
+    BAD_HEADERS
+    BAD_CURSOR
+
+
+cdef struct RecordHead:
+    int64_t size  # of the whole record, its length field included
+    int64_t timestamp_delta
+    int32_t offset_delta
+    int32_t key_length  # -1: null
+    int32_t head  # bytes from the record's start to its key
+
+
+cdef inline int32_t zigzag(uint32_t bits) noexcept nogil:
+    return <int32_t> ((bits >> 1) ^ (0 - (bits & 1)))
+
+
+cdef inline int64_t zigzag_long(uint64_t bits) noexcept nogil:
+    return <int64_t> ((bits >> 1) ^ (0 - (bits & 1)))
+
+
+cdef inline const uint8_t *read_varint(const uint8_t *at, int32_t *value) noexcept nogil:
+    """The byte after a zig-zag varint; NULL where its fifth byte continues. Touches 5 bytes.
+
+    Bits beyond the thirty-second are dropped, as Kafka's ByteUtils does.
+    """
+    cdef uint32_t byte = at[0]
+    cdef uint32_t bits = byte & 0x7F
+    cdef int shift
+    if byte < 0x80:
+        value[0] = zigzag(bits)
+        return at + 1
+    byte = at[1]
+    bits |= (byte & 0x7F) << 7
+    if byte < 0x80:
+        value[0] = zigzag(bits)
+        return at + 2
+    at += 2
+    for shift in range(14, 35, 7):
+        byte = at[0]
+        at += 1
+        bits |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value[0] = zigzag(bits)
+            return at
+    return NULL
+
+
+cdef inline const uint8_t *read_varlong(const uint8_t *at, int64_t *value) noexcept nogil:
+    """The byte after a zig-zag varlong; NULL where its tenth byte continues. Touches 10 bytes."""
+    cdef uint64_t byte = at[0]
+    cdef uint64_t bits = byte & 0x7F
+    cdef int shift
+    at += 1
+    if byte >= 0x80:
+        for shift in range(7, 70, 7):
+            byte = at[0]
+            at += 1
+            bits |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        else:
+            return NULL
+    value[0] = zigzag_long(bits)
+    return at
+
+
+cdef inline Fault parse_head(const uint8_t *at, RecordHead *head) noexcept nogil:
+    """Read a record from its length up to its key. Touches RECORD_HEAD bytes.
+
+    Judges nothing but the varints: the caller first sees whether the head was there at all.
+    """
+    cdef const uint8_t *start = at
+    cdef int32_t length
+    at = read_varint(at, &length)
+    if at == NULL:
+        return BAD_VARINT
+    head.size = (at - start) + <int64_t> length
+    at = read_varlong(at + 1, &head.timestamp_delta)
+    if at == NULL:
+        return BAD_VARINT
+    at = read_varint(at, &head.offset_delta)
+    if at == NULL:
+        return BAD_VARINT
+    at = read_varint(at, &head.key_length)
+    if at == NULL:
+        return BAD_VARINT
+    head.head = <int32_t> (at - start)
+    return NO_FAULT
+
+
+cdef inline Fault judge_head(const RecordHead *head, int64_t room) noexcept nogil:
+    """Whether a record fits in the `room` bytes that its batch has left, and its key in it."""
+    if head.size > room or head.size < head.head + 2:
+        return BAD_RECORD_LENGTH
+    # After the key at least a value length and a header count follow, a byte each.
+    if head.key_length < -1 or head.key_length > head.size - head.head - 2:
+        return BAD_KEY_LENGTH
+    return NO_FAULT
+
+
+cdef inline Fault judge_batch(const uint8_t *at) noexcept nogil:
+    """Whether a header is that of a batch whose records can be read. Touches HEADER_SIZE bytes.
+
+    CONTROL_BATCH for a well-formed batch of control records.
+    """
+    cdef int32_t length = <int32_t> load32(at + BATCH_LENGTH)
+    cdef uint8_t attributes = at[ATTRIBUTES + 1]
+    if length < SMALLEST_ENTRY:
+        return BAD_BATCH_LENGTH
+    if at[MAGIC] != 2:
+        return UNSUPPORTED if at[MAGIC] < 2 else BAD_MAGIC
+    if length < HEADER_SIZE - LOG_OVERHEAD:
+        return BAD_BATCH_LENGTH
+    if attributes & (CODEC_BITS | TRANSACTIONAL_BIT | CONTROL_BIT):
+        if attributes & (CODEC_BITS | TRANSACTIONAL_BIT):
+            return UNSUPPORTED
+        return CONTROL_BATCH
+    return NO_FAULT

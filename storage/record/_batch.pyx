@@ -1,0 +1,341 @@
+"""Hot loops over record batches: assign offsets, rebuild indexes, find batches after a hole.
+
+Pure: bytes in, bytes and numbers out. A batch is judged by its header and its CRC; the records
+inside are not looked at. Layouts: `storage/record/batch.py`; which batch gets an index entry:
+LogSegment.append and LogSegment.recover.
+"""
+
+import zlib
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+)
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.string cimport memchr
+
+from crc32c import crc32c
+
+from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.record.batch import unsupported
+
+cdef extern from "Python.h":
+    const int PyBUF_READ
+
+
+REASONS = {
+    BAD_BATCH_LENGTH: "batch length {} is less than a header's",
+    BAD_MAGIC: "no record format has magic {}",
+    UNSUPPORTED: "no codec has number {}",
+    BAD_RECORDS_COUNT: "record count {} is not that of the batch's records",
+    BAD_VARINT: "a varint has no end",
+    BAD_RECORD_LENGTH: "a record's length does not fit its batch",
+    BAD_KEY_LENGTH: "a key's length does not fit its record",
+    BAD_VALUE_LENGTH: "a value's length does not fit its record",
+    BAD_HEADERS: "a record's headers do not fill it exactly",
+    BAD_CURSOR: "a position lies at or beyond the end of its batch",
+}
+
+
+def refusal(int fault, long long position, int detail=0):
+    """The exception for why a loop stopped at file position `position`.
+
+    `detail` is (magic << 16 | attributes) where the format is not supported, else the number
+    that the reason names.
+    """
+    if fault == UNSUPPORTED:
+        what = unsupported(detail >> 16, detail & 0xFFFF)
+        if what is not None:
+            return UnsupportedFormat(what, position=position)
+        detail &= CODEC_BITS
+    return CorruptRecord(REASONS[fault].format(detail), position=position)
+
+
+cdef object crc_of(const uint8_t *batch, int64_t size):
+    return crc32c(
+        PyMemoryView_FromMemory(<char *> (batch + ATTRIBUTES), size - ATTRIBUTES, PyBUF_READ)
+    )
+
+
+def assign_offsets(bytearray data not None, long long first_offset, int leader_epoch):
+    """Give the batches in `data` their offsets and leader epoch, in place.
+
+    The first batch begins at `first_offset`, each next one where the last ended. Both fields lie
+    outside the CRC (UnifiedLog.append, LogValidator). Returns one tuple a batch: its position in
+    `data`, its size in bytes, its last offset, its largest timestamp in ms.
+
+    Raises CorruptRecord, its position that in `data`, where `data` is not whole v2 batches back
+    to back; nothing has then been changed.
+    """
+    cdef uint8_t *start = data
+    cdef int64_t size = len(data)
+    cdef int64_t position = 0
+    cdef int64_t batch_size
+    cdef int64_t last_offset
+    cdef uint8_t *batch
+    while position < size:
+        batch_size = checked_size(start, position, size)
+        position += batch_size
+    batches = []
+    position = 0
+    while position < size:
+        batch = start + position
+        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+        last_offset = first_offset + <int32_t> load32(batch + LAST_OFFSET_DELTA)
+        store64(batch + BASE_OFFSET, <uint64_t> first_offset)
+        store32(batch + LEADER_EPOCH, <uint32_t> leader_epoch)
+        batches.append(
+            (position, batch_size, last_offset, <int64_t> load64(batch + MAX_TIMESTAMP))
+        )
+        first_offset = last_offset + 1
+        position += batch_size
+    return batches
+
+
+cdef int64_t checked_size(const uint8_t *start, int64_t position, int64_t size) except -1:
+    """The size of the batch at `position`, which must be whole and of format v2."""
+    cdef const uint8_t *batch = start + position
+    cdef int64_t batch_size
+    if size - position < HEADER_SIZE:
+        raise CorruptRecord("a batch's header is cut off", position=position)
+    batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+    if batch[MAGIC] != 2:
+        raise refusal(BAD_MAGIC, position, batch[MAGIC])
+    if batch_size < HEADER_SIZE:
+        raise refusal(BAD_BATCH_LENGTH, position, batch_size - LOG_OVERHEAD)
+    if batch_size > size - position:
+        raise CorruptRecord("a batch is cut off", position=position)
+    if <int32_t> load32(batch + LAST_OFFSET_DELTA) < 0:
+        raise CorruptRecord("a batch's last offset is below its base offset", position=position)
+    return batch_size
+
+
+cdef class Rebuild:
+    """Walks a segment's log in chunks and makes the index entries that appending it had made.
+
+    Feed it the file's bytes in order; it takes whole batches and checks each: magic, size, CRC,
+    that offsets rise, that they lie within 2**31 - 1 of the segment's base (LogSegment.recover).
+    Entries are ready to be written: 8 bytes (relative offset i32, position i32) in
+    `offset_entries`, 12 bytes (timestamp i64, relative offset i32) in `time_entries`. The final
+    time entry, that of `max_timestamp`, is left to the caller, who knows whether the segment is
+    closed. The caller takes entries away by clearing the two bytearrays.
+
+    At the first batch that is not valid it stops for good, with the reason in `fault`; at the
+    first that is valid but not built yet with its name in `unsupported`. `position` is then the
+    end of what is good.
+    """
+
+    cdef readonly long long base_offset
+    cdef readonly long long index_interval
+    cdef readonly long long position
+    cdef readonly long long next_offset
+    cdef readonly long long max_timestamp
+    cdef readonly long long max_timestamp_offset
+    cdef readonly long long first_max_timestamp
+    cdef readonly long long last_batch_position
+    cdef readonly long long records
+    cdef readonly bytearray offset_entries
+    cdef readonly bytearray time_entries
+    cdef readonly list epochs
+    cdef readonly object fault
+    cdef readonly object unsupported
+    cdef long long indexed_position
+    cdef long long indexed_timestamp
+    cdef long long epoch
+
+    def __init__(
+        self,
+        long long base_offset,
+        long long index_interval,
+        *,
+        long long position=0,
+        next_offset=None,
+        long long indexed_position=0,
+        long long indexed_timestamp=-1,
+        long long max_timestamp=-1,
+        max_timestamp_offset=None,
+        long long epoch=-1,
+    ):
+        """Begin at the segment's start, or in its middle as an earlier walk had left off.
+
+        `indexed_position` is the position of the last offset entry, `indexed_timestamp` that of
+        the last time entry, `epoch` the last leader epoch known.
+        """
+        self.base_offset = base_offset
+        self.index_interval = index_interval
+        self.position = position
+        self.next_offset = base_offset if next_offset is None else next_offset
+        self.indexed_position = indexed_position
+        self.indexed_timestamp = indexed_timestamp
+        self.max_timestamp = max_timestamp
+        self.max_timestamp_offset = (
+            base_offset if max_timestamp_offset is None else max_timestamp_offset
+        )
+        self.first_max_timestamp = -1
+        self.last_batch_position = -1
+        self.records = 0
+        self.epoch = epoch
+        self.offset_entries = bytearray()
+        self.time_entries = bytearray()
+        self.epochs = []
+        self.fault = None
+        self.unsupported = None
+
+    @property
+    def bytes_since(self):
+        """Bytes of log since the batch last indexed, it included (LogSegment.append)."""
+        return self.position - self.indexed_position
+
+    def feed(
+        self, data not None, long long size, long long file_position, *, bint check_crc=True
+    ):
+        """Take the whole batches among `data[:size]`, which lies at `file_position`.
+
+        `file_position` must be `position`. Returns how many bytes were taken; the rest is to be
+        given again, with more after it. Nothing is taken after a fault.
+        """
+        cdef Py_buffer view
+        cdef int64_t taken = 0
+        cdef int64_t batch_size
+        if file_position != self.position:
+            raise ValueError(f"position {file_position} is not {self.position}, the next")
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if size < 0 or size > view.len:
+                raise ValueError(f"{size} bytes of a buffer of {view.len}")
+            while self.fault is None and self.unsupported is None:
+                batch_size = self.judge(<const uint8_t *> view.buf + taken, size - taken, check_crc)
+                if batch_size == 0:
+                    break
+                self.take(<const uint8_t *> view.buf + taken, batch_size)
+                taken += batch_size
+        finally:
+            PyBuffer_Release(&view)
+        return taken
+
+    cdef int64_t judge(self, const uint8_t *batch, int64_t size, bint check_crc) except -1:
+        """The size of the valid batch at `batch`; 0 where it is not whole, or not valid."""
+        cdef int64_t batch_size
+        cdef int64_t base
+        cdef int32_t delta
+        if size < MAGIC + 1:
+            return 0
+        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+        if batch_size < SMALLEST_ENTRY + LOG_OVERHEAD:
+            return self.stop(f"batch length {batch_size - LOG_OVERHEAD} is less than a header's")
+        if batch[MAGIC] < 2:
+            return 0 if batch_size > size else self.judge_legacy(batch, batch_size)
+        if batch[MAGIC] != 2:
+            return self.stop(f"no record format has magic {batch[MAGIC]}")
+        if batch_size < HEADER_SIZE:
+            return self.stop(f"batch length {batch_size - LOG_OVERHEAD} is less than a header's")
+        if batch_size > size:
+            return 0
+        if check_crc and crc_of(batch, batch_size) != load32(batch + CRC):
+            return self.stop("the CRC is wrong")
+        base = <int64_t> load64(batch + BASE_OFFSET)
+        delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
+        if base < self.next_offset:
+            return self.stop(f"base offset {base} is below {self.next_offset}, the next one")
+        if delta < 0:
+            return self.stop(f"last offset delta {delta}")
+        if base - self.base_offset > 0x7FFFFFFF - delta:
+            return self.stop(f"base offset {base} is too far from the segment's")
+        if <int32_t> load32(batch + RECORDS_COUNT) < 0:
+            return self.stop(f"record count {<int32_t> load32(batch + RECORDS_COUNT)}")
+        self.unsupported = unsupported(2, batch[ATTRIBUTES + 1])
+        if self.unsupported is not None:
+            return 0
+        if batch[ATTRIBUTES + 1] & CODEC_BITS:
+            return self.stop(f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}")
+        return batch_size
+
+    cdef int64_t judge_legacy(self, const uint8_t *entry, int64_t size) except -1:
+        """An entry of format v0 or v1: not built yet where its CRC is right, else damage."""
+        crc = zlib.crc32(PyMemoryView_FromMemory(<char *> (entry + MAGIC), size - MAGIC, PyBUF_READ))
+        if crc != load32(entry + LOG_OVERHEAD):
+            return self.stop("the CRC is wrong")
+        self.unsupported = unsupported(entry[MAGIC], 0)
+        return 0
+
+    cdef int64_t stop(self, reason) except -1:
+        self.fault = reason
+        return 0
+
+    cdef int take(self, const uint8_t *batch, int64_t size) except -1:
+        """Add a valid batch: LogSegment.append's steps, in its order."""
+        cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
+        cdef int64_t last = base + <int32_t> load32(batch + LAST_OFFSET_DELTA)
+        cdef int64_t timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
+        cdef int32_t epoch = <int32_t> load32(batch + LEADER_EPOCH)
+        cdef uint8_t entry[12]
+        if self.last_batch_position < 0:
+            self.first_max_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last
+        if self.position - self.indexed_position > self.index_interval:
+            store32(entry, <uint32_t> (last - self.base_offset))
+            store32(entry + 4, <uint32_t> self.position)
+            self.offset_entries += (<char *> entry)[:8]
+            if self.max_timestamp > self.indexed_timestamp:
+                store64(entry, <uint64_t> self.max_timestamp)
+                store32(entry + 8, <uint32_t> (self.max_timestamp_offset - self.base_offset))
+                self.time_entries += (<char *> entry)[:12]
+                self.indexed_timestamp = self.max_timestamp
+            self.indexed_position = self.position
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.epochs.append((epoch, base))
+        self.records += <int32_t> load32(batch + RECORDS_COUNT)
+        self.last_batch_position = self.position
+        self.position += size
+        self.next_offset = last + 1
+        return 0
+
+
+def find_next_batch(data not None, long long start, long long min_offset):
+    """Where the next valid batch begins at or after `data[start]`; -1 = none that is whole here.
+
+    Valid: magic 2, a size that fits in `data`, a base offset of at least `min_offset`, fields
+    that can be, and a right CRC. A batch that reaches beyond `data` is not seen.
+    """
+    cdef Py_buffer view
+    cdef int64_t position
+    cdef const uint8_t *batch
+    cdef const uint8_t *magic
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        position = max(start, 0)
+        while view.len - position >= HEADER_SIZE:
+            batch = <const uint8_t *> view.buf + position
+            magic = <const uint8_t *> memchr(
+                batch + MAGIC, 2, view.len - position - HEADER_SIZE + 1
+            )
+            if magic == NULL:
+                break
+            batch = magic - MAGIC
+            position = batch - <const uint8_t *> view.buf
+            if could_be_batch(batch, view.len - position, min_offset) and crc_of(
+                batch, <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+            ) == load32(batch + CRC):
+                return position
+            position += 1
+        return -1
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept:
+    """Whether the header's fields can be those of a batch: spares most CRCs over garbage."""
+    cdef int64_t batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+    cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
+    cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
+    return (
+        HEADER_SIZE <= batch_size <= size
+        and base >= min_offset
+        and base >= 0
+        and batch[ATTRIBUTES] == 0
+        and <int32_t> load32(batch + LAST_OFFSET_DELTA) >= 0
+        and 0 <= count <= batch_size
+        and <int64_t> load64(batch + PRODUCER_ID) >= -1
+    )

@@ -1,0 +1,72 @@
+"""Finds record batches in a source of bytes, by their headers alone.
+
+Frames follow Kafka's FileLogInputStream: every format begins with offset i64 and size i32, the
+size counting what follows it, and has its magic at byte 16. The scan ends without an error where
+less than a whole batch is left; a size that no format can have is corruption. No CRC is checked.
+
+Not here: recovery's scan, which checks all of it (`_batch.Rebuild`), and the records themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.record import batch
+from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, parse_header
+
+if TYPE_CHECKING:
+    from storage.files import ByteSource
+
+# Small batches are read many at a time; of a batch that reaches beyond its chunk only the header.
+CHUNK: Final = 64 * 1024
+# What the size field counts in the smallest entry of any format, v0.
+SMALLEST_ENTRY: Final = 14
+
+# offset, size, then the magic: at byte 16 in every format.
+_FRAME = struct.Struct(">qi4xb")
+
+
+def unsupported(header: BatchHeader) -> str | None:
+    """Name what is not built yet in this batch ("gzip compression"); None = all of it is."""
+    return batch.unsupported(header.magic, header.attributes)
+
+
+def batches(
+    source: ByteSource, position: int, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each whole batch from `position` on, which must begin one.
+
+    `end` (exclusive) is by default the source's size at the start. Ends quietly before a batch
+    that is not whole.
+
+    Raises CorruptRecord with path and position; UnsupportedFormat for the older formats.
+    """
+    stop = source.size() if end is None else end
+    chunk: bytes | memoryview = b""
+    start = position
+    while stop - position >= _FRAME.size:
+        at = position - start
+        if len(chunk) - at < min(HEADER_SIZE, stop - position):
+            start, at = position, 0
+            chunk = source.read_at(position, min(CHUNK, stop - position))
+            if len(chunk) < _FRAME.size:
+                return
+        _, size, magic = _FRAME.unpack_from(chunk, at)
+        if size < SMALLEST_ENTRY:
+            reason = f"batch length {size} is less than any format's"
+            raise CorruptRecord(reason, path=source.path, position=position)
+        if size + LOG_OVERHEAD > stop - position:
+            return
+        what = batch.unsupported(magic, 0)
+        if what is not None:
+            raise UnsupportedFormat(what, path=source.path, position=position)
+        if magic != MAGIC or size + LOG_OVERHEAD < HEADER_SIZE:
+            reason = f"magic {magic}, batch length {size}: no such format"
+            raise CorruptRecord(reason, path=source.path, position=position)
+        if len(chunk) - at < HEADER_SIZE:
+            return
+        yield position, parse_header(chunk, at)
+        position += size + LOG_OVERHEAD
