@@ -46,8 +46,6 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-SETTINGS = "kafkafs.properties"
-TOPIC_SETTINGS = "kafkafs-topics.properties"
 
 MAX_TOPIC_LENGTH = 249
 MAX_NAME_LENGTH = 255

@@ -1,0 +1,252 @@
+"""A file of fixed-width entries in rising order: what the indexes of a segment have in common.
+
+Layout: entries back to back from byte 0, no header, no checksum.  The file of a segment that is
+being written is pre-sized to ``max_bytes`` rounded down to whole entries: a sparse tail of zeros
+(``AbstractIndex.java``).  ``trim`` cuts it to what is used.  The count of entries is kept in
+memory; on open it is the file's length divided by the entry size, so an index that was never
+trimmed looks full of zeros.
+
+Reading goes through a read-only memory map where ``mapped``, else through ``pread``: the owner of
+a foreign directory may cut a file under a map, which would be SIGBUS.  Writing is always
+``pwrite``: a store into a mapped hole of a full disk would be SIGBUS too, and not ENOSPC.
+
+Invariants: entries below ``count`` lie within the file, and only they are read, so a map never
+faults; whatever shortens the file lets go of the map first.
+
+One thread changes a file; others may read meanwhile.  Not here: what an entry says.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+from storage.errors import SegmentGone
+from storage.files import Files
+
+# Searches look at the last entries first: most go there, and those pages are in memory
+# (``AbstractIndex.java``, "warm section").
+_WARM_BYTES = 8192
+# Entries that are read at once by an iterator: a multiple of every entry size, in bytes.
+_CHUNK_ENTRIES = 8192
+
+
+class EntryFile:
+    """An open index file.
+
+    ``max_bytes``: the size of the file while it is written.  ``ignore_zero_tail``: entries that
+    are all zero at the end do not count (the index of a writer that lives, or died).
+
+    A file that is missing is created where ``writable``, else it counts as empty.
+    """
+
+    __slots__ = (
+        "_entry_size",
+        "_fd",
+        "_files",
+        "_ignore_zero_tail",
+        "_length",
+        "_map",
+        "_mapped",
+        "_presized",
+        "_writable",
+        "capacity",
+        "count",
+        "path",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        entry_size: int,
+        max_bytes: int,
+        *,
+        writable: bool,
+        mapped: bool,
+        ignore_zero_tail: bool = False,
+    ) -> None:
+        self._files = files
+        self.path = path
+        self._entry_size = entry_size
+        self._writable = writable
+        self._mapped = mapped
+        self._ignore_zero_tail = ignore_zero_tail
+        self._fd = -1
+        self._map: mmap.mmap | None = None
+        self._presized = False
+        self._length = 0
+        self.capacity = max_bytes // entry_size
+        self.count = 0
+        self.refresh()
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Look at the file anew: another process may have made it, extended it or cut it."""
+        self._map = None
+        self._presized = False
+        if self._fd < 0 and not self._open():
+            return
+        self._length = self._files.size(self._fd)
+        self.count = self._length // self._entry_size
+        if self._ignore_zero_tail:
+            self.count = self._used()
+
+    def _open(self) -> bool:
+        flags = os.O_RDWR | os.O_CREAT if self._writable else os.O_RDONLY
+        try:
+            self._fd = self._files.open(self.path, flags)
+        except FileNotFoundError:
+            if self._writable:
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close map and descriptor; the object is of no use afterwards."""
+        self._map = None
+        self.count = 0
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self._files.close(fd)
+
+    def sync(self) -> None:
+        """Make the entries survive a power cut."""
+        if self._fd >= 0:
+            self._files.fdatasync(self._fd)
+
+    @property
+    def odd_bytes(self) -> int:
+        """Bytes behind the last whole entry: 0 in a sound file."""
+        return self._length % self._entry_size
+
+    def presize(self) -> None:
+        """Extend the file to ``capacity`` entries, sparsely; entries are never cut off."""
+        self._set_length(max(self.capacity, self.count) * self._entry_size)
+        self._presized = True
+
+    def trim(self) -> None:
+        """Cut the file to the entries that are used."""
+        self._set_length(self.count * self._entry_size)
+        self._presized = False
+
+    def _set_length(self, length: int) -> None:
+        assert self._writable
+        if length != self._length:
+            self._map = None
+            self._files.ftruncate(self._fd, length)
+            self._length = length
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def append(self, entries: bytes | bytearray) -> None:
+        """Write one or more packed entries at the end; more than ``capacity`` is no error.
+
+        OSError where the disk refuses; the count has not changed then.
+        """
+        assert len(entries) % self._entry_size == 0
+        assert self._writable
+        position = self.count * self._entry_size
+        self._files.pwrite(self._fd, entries, position)
+        end = position + len(entries)
+        if end > self._length:
+            self._length = end
+        self.count = end // self._entry_size
+
+    def truncate_to(self, count: int) -> None:
+        """Forget the entries from number ``count`` on.
+
+        Of a pre-sized file they become zeros, so that nobody finds them after a crash; the length
+        stays, because another thread may be reading.  A file that is not is cut.
+        """
+        assert 0 <= count <= self.count
+        dropped, self.count = self.count - count, count
+        if not self._presized:
+            self._set_length(count * self._entry_size)
+        elif dropped:
+            zeros = bytes(dropped * self._entry_size)
+            self._files.pwrite(self._fd, zeros, count * self._entry_size)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def unpack(self, fields: Struct, number: int) -> tuple[Any, ...]:
+        """The fields of entry ``number``, which starts with them."""
+        assert 0 <= number < self.count
+        if self._mapped:
+            return fields.unpack_from(self._view(), number * self._entry_size)
+        return fields.unpack(self._pread(number * self._entry_size, fields.size))
+
+    def data(self) -> bytes:
+        """All entries, packed."""
+        size = self.count * self._entry_size
+        if not size:
+            return b""
+        return self._view()[:size] if self._mapped else self._pread(0, size)
+
+    def entries(self, fields: Struct) -> Iterator[tuple[Any, ...]]:
+        """The fields of every entry that there is when its turn comes."""
+        assert fields.size == self._entry_size
+        number = 0
+        while number < self.count:
+            chunk = min(self.count - number, _CHUNK_ENTRIES) * self._entry_size
+            start = number * self._entry_size
+            data = (
+                self._view()[start : start + chunk] if self._mapped else self._pread(start, chunk)
+            )
+            yield from fields.iter_unpack(data)
+            number += chunk // self._entry_size
+
+    def search(self, key: Struct, at: int, target: int) -> int:
+        """The number of the last entry whose key is ≤ ``target``, or -1.
+
+        ``key`` reads one number at byte ``at`` of an entry; it never falls from one to the next.
+        """
+        return self._bisect(self._probe(key, at), target) - 1
+
+    def _bisect(self, probe: Callable[[int], int], target: int) -> int:
+        low, high = 0, self.count
+        warm = high - _WARM_BYTES // self._entry_size
+        if warm > 0:
+            if probe(warm) <= target:
+                low = warm
+            else:
+                high = warm
+        return bisect.bisect_right(range(high), target, low, key=probe)
+
+    def _probe(self, key: Struct, at: int) -> Callable[[int], int]:
+        size = self._entry_size
+        if self._mapped and self.count:
+            unpack_from, view = key.unpack_from, self._view()
+            return lambda number: int(unpack_from(view, number * size + at)[0])
+        return lambda number: int(key.unpack(self._pread(number * size + at, key.size))[0])
+
+    def _view(self) -> mmap.mmap:
+        """A map that covers all entries; the whole file is mapped, so seldom made."""
+        view = self._map
+        if view is None or len(view) < self.count * self._entry_size:
+            view = self._map = self._files.map(self._fd, self._length)
+        return view
+
+    def _pread(self, position: int, size: int) -> bytes:
+        data = self._files.pread(self._fd, size, position)
+        if len(data) != size:
+            raise SegmentGone(
+                "an index was cut by another process", path=self.path, position=position
+            )
+        return data
+
+    def _used(self) -> int:
+        """How many entries come before those that are all zero."""
+        zero = bytes(self._entry_size)
+
+        def is_zero(number: int) -> bool:
+            entry = self._files.pread(self._fd, self._entry_size, number * self._entry_size)
+            # A file that was cut meanwhile ends there.
+            return len(entry) < self._entry_size or entry == zero
+
+        return bisect.bisect_left(range(self.count), True, key=is_zero)
