@@ -28,15 +28,14 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from storage.checkpoint import replace_atomically
+from crc32c import crc32c
+
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import Files
 from storage.record.batch import HEADER_SIZE, parse_header
 
 if TYPE_CHECKING:
     from storage.segment import Segment
-
-from crc32c import crc32c
 
 FILE_NAME = "kafkafs.history"
 
@@ -119,7 +118,7 @@ class History:
             lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1]:08x}")
         lines += [f"base {view} {offset} {at}" for view, (offset, at) in self._bases.items()]
         path = os.path.join(self._directory, FILE_NAME)
-        replace_atomically(self._files, path, "".join(f"{line}\n" for line in lines).encode())
+        self._files.replace_atomically(path, "".join(f"{line}\n" for line in lines).encode())
 
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed."""
@@ -127,13 +126,10 @@ class History:
 
     def _read(self) -> dict[str, list[str]]:
         path = os.path.join(self._directory, FILE_NAME)
-        if not self._files.exists(path):
-            return {}
-        fd = self._files.open(path, os.O_RDONLY)
         try:
-            text = self._files.pread(fd, self._files.size(fd), 0).decode()
-        finally:
-            self._files.close(fd)
+            text = self._files.read_whole(path).decode()
+        except FileNotFoundError:
+            return {}
         recorded: dict[str, list[str]] = {}
         try:
             for line in text.splitlines():

@@ -172,9 +172,7 @@ class Log:
 
     # -- appending -----------------------------------------------------------------------------
 
-    def append(
-        self, batches: bytearray, *, now_ns: int, defer_flush: bool = False
-    ) -> int:
+    def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
         """Append ready batches with new offsets; returns the first one.
 
         ``batches``: uncompressed v2 batches back to back; base offsets and leader epoch are
@@ -198,7 +196,9 @@ class Log:
             self.flush()
         return first
 
-    def append_as_follower(self, batches: bytearray, entries: list[BatchEntry], now_ns: int) -> None:
+    def append_as_follower(
+        self, batches: bytearray, entries: list[BatchEntry], now_ns: int
+    ) -> None:
         """Append batches that keep their offsets, which must not lie below the log end.
 
         Gaps are allowed (``UnifiedLog.appendAsFollower``).  OSError from the disk.
@@ -297,12 +297,10 @@ class Log:
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         sealed = self.segments[-1]
-        active = Segment.create(
-            self.files, self.directory, base_offset, self.config, now_ms=now_ms
-        )
+        active = Segment.create(self.files, self.directory, base_offset, self.config, now_ms=now_ms)
         try:
-            sealed.seal()
             self._write_snapshot(base_offset)
+            sealed.seal()
         except OSError:
             active.discard()
             raise
@@ -316,7 +314,7 @@ class Log:
         return active
 
     def _write_snapshot(self, offset: int) -> None:
-        """The state of the producers up to ``offset``: there are none (§ ``takeSnapshot``)."""
+        """The state of the producers up to ``offset``: there are none (``takeSnapshot``)."""
         path = os.path.join(self.directory, paths.file_name(offset, paths.SNAPSHOT))
         fd = self.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -591,12 +589,13 @@ def _check_segment(segment: Segment, end: int, interval: int) -> list[str]:
             faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
         if rebuild.next_offset > end:
             faults.append(f"{segment.log_path}: ends at {rebuild.next_offset}, beyond {end}")
-        if bytes(segment.offset_index.data()) != bytes(rebuild.offset_entries):
+        if segment.offset_index.data() != bytes(rebuild.offset_entries):
             faults.append(f"{segment.file_path(paths.INDEX)}: differs from a rebuilt index")
-        expected = bytes(rebuild.time_entries)
-        if segment.sealed:
-            expected += _final_time_entry(rebuild, expected)
-        if bytes(segment.time_index.data()) != expected:
+        entries = bytes(rebuild.time_entries)
+        final = entries + _final_time_entry(rebuild, entries)
+        # An active segment that was closed has the final entry too, until it is written again.
+        expected = (final,) if segment.sealed else (entries, final)
+        if segment.time_index.data() not in expected:
             faults.append(f"{segment.file_path(paths.TIMEINDEX)}: differs from a rebuilt index")
     except StorageError as error:
         faults.append(str(error))

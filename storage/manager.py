@@ -123,16 +123,14 @@ class LogManager:
             )
             manager._lock_fd = lock_fd
             manager.listeners = list(listeners)
-            manager._load(progress, verify=verify, now_ms=clock_ms())
+            manager._load(progress, verify=verify)
         except BaseException:
             if lock_fd >= 0:
                 files.unlock(lock_fd)
             raise
         return manager
 
-    def _load(
-        self, progress: Callable[[Progress], None] | None, *, verify: bool
-    ) -> None:
+    def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
         now_ms = self.clock_ms()
         found, doomed = self._scan()
         recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
@@ -459,8 +457,7 @@ class LogManager:
         return [
             log
             for log in self._dirty
-            if log.dirty_since_ms is not None
-            and now_ms - log.dirty_since_ms >= log.config.flush_ms
+            if log.dirty_since_ms is not None and now_ms - log.dirty_since_ms >= log.config.flush_ms
         ]
 
     def start_checkpoint(self) -> Callable[[], None]:

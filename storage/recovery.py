@@ -26,15 +26,18 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from crc32c import crc32c
+
 from storage import paths
 from storage.config import LogConfig
 from storage.errors import CorruptRecord, UnsupportedFormat
-from storage.files import Files
+from storage.files import Files, FileSource
 from storage.record._batch import Rebuild
 from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
-from storage.record.scan import unsupported
+from storage.record.scan import batches, unsupported
 from storage.segment import Segment
 
+_CRC_START = 21
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -212,9 +215,10 @@ def _load(
         writable=origin.writable,
         created_ms=origin.now_ms,
     )
+    active = following is None
+    segment.sealed = not active
     try:
         facts = _look(origin, segment, following, present)
-        active = following is None
         unflushed = not origin.clean and (following is None or following > origin.recovery_point)
         if not active and not unflushed and facts.indexes_ok:
             segment.restore(
@@ -228,7 +232,9 @@ def _load(
                 sealed=True,
             )
         else:
-            _recover_segment(origin, result, segment, facts, may_cut=active or unflushed)
+            segment.close_descriptors()
+            segment.sealed = False
+            _recover_segment(origin, result, segment, facts, following, may_cut=active or unflushed)
             if following is not None and not result.damaged:
                 if origin.writable:
                     segment.seal()
@@ -247,7 +253,7 @@ def _look(origin: Origin, segment: Segment, following: int | None, present: set[
         stat = files.file_stat(segment.log_path)
         first = _header_at(files, fd, 0)
         if first is not None:
-            _refuse(origin, segment, first)
+            _refuse(origin, files, fd, segment, first)
         facts = _Facts(stat.st_size, stat.st_mtime_ns, first, False, None, None)
         names = [paths.file_name(segment.base_offset, s) for s in (paths.INDEX, paths.TIMEINDEX)]
         if all(name in present for name in names):
@@ -269,12 +275,12 @@ def _header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
         return None
 
 
-def _refuse(origin: Origin, segment: Segment, header: BatchHeader) -> None:
-    """What is not built yet is refused by name, never misread."""
+def _refuse(origin: Origin, files: Files, fd: int, segment: Segment, header: BatchHeader) -> None:
+    """What is not built yet is refused by name, never misread; damage is no such thing."""
     what = unsupported(header)
     if what is None and origin.writable and header.producer_id >= 0:
         what = "appending to the log of an idempotent producer"
-    if what is not None:
+    if what is not None and crc32c(files.pread(fd, header.size, 0)[_CRC_START:]) == header.crc:
         raise UnsupportedFormat(what, path=segment.log_path, position=0, offset=header.base_offset)
 
 
@@ -300,48 +306,28 @@ def _indexes_fit(files: Files, fd: int, segment: Segment, facts: _Facts, upper: 
 
 
 def _recover_segment(
-    origin: Origin, result: Recovered, segment: Segment, facts: _Facts, *, may_cut: bool
+    origin: Origin,
+    result: Recovered,
+    segment: Segment,
+    facts: _Facts,
+    following: int | None,
+    *,
+    may_cut: bool,
 ) -> None:
     """Read what the indexes do not vouch for, write its entries anew, cut what is damaged.
 
     A sealed segment that had been flushed is never cut: damage there is the disk's, hits its own
-    records only, and what follows it is good.  ``LogManager.salvage`` is for that.
+    records only, and what follows it is good.  ``storage.salvage`` is for that.
     """
     files = origin.files
     trusted = _trusted_entry(origin, segment, facts)
-    if trusted is None:
-        rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes)
-    else:
-        offset, position, timestamp, timestamp_offset = trusted
-        rebuild = Rebuild(
-            segment.base_offset,
-            origin.config.index_interval_bytes,
-            position=position,
-            indexed_position=position,
-            indexed_timestamp=timestamp,
-            max_timestamp=timestamp,
-            max_timestamp_offset=timestamp_offset,
-        )
     fd = files.open(segment.log_path, os.O_RDWR if origin.writable else os.O_RDONLY)
     try:
-        _feed(origin, rebuild, fd, facts.size, check_crc=True)
-        if rebuild.unsupported is not None:
-            raise UnsupportedFormat(
-                rebuild.unsupported,
-                path=segment.log_path,
-                position=rebuild.position,
-                offset=rebuild.next_offset,
-            )
+        rebuild, reason = _rebuild(origin, segment, fd, facts.size, trusted, following)
         if origin.writable:
-            segment.offset_index.truncate_to_offset(-1 if trusted is None else trusted[0] + 1)
-            segment.time_index.truncate_to_offset(-1 if trusted is None else trusted[0] + 1)
-            segment.offset_index.extend(rebuild.offset_entries)
-            segment.time_index.extend(rebuild.time_entries)
-            segment.offset_index.trim()
-            segment.time_index.trim()
+            _write_indexes(segment, rebuild, -1 if trusted is None else trusted[0] + 1)
         size = facts.size
-        if rebuild.position < size:
-            reason = rebuild.fault or "the last batch is incomplete"
+        if reason is not None:
             if may_cut:
                 size = rebuild.position
                 result.damaged = True
@@ -370,6 +356,62 @@ def _recover_segment(
     )
 
 
+def _rebuild(
+    origin: Origin,
+    segment: Segment,
+    fd: int,
+    size: int,
+    trusted: tuple[int, int, int, int] | None,
+    following: int | None,
+) -> tuple[Rebuild, str | None]:
+    """Walk the log from the trusted entry on; why it stopped before its end, or None."""
+    interval = origin.config.index_interval_bytes
+
+    def walk(end: int) -> Rebuild:
+        if trusted is None:
+            rebuild = Rebuild(segment.base_offset, interval)
+        else:
+            _, position, timestamp, timestamp_offset = trusted
+            rebuild = Rebuild(
+                segment.base_offset,
+                interval,
+                position=position,
+                indexed_position=position,
+                indexed_timestamp=timestamp,
+                max_timestamp=timestamp,
+                max_timestamp_offset=timestamp_offset,
+            )
+        _feed(origin, rebuild, fd, end, check_crc=True)
+        if rebuild.unsupported is not None:
+            raise UnsupportedFormat(
+                rebuild.unsupported,
+                path=segment.log_path,
+                position=rebuild.position,
+                offset=rebuild.next_offset,
+            )
+        return rebuild
+
+    rebuild = walk(size)
+    if following is not None and rebuild.next_offset > following:
+        # No CRC covers a base offset: the next segment's tells that one of these is wrong.
+        source = FileSource(origin.files, fd, segment.log_path)
+        for at, header in batches(source, 0, rebuild.position):
+            if header.last_offset >= following:
+                return walk(at), f"offset {header.last_offset} is not below the next segment's"
+    if rebuild.position == size:
+        return rebuild, None
+    return rebuild, rebuild.fault or "the last batch is incomplete"
+
+
+def _write_indexes(segment: Segment, rebuild: Rebuild, first_untrusted: int) -> None:
+    segment.offset_index.truncate_to_offset(first_untrusted)
+    segment.time_index.truncate_to_offset(first_untrusted)
+    segment.offset_index.extend(rebuild.offset_entries)
+    segment.time_index.extend(rebuild.time_entries)
+    segment.offset_index.trim()
+    segment.time_index.trim()
+
+
 def _trusted_entry(
     origin: Origin, segment: Segment, facts: _Facts
 ) -> tuple[int, int, int, int] | None:
@@ -384,7 +426,10 @@ def _trusted_entry(
     if not origin.clean:
         limit = min(limit, origin.recovery_point - 1)
     offset, position = segment.offset_index.lookup(limit)
-    if position == 0:
+    if not 0 < position < facts.size:
+        return None
+    header = parse_header(segment.read_at(position, HEADER_SIZE))
+    if not header.base_offset <= offset <= header.last_offset:
         return None
     timestamp, timestamp_offset = segment.time_index.last_entry_at_or_before_offset(offset)
     if timestamp < 0 and facts.first.max_timestamp >= 0:

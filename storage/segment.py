@@ -211,7 +211,10 @@ class Segment:
             if self._leases:
                 return False
             fd, self._fd = self._fd, -1
+        if self._append_ready:
             self._append_ready = False
+            self.offset_index.trim()
+            self.time_index.trim()
         if fd >= 0:
             self._files.close(fd)
         for index in (self._offset_index, self._time_index):
@@ -241,6 +244,8 @@ class Segment:
                 self._config.segment_index_bytes,
                 writable=self._writable and not self.sealed,
                 mapped=self._writable,
+                # The active segment's was pre-sized by whoever died, or lives elsewhere.
+                ignore_zero_tail=not self.sealed,
             )
         return self._offset_index
 
@@ -255,6 +260,8 @@ class Segment:
                 self._config.segment_index_bytes,
                 writable=self._writable and not self.sealed,
                 mapped=self._writable,
+                # The active segment's was pre-sized by whoever died, or lives elsewhere.
+                ignore_zero_tail=not self.sealed,
             )
         return self._time_index
 
@@ -336,15 +343,21 @@ class Segment:
             self._cut_pending = True
 
     def trim(self) -> None:
-        """The final time entry, and files of their real length (``onBecomeInactiveSegment``)."""
-        self.time_index.maybe_append(
-            self.max_timestamp, self.max_timestamp_offset, skip_full_check=True
-        )
-        self.offset_index.trim()
-        self.time_index.trim()
+        """The final time entry, and files of their real length (``onBecomeInactiveSegment``).
+
+        OSError where the disk refuses: the segment can be appended to as before.
+        """
         fd = self._log_fd()
-        if self._files.size(fd) != self.size:
-            self._files.ftruncate(fd, self.size)
+        last = self.offset_index.last_entry
+        try:
+            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self.offset_index.trim()
+            self.time_index.trim()
+            if self._files.size(fd) != self.size:
+                self._files.ftruncate(fd, self.size)
+        except OSError:
+            self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
+            raise
         self._append_ready = False
 
     def seal(self) -> None:
@@ -446,6 +459,7 @@ class Segment:
 
     def vanish(self) -> list[str]:
         """The end of a deleted segment: reads fail from now on; the paths left to be removed."""
+        self._append_ready = False
         self.close()
         self._gone = True
         return [path for kind in _KINDS if self._files.exists(path := self.file_path(kind))]

@@ -41,7 +41,8 @@ def opened(data: Path, files: Files | None = None, **options: object) -> Iterato
     manager = LogManager.open(str(data), files=files, **options)  # type: ignore[arg-type]
     try:
         yield manager
-        assert manager.check() == []
+        faults = manager.check()
+        assert faults == [], faults
     except BaseException:
         manager.abandon()
         raise

@@ -1,0 +1,108 @@
+"""The nonce stays while the past does, and never longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.errors import CorruptCheckpoint
+from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.test_recovery import fill, last_log
+
+
+def nonce(data: Path, **options: bool) -> int:
+    with LogManager.open(str(data), **options) as manager:  # type: ignore[arg-type]
+        return manager.log("t", 0).history.nonce
+
+
+def test_it_stays_over_appends_rolls_and_clean_restarts(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        log.history.set_base("values", 0, -17)
+        append(log, b"more")
+        log.roll(NOW_MS)
+        append(log, b"more")
+    with opened(tmp_path) as manager:
+        history = manager.log("t", 0).history
+        assert history.nonce == first
+        assert history.base("values") == (0, -17)
+        assert history.base("other") == (-1, 0)
+
+
+def test_it_stays_over_a_kill_that_lost_nothing(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    append(manager.log("t", 0), b"more")
+    manager.abandon()
+    assert nonce(tmp_path) == first
+
+
+def test_a_new_one_where_recovery_has_cut(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    append(manager.log("t", 0), b"more")
+    manager.abandon()
+    os.truncate(last_log(tmp_path), last_log(tmp_path).stat().st_size - 1)
+    assert nonce(tmp_path) != first
+
+
+def test_a_new_one_after_the_machine_went_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    monkeypatch.setattr("storage.history.boot_id", lambda: "another")
+    assert nonce(tmp_path) == first, "closed cleanly before"
+    manager = LogManager.open(str(tmp_path))
+    assert manager.log("t", 0).history.nonce == first
+    manager.abandon()
+    monkeypatch.setattr("storage.history.boot_id", lambda: "a third")
+    assert nonce(tmp_path) != first
+
+
+@pytest.mark.parametrize("change", ["head", "sealed", "last batch"])
+def test_a_new_one_where_another_program_rewrote_the_log(tmp_path: Path, change: str) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    logs = sorted((tmp_path / "t-0").glob("*.log"))
+    if change == "head":
+        for path in (tmp_path / "t-0").glob(f"{0:020d}.*"):
+            path.unlink()
+    elif change == "sealed":
+        data = logs[0].read_bytes()
+        logs[0].write_bytes(data[: len(data) // 4])
+        for suffix in (".index", ".timeindex"):
+            logs[0].with_suffix(suffix).unlink()
+    else:
+        data = logs[-1].read_bytes()
+        logs[-1].write_bytes(data[: 3 * len(data) // 4])
+        for suffix in (".index", ".timeindex"):
+            logs[-1].with_suffix(suffix).write_bytes(b"")
+    assert nonce(tmp_path) != first
+
+
+def test_read_only_it_is_the_same_each_time_and_nothing_is_written(tmp_path: Path) -> None:
+    fill(tmp_path)
+    before = sorted(os.listdir(tmp_path / "t-0"))
+    assert nonce(tmp_path, read_only=True) == nonce(tmp_path, read_only=True)
+    assert sorted(os.listdir(tmp_path / "t-0")) == before
+    first = nonce(tmp_path)
+    assert nonce(tmp_path, read_only=True) == first
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    fill(tmp_path)
+    nonce(tmp_path)
+    path = tmp_path / "t-0" / "kafkafs.history"
+    path.write_text("version 0\nnonce zz\n")
+    with LogManager.open(str(tmp_path)) as manager, pytest.raises(CorruptCheckpoint) as caught:
+        _ = manager.log("t", 0).history
+    assert caught.value.path == str(path)
+    path.unlink()

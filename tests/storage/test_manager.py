@@ -1,0 +1,337 @@
+"""A data directory: the lock, topics, checkpoints, settings, periodic work, the cost of opening."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.checkpoint import read_offsets
+from storage.errors import (
+    CorruptCheckpoint,
+    InvalidConfig,
+    InvalidTopic,
+    LogLocked,
+    TopicExists,
+    UnknownTopicOrPartition,
+)
+from storage.files import Files
+from storage.manager import Progress
+from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    holder = (
+        "import sys\nfrom storage import LogManager\n"
+        f"with LogManager.open({str(tmp_path)!r}):\n"
+        "    print('open', flush=True)\n    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(LogLocked) as caught:
+            LogManager.open(str(tmp_path))
+        assert caught.value.pid == process.pid
+        with LogManager.open(str(tmp_path), read_only=True):
+            pass
+        process.communicate("")
+        assert process.returncode == 0
+    with opened(tmp_path):
+        with pytest.raises(LogLocked):
+            LogManager.open(str(tmp_path))
+
+
+def test_a_directory_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(NotADirectoryError):
+        LogManager.open(str(tmp_path / "none"))
+
+
+def test_topics_and_partitions(tmp_path: Path) -> None:
+    write_settings(tmp_path, num_partitions=3)
+    with opened(tmp_path) as manager:
+        assert sorted(manager.create_topic("orders").partitions) == [0, 1, 2]
+        manager.create_topic("my-topic", 1)
+        with pytest.raises(TopicExists):
+            manager.create_topic("orders")
+        for name in ("a b", ".", "", "x" * 250, "ü"):
+            with pytest.raises(InvalidTopic):
+                manager.create_topic(name)
+        manager.create_topic("a.b", 1)
+        with pytest.raises(TopicExists, match="collides"):
+            manager.create_topic("a_b")
+        with pytest.raises(InvalidTopic, match="next partition"):
+            manager.create_partition("my-topic", 2)
+        append(manager.create_partition("my-topic", 1), b"x")
+        with pytest.raises(UnknownTopicOrPartition):
+            manager.log("my-topic", 2)
+        with pytest.raises(UnknownTopicOrPartition):
+            manager.topic("none")
+    with opened(tmp_path) as manager:
+        assert {name: sorted(t.partitions) for name, t in manager.topics.items()} == {
+            "a.b": [0],
+            "my-topic": [0, 1],
+            "orders": [0, 1, 2],
+        }
+        assert values(manager.log("my-topic", 1)) == [b"x"]
+        ids = {log.topic_id for log in manager.topic("orders").partitions.values()}
+        assert len(ids) == 1
+        metadata = (tmp_path / "orders-2" / "partition.metadata").read_text()
+        assert metadata == f"version: 0\ntopic_id: {ids.pop()}"
+
+
+def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("gone", 2).partitions[1]
+        manager.set_topic_setting("gone", "file.delete.delay.ms", "0")
+        append(log, b"x" * 100)
+        log.roll(NOW_MS)
+        segment = log.segments[0]
+        segment.lease()
+        manager.delete_topic("gone")
+        assert "gone" not in manager.topics
+        assert all(name.endswith("-delete") for name in os.listdir(tmp_path) if "gone" in name)
+        manager.create_topic("gone", 1)
+        assert manager.log("gone", 0).log_end_offset == 0
+        remove = manager.sweep(manager.clock_ms())
+        assert remove is not None
+        remove()
+        assert len([name for name in os.listdir(tmp_path) if name.endswith("-delete")]) == 1
+        assert segment.read_into(bytearray(10), 0, wait=True) == 10
+        segment.release()
+        remove = manager.sweep(manager.clock_ms())
+        assert remove is not None
+        remove()
+        assert not [name for name in os.listdir(tmp_path) if name.endswith("-delete")]
+        assert manager.sweep(manager.clock_ms()) is None
+
+
+def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("gone", 1).partitions[0], b"x")
+        manager.delete_topic("gone")
+    with opened(tmp_path) as manager:
+        assert manager.topics == {}
+        remove = manager.sweep(manager.clock_ms())
+        assert remove is not None
+        remove()
+        assert not [name for name in os.listdir(tmp_path) if "gone" in name]
+
+
+def test_checkpoints_and_the_marker(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        log = manager.create_topic("t", 1).partitions[0]
+        for _ in range(3):
+            append(log, b"a")
+            log.roll(NOW_MS)
+        append(log, b"b")
+        manager.checkpoint()
+        assert read_offsets(Files(), f"{tmp_path}/recovery-point-offset-checkpoint") == {
+            ("t", 0): 0
+        }
+        log.log_start_offset = 2
+        manager.checkpoint()
+        assert read_offsets(Files(), f"{tmp_path}/log-start-offset-checkpoint") == {("t", 0): 2}
+    assert read_offsets(Files(), f"{tmp_path}/recovery-point-offset-checkpoint") == {("t", 0): 4}
+    assert read_offsets(Files(), f"{tmp_path}/replication-offset-checkpoint") == {("t", 0): 4}
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "t-0" / f"{4:020d}.snapshot").exists()
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.clean
+        assert manager.log("t", 0).log_start_offset == 2
+        assert manager.log("t", 0).recovery_point == 4
+
+
+def test_a_malformed_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 1)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n2\nt 0 0\n")
+    with pytest.raises(CorruptCheckpoint):
+        LogManager.open(str(tmp_path))
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    with opened(tmp_path) as manager:
+        assert manager.clean
+
+
+def test_partitions_of_one_topic_share_its_id(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        first = manager.create_topic("t", 3).id
+    (tmp_path / "t-1" / "partition.metadata").unlink()
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 1).topic_id == first
+    assert first in (tmp_path / "t-1" / "partition.metadata").read_text()
+    (tmp_path / "t-2" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+    )
+    with pytest.raises(CorruptCheckpoint, match="differs"):
+        LogManager.open(str(tmp_path))
+
+
+def test_settings_of_a_topic_last_and_take_effect(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "max.message.bytes", "100")
+        assert log.config.max_message_bytes == 100
+        for name, value in (("max.message.bytes", "-1"), ("no.such", "1"), ("segment.ms", "x")):
+            with pytest.raises(InvalidConfig):
+                manager.set_topic_setting("t", name, value)
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).config.max_message_bytes == 100
+        manager.set_topic_setting("t", "max.message.bytes", None)
+        assert manager.log("t", 0).config.max_message_bytes == 1048588
+        manager.set_topic_setting("t", "segment.ms", "5")
+        manager.delete_topic("t")
+        manager.create_topic("t", 1)
+        assert manager.log("t", 0).config.segment_ms == 604800000, "a new topic, no old settings"
+
+
+def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    (tmp_path / "t-0.0123456789abcdef0123456789abcdef-stray").mkdir()
+    with opened(tmp_path) as manager:
+        assert manager.topics == {}
+        assert len(manager.skipped) == 2
+    assert (tmp_path / "lost+found").is_dir()
+    assert (tmp_path / "meta.properties").read_text() == "version=1\n"
+
+
+class Counting(Files):
+    """Counts operations and the bytes they read."""
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self.bytes_read = 0
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self.operations += 1
+        return super().open(path, flags, mode)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = super().pread(fd, size, position)
+        self.operations += 1
+        self.bytes_read += len(data)
+        return data
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        self.operations += 1
+        self.bytes_read += count
+        return count
+
+
+def test_opening_costs_per_segment_and_not_per_byte(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+
+    def cost() -> tuple[int, int]:
+        files = Counting()
+        LogManager.open(str(tmp_path), files=files).close()
+        files = Counting()
+        manager = LogManager.open(str(tmp_path), files=files)
+        operations, read = files.operations, files.bytes_read
+        manager.close()
+        return operations, read
+
+    def add(segments: int, size: int) -> None:
+        with opened(tmp_path) as manager:
+            log = manager.log("t", 0)
+            for _ in range(segments):
+                for _ in range(20):
+                    append(log, b"x" * size)
+                log.roll(NOW_MS)
+
+    assert log.closed
+    add(5, 10)
+    small = cost()
+    add(5, 20_000)
+    large = cost()
+    add(5, 20_000)
+    larger = cost()
+    assert larger[0] - large[0] == large[0] - small[0], "as many operations for each segment"
+    assert larger[1] - large[1] == large[1] - small[1] < 5 * 400, "and a few headers' bytes"
+
+
+def test_progress_of_opening(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        for partition in manager.create_topic("t", 3).partitions.values():
+            append(partition, b"x" * 1000)
+        manager.abandon()
+    seen: list[Progress] = []
+    with LogManager.open(str(tmp_path), progress=seen.append):
+        pass
+    assert seen[-1].partitions == seen[-1].partitions_total == 3
+    assert seen[-1].bytes_read > 3000
+
+
+def test_running_out_of_descriptors_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    script = f"""
+import resource
+from storage import LogManager
+from tests.storage.logs import append, values
+manager = LogManager.open({str(tmp_path)!r})
+log = manager.create_topic("t", 1).partitions[0]
+append(log, b"first")
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+try:
+    for n in range(30):
+        log.roll(n)
+        append(log, b"%d" % n)
+except OSError as error:
+    print(error.errno, error)
+count = log.log_end_offset
+log.age_descriptors()
+log.age_descriptors()
+assert len(values(log)) == count
+append(log, b"goes on")
+manager.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{errno.EMFILE} ")
+    assert "RLIMIT_NOFILE" in done.stdout
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0))[-1] == b"goes on"
+
+
+def test_the_complete_example_of_the_readme_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "storage" / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    (tmp_path / "data").mkdir()
+    for round_number in range(2):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0] == f"{2 * round_number} b'k1' b'first' ()"
+
+
+def test_the_library_stands_alone(tmp_path: Path) -> None:
+    script = (
+        "import sys, storage, storage.salvage\n"
+        "print([m for m in ('kafkafs', 'pyfuse3', 'trio', 'click', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.stdout == "[]\n"

@@ -1,0 +1,330 @@
+"""What a directory is after any stop: torn tails, holes, half-done swaps, missing indexes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager, Record, encode
+from storage.checkpoint import read_offsets
+from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.files import Files
+from storage.record.batch import pack, parse_header
+from tests.storage.logs import NOW_MS, append, batch, opened, values
+
+
+def fill(data: Path, count: int = 12, per_segment: int = 4, **overrides: object) -> list[bytes]:
+    """A log of ``count`` one-record batches, flushed before the last segment; then a crash."""
+    manager = LogManager.open(str(data))
+    log = manager.create_topic("t", 1).partitions[0]
+    for name, value in {"index_interval_bytes": 100, **overrides}.items():
+        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+    lines = [b"line %d" % n for n in range(count)]
+    for n, line in enumerate(lines):
+        if n % per_segment == 0 and n:
+            log.roll(NOW_MS)
+        append(log, line, timestamp_ms=NOW_MS + n)
+    manager.abandon()
+    return lines
+
+
+def last_log(data: Path) -> Path:
+    return sorted((data / "t-0").glob("*.log"))[-1]
+
+
+def test_after_a_kill_nothing_is_missing(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    with opened(tmp_path) as manager:
+        assert not manager.clean
+        assert values(manager.log("t", 0)) == lines
+        assert manager.cuts == []
+
+
+@pytest.mark.parametrize("missing", range(1, 75))
+def test_a_torn_last_batch_is_cut_and_kept(tmp_path: Path, missing: int) -> None:
+    lines = fill(tmp_path)
+    path = last_log(tmp_path)
+    size = path.stat().st_size
+    torn = size - len(batch([lines[-1]]))
+    if missing >= size - torn:
+        pytest.fail("the last batch is longer than what is cut here")
+    os.truncate(path, size - missing)
+    tail = path.read_bytes()[torn:]
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines[:-1]
+        (cut,) = manager.cuts
+        assert (cut.position, cut.size) == (torn, len(tail))
+        assert cut.kept_as is not None
+        assert Path(cut.kept_as).read_bytes() == tail
+        assert str(len(tail)) in str(cut)
+        assert append(log, b"next") == len(lines) - 1
+
+
+@pytest.mark.parametrize("size", [1, 17, 4096, 100_000])
+def test_a_tail_of_zeros_is_cut(tmp_path: Path, size: int) -> None:
+    lines = fill(tmp_path)
+    with last_log(tmp_path).open("ab") as file:
+        file.write(b"\0" * size)
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+        assert [cut.size for cut in manager.cuts] == [size]
+
+
+def test_a_damaged_unflushed_batch_ends_the_log_and_sets_the_rest_aside(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    second = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    data = bytearray(second.read_bytes())
+    data[-3] ^= 1
+    second.write_bytes(data)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines[:7]
+        names = sorted(os.path.basename(cut.kept_as or "") for cut in manager.cuts)
+        assert names[0].startswith(f"{4:020d}.log.")
+        assert names[1] == f"{8:020d}.log.cut"
+        assert "CRC" in manager.cuts[0].reason
+        append(log, b"after")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [*lines[:7], b"after"]
+
+
+def test_damage_in_a_flushed_sealed_segment_hits_only_its_own_records(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    with opened(tmp_path):
+        pass
+    first = sorted((tmp_path / "t-0").glob("*.log"))[0]
+    data = bytearray(first.read_bytes())
+    data[-3] ^= 1
+    first.write_bytes(data)
+    first.with_suffix(".index").unlink()
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    assert manager.cuts == []
+    assert len(manager.faults) == 1
+    assert values(log, 4) == lines[4:]
+    with pytest.raises(CorruptRecord):
+        values(log)
+    assert append(log, b"next") == len(lines)
+    manager.close()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "damage", ["missing", "odd length", "zeros", "beyond the log", "no batch there"]
+)
+def test_a_missing_or_insane_index_is_made_again(
+    tmp_path: Path, suffix: str, clean: bool, damage: str
+) -> None:
+    lines = fill(tmp_path, count=40, per_segment=20)
+    if clean:
+        with opened(tmp_path):
+            pass
+    path = sorted((tmp_path / "t-0").glob("*" + suffix))[0]
+    before = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "odd length":
+        path.write_bytes(before + b"x")
+    elif damage == "zeros":
+        path.write_bytes(before + bytes(24))
+    elif suffix == ".index":
+        entry = (5).to_bytes(4, "big") + (10**6 if damage == "beyond the log" else 3).to_bytes(
+            4, "big"
+        )
+        path.write_bytes(before[:-8] + entry)
+    else:
+        path.write_bytes(before[:-12] + before[-12:-4] + (10**6).to_bytes(4, "big"))
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+        assert path.read_bytes() == before
+
+
+def test_recovery_reads_only_what_is_not_flushed(tmp_path: Path) -> None:
+    class Counting(Files):
+        bytes_read = 0
+
+        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+            count = super().preadv(fd, buffer, position)
+            Counting.bytes_read += count
+            return count
+
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t", 1).partitions[0]
+    for n in range(300):
+        append(log, b"x" * 10_000, timestamp_ms=NOW_MS + n)
+    log.flush()
+    manager.checkpoint()
+    append(log, b"last")
+    manager.abandon()
+    with opened(tmp_path, Counting()) as manager:
+        opening = Counting.bytes_read
+        assert manager.log("t", 0).log_end_offset == 301
+    assert 0 < opening < 30_000, "of 3 MB the last flushed batch and what follows"
+
+
+def test_a_recovery_point_beyond_what_is_left_is_no_harm(tmp_path: Path) -> None:
+    fill(tmp_path)
+    shutil.copy(last_log(tmp_path), tmp_path / "kept")
+    manager = LogManager.open(str(tmp_path))
+    manager.log("t", 0).flush()
+    manager.checkpoint()
+    manager.abandon()
+    os.truncate(last_log(tmp_path), 0)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert log.log_end_offset == 8
+        assert log.recovery_point <= 8
+        append(log, b"new")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "name"),
+    [
+        (1, "gzip"),
+        (2, "snappy"),
+        (3, "lz4"),
+        (4, "zstd"),
+        (0x10, "transactions"),
+        (0x20, "control"),
+    ],
+)
+@pytest.mark.parametrize("where", ["first", "last"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_what_is_not_built_yet_is_refused_by_name(
+    tmp_path: Path, attributes: int, name: str, where: str, read_only: bool
+) -> None:
+    fill(tmp_path, count=3)
+    path = last_log(tmp_path)
+    plain = bytes(batch([b"x"]))
+    header = parse_header(plain)._replace(attributes=attributes, base_offset=3)
+    odd = pack(header, plain[61:])
+    path.write_bytes(odd if where == "first" else path.read_bytes() + odd)
+    before = {file: file.read_bytes() for file in (tmp_path / "t-0").glob("*.log*")}
+    with pytest.raises(UnsupportedFormat, match=name):
+        LogManager.open(str(tmp_path), read_only=read_only)
+    assert {file: file.read_bytes() for file in (tmp_path / "t-0").glob("*.log*")} == before
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "000000000000000500000014a4cdab3a0000000000016b0000000568656c6c6f",
+        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f",
+    ],
+)
+def test_older_formats_are_refused_by_name(tmp_path: Path, entry: str) -> None:
+    fill(tmp_path, count=1)
+    last_log(tmp_path).write_bytes(bytes.fromhex(entry))
+    with pytest.raises(UnsupportedFormat, match="message format v"):
+        LogManager.open(str(tmp_path))
+
+
+def test_the_log_of_an_idempotent_producer_is_read_but_not_written(tmp_path: Path) -> None:
+    fill(tmp_path, count=1)
+    last_log(tmp_path).write_bytes(
+        encode([Record(0, NOW_MS, 0, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
+    )
+    with pytest.raises(UnsupportedFormat, match="idempotent"):
+        LogManager.open(str(tmp_path))
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == [b"v"]
+
+
+def test_a_read_only_opening_changes_nothing(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    os.truncate(last_log(tmp_path), last_log(tmp_path).stat().st_size - 3)
+    sorted((tmp_path / "t-0").glob("*.index"))[0].unlink()
+
+    def tree() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = tree()
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == lines[:-1]
+        assert [record.offset for record in manager.log("t", 0).records(5)] == list(range(5, 11))
+    assert tree() == before
+
+
+# -- the states that a swap can be left in (LogLoader's table) -----------------------------------
+
+
+def prepare_swap(data: Path) -> tuple[list[bytes], Log]:
+    """A closed log of three segments, and the merger of the first two beside it, ``.cleaned``."""
+    lines = fill(data)
+    with LogManager.open(str(data)) as manager:
+        log = manager.log("t", 0)
+    merged = b"".join((data / "t-0" / f"{base:020d}.log").read_bytes() for base in (0, 4))
+    (data / "t-0" / f"{0:020d}.log.cleaned").write_bytes(merged)
+    for suffix in (".index", ".timeindex"):
+        (data / "t-0" / f"{0:020d}{suffix}.cleaned").write_bytes(b"")
+    return lines, log
+
+
+def rename_all(data: Path, before: str, after: str, base: int) -> None:
+    for suffix in (".log", ".index", ".timeindex"):
+        name = data / "t-0" / f"{base:020d}{suffix}"
+        os.rename(f"{name}{before}", f"{name}{after}")
+
+
+def bases(data: Path) -> list[int]:
+    return [int(path.stem) for path in sorted((data / "t-0").glob("*.log"))]
+
+
+def test_cleaned_files_are_discarded(tmp_path: Path) -> None:
+    lines, _ = prepare_swap(tmp_path)
+    os.rename(tmp_path / "t-0" / f"{0:020d}.log.cleaned", tmp_path / "t-0" / f"{0:020d}.log.swap")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+    assert bases(tmp_path) == [0, 4, 8]
+    assert not list((tmp_path / "t-0").glob("*.cleaned"))
+    assert not list((tmp_path / "t-0").glob("*.swap"))
+
+
+@pytest.mark.parametrize("renamed", range(7))
+def test_a_decided_swap_is_completed(tmp_path: Path, renamed: int) -> None:
+    lines, _ = prepare_swap(tmp_path)
+    rename_all(tmp_path, ".cleaned", ".swap", 0)
+    olds = [(base, s) for base in (0, 4) for s in (".log", ".index", ".timeindex")]
+    for base, suffix in olds[:renamed]:
+        name = tmp_path / "t-0" / f"{base:020d}{suffix}"
+        os.rename(name, f"{name}.deleted")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+    assert bases(tmp_path) == [0, 8]
+    assert not [name for name in os.listdir(tmp_path / "t-0") if name.endswith((".swap", "eted"))]
+
+
+def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 100\n")
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+        assert append(log, b"new") == 100
+        assert len(manager.cuts) == 3, "what was there is set aside, not deleted"
+
+
+def test_after_any_damage_the_log_opens_to_a_prefix(tmp_path: Path) -> None:
+    """Random bytes flipped in unflushed data: what is left is what was written, from the start."""
+    lines = fill(tmp_path, count=30, per_segment=10)
+    random_bits = random.Random(1)
+    for round_number in range(40):
+        copy = tmp_path.parent / f"damaged-{round_number}"
+        shutil.copytree(tmp_path, copy)
+        path = random_bits.choice(sorted((copy / "t-0").glob("*.log")))
+        data = bytearray(path.read_bytes())
+        data[random_bits.randrange(len(data))] ^= 1 << random_bits.randrange(8)
+        path.write_bytes(data)
+        with opened(copy) as manager:
+            found = values(manager.log("t", 0))
+            assert found == lines[: len(found)]
+            assert len(found) < len(lines) or not manager.cuts
+        assert read_offsets(Files(), str(copy / "recovery-point-offset-checkpoint")) == {
+            ("t", 0): len(found)
+        }

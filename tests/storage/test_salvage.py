@@ -1,0 +1,48 @@
+"""Salvage takes back what is valid behind a hole, once, in order, with its offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.salvage import cut_files, purge, salvage
+from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.test_recovery import fill
+
+
+def damage(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_what_is_behind_a_hole_comes_back(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    damage(sorted((tmp_path / "t-0").glob("*.log"))[0], 140)  # inside of the second batch
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines[:1]
+        outcome = salvage(log, NOW_MS * 1_000_000)
+        assert sum(salvaged.records for salvaged in outcome) == 10
+        assert [(r.offset, r.value) for r in log.records()] == [
+            (n, line) for n, line in enumerate(lines) if n != 1
+        ]
+        assert log.recovery_point == log.log_end_offset == 12
+        assert [salvaged.records for salvaged in salvage(log, 0)] == [0, 0, 0], "only once"
+        assert cut_files(log), "kept until it is purged"
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert len(values(log)) == 11
+        assert purge(log)
+        assert cut_files(log) == []
+        assert purge(log) == []
+
+
+def test_offsets_that_were_given_out_since_are_not_given_twice(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    damage(sorted((tmp_path / "t-0").glob("*.log"))[1], 140)  # offset 5 of 12
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        append(log, b"new 5")
+        append(log, b"new 6")
+        salvage(log, NOW_MS * 1_000_000)
+        assert values(log) == [*lines[:5], b"new 5", b"new 6", *lines[7:]]
