@@ -61,11 +61,11 @@ class FileSystem:
         self.notices = notices or NoNotices()
         self.stopping = False
 
-    def lookup(self, parent: int, name: str) -> Node:
+    def lookup(self, parent: int, name: str, wait: bool) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
         node = self.inodes.get(parent)
         assert isinstance(node, Directory)
-        return node.lookup(name)
+        return node.lookup(name, wait)
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""

@@ -113,7 +113,7 @@ class Directory(Node):
     def is_directory(self) -> bool:
         return True
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str, wait: bool) -> Node:
         """The node that a name leads to. ENOENT. Does not raise its lookup count."""
         raise NotImplementedError
 
