@@ -1,0 +1,182 @@
+"""How pyfuse3's worker tasks take turns at the kernel's request queue.
+
+pyfuse3 runs several worker tasks.  Each takes a lock, waits until the FUSE
+descriptor is readable, releases the lock, receives one request and answers
+it.  With trio's own parts most of a request's time goes into the scheduler:
+trio's lock hands itself over to the next worker, and every wait arms epoll
+anew.  pyfuse3 takes both parts from its module attribute ``trio``, which
+``pyfuse3.asyncio.enable()`` replaces; ``install`` puts a namespace there that
+is trio but for two parts:
+
+- ``BargingLock``: a release wakes one waiter but leaves the lock free, so the
+  worker that has just answered goes straight back to reading.
+- ``Spinner.wait_readable``: looks at the descriptor for a few microseconds
+  before it sleeps in trio's ``wait_readable``, since a client that has just
+  got its answer mostly asks again at once.
+
+Invariants:
+
+- Between two visits to trio's scheduler lies a millisecond at most, plus the
+  time of one request: timers, signals and cancellation are never late.  While
+  a request waits elsewhere (``Spinner.elsewhere``) it is less, so that the
+  thread which comes back with the answer is not kept waiting.
+- After ``SPIN_S`` without a request the worker sleeps in epoll: an idle
+  daemon uses no processor time.
+- A waiter that a release woke is never lost: it takes the lock, or finds it
+  taken and waits again, and whoever holds it then wakes the next at release.
+
+What this does not do: it never reads from the descriptor and knows nothing of
+requests.  It is for one thread and one mount, as pyfuse3 is.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import trio
+
+__all__ = ["MAX_TASKS", "MIN_TASKS", "BargingLock", "Spinner", "install", "restore"]
+
+#: How long to look at the descriptor before sleeping, in seconds.
+SPIN_S = 30e-6
+#: The longest time without a visit to the scheduler, in seconds.
+VISIT_S = 1e-3
+#: The same while a request waits for a worker thread.
+VISIT_ELSEWHERE_S = 0.2e-3
+
+#: Worker tasks that stay when idle, and the most that handle requests at once
+#: (arguments of ``pyfuse3.main``).  More than ``MIN_TASKS`` idle ones end.
+MIN_TASKS = 4
+MAX_TASKS = 256
+
+
+class BargingLock:
+    """A lock that its releaser may take again before the task it woke.
+
+    Not fair, on purpose.  ``async with`` does not checkpoint when the lock is
+    free; while it waits it can be cancelled.
+    """
+
+    __slots__ = ("_held", "_parked", "_woken")
+
+    def __init__(self) -> None:
+        self._held = False
+        self._woken = False
+        self._parked = trio.lowlevel.ParkingLot()
+
+    async def __aenter__(self) -> None:
+        while self._held:
+            await self._parked.park()
+            # Only the task that a release has woken comes here; from now on
+            # the next release may wake another.
+            self._woken = False
+        self._held = True
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._held = False
+        if not self._woken and self._parked:
+            self._woken = True
+            self._parked.unpark()
+
+
+class Spinner:
+    """Waits for a descriptor: briefly by looking, then in trio.
+
+    ``visits`` counts the visits to trio's scheduler, ``sleeps`` those that
+    waited in epoll.
+    """
+
+    __slots__ = ("_elsewhere", "_fd", "_poll", "_visit_at", "_visit_s", "sleeps", "visits")
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._poll: Callable[[float], list[tuple[int, int]]] = select.poll().poll
+        self._visit_at = 0.0
+        self._visit_s = VISIT_S
+        self._elsewhere = 0
+        self.visits = 0
+        self.sleeps = 0
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """While a handler waits for something that trio's scheduler brings."""
+        self._elsewhere += 1
+        self._visit_s = VISIT_ELSEWHERE_S
+        try:
+            yield
+        finally:
+            self._elsewhere -= 1
+            if not self._elsewhere:
+                self._visit_s = VISIT_S
+
+    async def wait_readable(self, fd: int) -> None:
+        """Return when ``fd`` is readable (or closed by its other end).
+
+        Raises what ``trio.lowlevel.wait_readable`` does.
+        """
+        if fd != self._fd:
+            # poll(), not select(): the daemon may have more descriptors open
+            # than select() can name.
+            poller = select.poll()
+            poller.register(fd, select.POLLIN)
+            self._poll = poller.poll
+            self._fd = fd
+        poll = self._poll
+        now = perf_counter()
+        if now >= self._visit_at:
+            self.visits += 1
+            await trio.lowlevel.checkpoint()
+            now = perf_counter()
+            self._visit_at = now + self._visit_s
+        until = now + SPIN_S
+        while not poll(0):
+            if perf_counter() >= until:
+                break
+        else:
+            return
+        self.visits += 1
+        self.sleeps += 1
+        await trio.lowlevel.wait_readable(fd)
+        self._visit_at = perf_counter() + self._visit_s
+
+
+class _Overlay(SimpleNamespace):
+    """A module with some names replaced."""
+
+    def __init__(self, module: Any, **names: Any) -> None:
+        super().__init__(**names)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def install(pyfuse3: Any, spinner: Spinner, say: Callable[[str], None]) -> bool:
+    """Put the loop's parts into ``pyfuse3``; call it before ``pyfuse3.main``.
+
+    False, and one line to ``say``, where this pyfuse3 does not take its parts
+    from its attribute ``trio``: it then runs with its own loop.
+    """
+    if getattr(pyfuse3, "trio", None) is not trio:
+        version = getattr(pyfuse3, "__version__", "of unknown version")
+        say(f"pyfuse3 {version} has no attribute 'trio' to replace: running its own, slower loop")
+        return False
+    lowlevel = _Overlay(trio.lowlevel, wait_readable=spinner.wait_readable)
+    pyfuse3.trio = _Overlay(trio, Lock=BargingLock, lowlevel=lowlevel)
+    return True
+
+
+def restore(pyfuse3: Any) -> None:
+    """Undo ``install``."""
+    if isinstance(getattr(pyfuse3, "trio", None), _Overlay):
+        pyfuse3.trio = trio
