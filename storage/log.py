@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 from storage import checkpoint, paths
+from storage.check import check_segment
 from storage.config import LogConfig
 from storage.errors import (
     InvalidRecord,
@@ -29,13 +30,13 @@ from storage.errors import (
     OffsetOutOfRange,
     ReadOnlyLog,
     RecordTooLarge,
-    StorageError,
 )
 from storage.files import Files
+from storage.flush import FlushPlan
 from storage.history import History
 from storage.listener import LogListener
 from storage.producer_state import EMPTY_SNAPSHOT
-from storage.record._batch import Rebuild, assign_offsets
+from storage.record._batch import assign_offsets
 from storage.record.batch import Record, decode, parse_header
 from storage.recovery import Recovered
 from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
@@ -43,42 +44,6 @@ from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segm
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
-
-
-class FlushPlan:
-    """One flush in three steps: planned by the owner, run by any thread, finished by the owner.
-
-    ``finish`` must follow, also when ``run`` raised: the recovery point moves only if all was
-    written.
-    """
-
-    __slots__ = ("_files", "_log", "_segments", "_sync_directory", "_target", "done")
-
-    def __init__(self, log: Log, segments: list[Segment], files: Files) -> None:
-        self._log = log
-        self._files = files
-        self._segments = segments
-        self._target = log.log_end_offset
-        self._sync_directory = log.directory_dirty
-        self.done = False
-        for segment in segments:
-            segment.lease()
-
-    def run(self) -> None:
-        """The fsyncs: every segment from the recovery point on, then the directory."""
-        for segment in self._segments:
-            segment.sync()
-        if self._sync_directory:
-            self._files.sync_directory(self._log.directory)
-        self.done = True
-
-    def finish(self) -> None:
-        """Move the recovery point if everything was written, and let go of the segments."""
-        for segment in self._segments:
-            segment.release()
-        self._segments = []
-        if self.done:
-            self._log.flushed_to(self._target, directory=self._sync_directory)
 
 
 class Log:
@@ -461,7 +426,8 @@ class Log:
     def remove_head(self, count: int, now_ms: int) -> None:
         """Delete the first ``count`` segments (never the active one); the log start moves.
 
-        Their files are renamed at once and go when ``release_retired`` finds file.delete.delay.ms over.
+        Their files are renamed at once; ``release_retired`` lets go of them when
+        file.delete.delay.ms is over.
         """
         self._check_writable()
         assert 0 < count < len(self.segments)
@@ -569,43 +535,8 @@ class Log:
             faults.append(f"{self.directory}: recovery point {self.recovery_point} > log end")
         following = [*(s.base_offset for s in self.segments[1:]), self.log_end_offset]
         for segment, end in zip(self.segments, following, strict=True):
-            faults += _check_segment(segment, end, self.config.index_interval_bytes)
+            faults += check_segment(segment, end, self.config.index_interval_bytes)
         if report is not None:
             for fault in faults:
                 report(fault)
         return faults
-
-
-def _check_segment(segment: Segment, end: int, interval: int) -> list[str]:
-    faults: list[str] = []
-    rebuild = Rebuild(segment.base_offset, interval)
-    while rebuild.position < segment.size:
-        data = segment.read_at(rebuild.position, min(1 << 24, segment.size - rebuild.position))
-        if not rebuild.feed(data, len(data), rebuild.position):
-            break
-    try:
-        if rebuild.fault is not None or rebuild.position != segment.size:
-            reason = rebuild.fault or "an incomplete batch"
-            faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
-        if rebuild.next_offset > end:
-            faults.append(f"{segment.log_path}: ends at {rebuild.next_offset}, beyond {end}")
-        if segment.offset_index.data() != bytes(rebuild.offset_entries):
-            faults.append(f"{segment.file_path(paths.INDEX)}: differs from a rebuilt index")
-        entries = bytes(rebuild.time_entries)
-        final = entries + _final_time_entry(rebuild, entries)
-        # An active segment that was closed has the final entry too, until it is written again.
-        expected = (final,) if segment.sealed else (entries, final)
-        if segment.time_index.data() not in expected:
-            faults.append(f"{segment.file_path(paths.TIMEINDEX)}: differs from a rebuilt index")
-    except StorageError as error:
-        faults.append(str(error))
-    return faults
-
-
-def _final_time_entry(rebuild: Rebuild, entries: bytes) -> bytes:
-    """What sealing adds to the time index: the largest timestamp, where it is not there yet."""
-    last = int.from_bytes(entries[-12:-4], "big") if entries else -1
-    if rebuild.max_timestamp <= last:
-        return b""
-    relative = rebuild.max_timestamp_offset - rebuild.base_offset
-    return rebuild.max_timestamp.to_bytes(8, "big") + relative.to_bytes(4, "big")

@@ -36,7 +36,8 @@ from storage.errors import (
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
-from storage.recovery import Cut, Origin, recover
+from storage.cut import Cut
+from storage.recovery import Origin, recover
 
 _log = logging.getLogger(__name__)
 

@@ -30,30 +30,17 @@ from crc32c import crc32c
 
 from storage import paths
 from storage.config import LogConfig
+from storage.cut import Cut, cut_tail
 from storage.errors import CorruptRecord, UnsupportedFormat
 from storage.files import Files, FileSource
 from storage.record._batch import Rebuild
 from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
 from storage.record.scan import batches, unsupported
 from storage.segment import Segment
+from storage.swap import drop_orphan_indexes, finish_swaps
 
 _CRC_START = 21
 _CHUNK_BYTES = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What recovery set aside: the file, where it lay, how much of it, why."""
-
-    path: str
-    position: int
-    size: int
-    reason: str
-    kept_as: str | None
-
-    def __str__(self) -> str:
-        where = f"; kept as {os.path.basename(self.kept_as)}" if self.kept_as else ""
-        return f"{self.path}: cut {self.size} bytes from position {self.position}: {self.reason}{where}"
 
 
 @dataclass(slots=True)
@@ -94,14 +81,14 @@ def recover(origin: Origin) -> Recovered:
     """
     names = [name for name, is_directory in origin.files.scan(origin.directory) if not is_directory]
     if origin.writable:
-        names = _finish_swaps(origin, names)
+        names = finish_swaps(origin.files, origin.directory, names)
     bases = sorted(
         base
         for name in names
         if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
     )
     if origin.writable:
-        names = _drop_orphan_indexes(origin, names, set(bases))
+        names = drop_orphan_indexes(origin.files, origin.directory, names, set(bases))
     present = set(names)
     result = Recovered([])
     for number, base in enumerate(bases):
@@ -117,79 +104,7 @@ def recover(origin: Origin) -> Recovered:
     return result
 
 
-# -- passes 1 to 3 -------------------------------------------------------------------------------
-
-
-def _finish_swaps(origin: Origin, names: list[str]) -> list[str]:
-    """Passes 1 to 3: ``LogLoader.removeTempFilesAndCollectSwapFiles`` and what follows it."""
-    files, directory = origin.files, origin.directory
-    remaining: list[str] = []
-    first_unfinished: int | None = None
-    for name in names:
-        if name.endswith(paths.CLEANED):
-            base = paths.base_offset_of(name)
-            if base is not None and (first_unfinished is None or base < first_unfinished):
-                first_unfinished = base
-    for name in names:
-        base = paths.base_offset_of(name)
-        late_swap = (
-            name.endswith(paths.SWAP)
-            and first_unfinished is not None
-            and base is not None
-            and base >= first_unfinished
-        )
-        if name.endswith((paths.DELETED, paths.CLEANED, ".tmp")) or late_swap:
-            files.unlink(os.path.join(directory, name))
-        else:
-            remaining.append(name)
-    swaps = [name for name in remaining if name.endswith(paths.LOG + paths.SWAP)]
-    if swaps:
-        low, high = _swapped_range(origin, swaps)
-        for name in list(remaining):
-            base = paths.base_offset_of(name)
-            if not name.endswith(paths.SWAP) and base is not None and low <= base < high:
-                files.unlink(os.path.join(directory, name))
-                remaining.remove(name)
-    for name in list(remaining):
-        if name.endswith(paths.SWAP):
-            final = name.removesuffix(paths.SWAP)
-            files.rename(os.path.join(directory, name), os.path.join(directory, final))
-            remaining.remove(name)
-            remaining.append(final)
-    return remaining
-
-
-def _swapped_range(origin: Origin, swaps: list[str]) -> tuple[int, int]:
-    """Lowest base and highest next offset of the swapped-in segments."""
-    low = min(base for name in swaps if (base := paths.base_offset_of(name)) is not None)
-    high = low
-    for name in swaps:
-        path = os.path.join(origin.directory, name)
-        base = paths.base_offset_of(name)
-        assert base is not None
-        rebuild = Rebuild(base, origin.config.index_interval_bytes)
-        fd = origin.files.open(path, os.O_RDONLY)
-        try:
-            _feed(origin, rebuild, fd, origin.files.size(fd), check_crc=False)
-        finally:
-            origin.files.close(fd)
-        high = max(high, rebuild.next_offset)
-    return low, high
-
-
-def _drop_orphan_indexes(origin: Origin, names: list[str], bases: set[int]) -> list[str]:
-    remaining: list[str] = []
-    for name in names:
-        base = paths.base_offset_of(name)
-        orphan = base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES)
-        if orphan:
-            origin.files.unlink(os.path.join(origin.directory, name))
-        else:
-            remaining.append(name)
-    return remaining
-
-
-# -- pass 4: one segment -------------------------------------------------------------------------
+# -- one segment ---------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -333,7 +248,7 @@ def _recover_segment(
                 result.damaged = True
                 if origin.writable:
                     result.cuts.append(
-                        _cut_tail(files, fd, segment.log_path, size, facts.size, reason)
+                        cut_tail(files, fd, segment.log_path, size, facts.size, reason)
                     )
             else:
                 result.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
@@ -454,40 +369,6 @@ def _feed(origin: Origin, rebuild: Rebuild, fd: int, size: int, *, check_crc: bo
                 return  # the last batch is incomplete
             needed = int.from_bytes(chunk[8:12], "big") + LOG_OVERHEAD
             chunk = bytearray(max(needed, 2 * len(chunk)))
-
-
-# -- what is cut ---------------------------------------------------------------------------------
-
-
-def _cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason: str) -> Cut:
-    """Copy the bytes from ``position`` on beside the log, make that durable, then cut them off."""
-    kept = _unused_name(files, f"{path}.{position}{paths.CUT}")
-    target = files.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        at = position
-        while at < size:
-            data = files.pread(fd, min(_CHUNK_BYTES, size - at), at)
-            if not data:
-                break
-            if data.count(0) != len(data):  # blocks of zeros stay holes
-                files.pwrite(target, data, at - position)
-            at += len(data)
-        files.ftruncate(target, size - position)
-        files.fsync(target)
-    finally:
-        files.close(target)
-    files.sync_directory(os.path.dirname(path))
-    files.ftruncate(fd, position)
-    files.fsync(fd)
-    return Cut(path, position, size - position, reason, kept)
-
-
-def _unused_name(files: Files, path: str) -> str:
-    number, candidate = 0, path
-    while files.exists(candidate):
-        number += 1
-        candidate = f"{path.removesuffix(paths.CUT)}.{number}{paths.CUT}"
-    return candidate
 
 
 def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:

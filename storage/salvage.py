@@ -1,4 +1,4 @@
-"""Takes back what is valid behind a damaged place, and removes what recovery had set aside.
+"""Takes back what is valid behind a damaged place.
 
 Recovery ends a log at its first damaged batch, as Kafka does, and keeps what it cuts in ``*.cut``
 files.  Salvage is explicit: it searches those files for batches that are whole, have a right CRC
@@ -6,7 +6,7 @@ and begin at or above the log end, and appends them with the offsets they had.  
 becomes a gap of offsets, as compaction leaves them.
 
 Invariants: nothing is invented, reordered or written twice (a second run finds every batch below
-the log end); the ``*.cut`` files stay until ``purge``.
+the log end); the ``*.cut`` files stay until ``cut.purge``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 
 from storage import paths
+from storage.cut import cut_files
 from storage.log import Log
 from storage.record._batch import find_next_batch
 from storage.record.batch import parse_header
@@ -38,31 +39,11 @@ class Salvaged:
         )
 
 
-def cut_files(log: Log) -> list[str]:
-    """The paths of everything that recovery has set aside in a partition, in log order."""
-    names = [
-        name
-        for name, is_directory in log.files.scan(log.directory)
-        if name.endswith(paths.CUT) and not is_directory
-    ]
-    return [os.path.join(log.directory, name) for name in sorted(names, key=_log_order)]
-
-
-def _log_order(name: str) -> tuple[int, int, str]:
-    base = paths.base_offset_of(name)
-    position = name.split(".")[2]
-    return (
-        base if base is not None else -1,
-        int(position) if position.isdecimal() else 0,
-        name,
-    )
-
-
 def salvage(log: Log, now_ns: int) -> list[Salvaged]:
     """Append the valid batches of every ``*.cut`` file and flush.  OSError from the disk."""
     outcome = [
         _salvage_file(log, path, now_ns)
-        for path in cut_files(log)
+        for path in cut_files(log.files, log.directory)
         if paths.LOG + "." in os.path.basename(path)
     ]
     if any(salvaged.batches for salvaged in outcome):
@@ -80,24 +61,14 @@ def _salvage_file(log: Log, path: str, now_ns: int) -> Salvaged:
     finally:
         log.files.close(fd)
     batches = records = taken = 0
-    with data:
-        at = find_next_batch(data, 0, log.log_end_offset)
+    with data, memoryview(data) as view:
+        at = find_next_batch(view, 0, log.log_end_offset)
         while at >= 0:
-            header = parse_header(data[at : at + 61])
+            header = parse_header(view, at)
             entry: BatchEntry = (0, header.size, header.last_offset, header.max_timestamp)
-            log.append_as_follower(bytearray(data[at : at + header.size]), [entry], now_ns)
+            log.append_as_follower(bytearray(view[at : at + header.size]), [entry], now_ns)
             batches += 1
             records += header.records_count
             taken += header.size
-            at = find_next_batch(data, at + header.size, log.log_end_offset)
+            at = find_next_batch(view, at + header.size, log.log_end_offset)
     return Salvaged(path, size, batches, records, taken)
-
-
-def purge(log: Log) -> list[str]:
-    """Remove what recovery had set aside; returns the paths."""
-    removed = cut_files(log)
-    for path in removed:
-        log.files.unlink(path)
-    if removed:
-        log.files.sync_directory(log.directory)
-    return removed

@@ -362,14 +362,15 @@ class Segment:
 
     def seal(self) -> None:
         """Trim the files; nothing is appended any more."""
-        assert self._writable and not self.sealed
+        assert self._writable
+        assert not self.sealed
         self.trim()
         self.sealed = True
 
     def open_all(self) -> None:
         """Open every file, so that another thread can ``sync`` without opening any."""
         self._log_fd()
-        assert self.offset_index is not None and self.time_index is not None
+        _ = self.offset_index, self.time_index
 
     def sync(self) -> None:
         """Make log and indexes survive the machine.  Any thread that holds a lease may call it."""

@@ -7,7 +7,7 @@ Layouts: `storage/record/batch.py`.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 
 cdef extern from *:
@@ -22,6 +22,8 @@ cdef extern from *:
     { uint32_t bits; memcpy(&bits, at, 4); return be32toh(bits); }
     static inline uint64_t kafkafs_load64(const uint8_t *at)
     { uint64_t bits; memcpy(&bits, at, 8); return be64toh(bits); }
+    static inline uint64_t kafkafs_load64_little(const uint8_t *at)
+    { uint64_t bits; memcpy(&bits, at, 8); return le64toh(bits); }
     static inline void kafkafs_store16(uint8_t *at, uint16_t bits)
     { bits = htobe16(bits); memcpy(at, &bits, 2); }
     static inline void kafkafs_store32(uint8_t *at, uint32_t bits)
@@ -32,6 +34,7 @@ cdef extern from *:
     uint16_t load16 "kafkafs_load16"(const uint8_t *at) noexcept nogil
     uint32_t load32 "kafkafs_load32"(const uint8_t *at) noexcept nogil
     uint64_t load64 "kafkafs_load64"(const uint8_t *at) noexcept nogil
+    uint64_t load64_little "kafkafs_load64_little"(const uint8_t *at) noexcept nogil
     void store16 "kafkafs_store16"(uint8_t *at, uint16_t bits) noexcept nogil
     void store32 "kafkafs_store32"(uint8_t *at, uint32_t bits) noexcept nogil
     void store64 "kafkafs_store64"(uint8_t *at, uint64_t bits) noexcept nogil
@@ -202,4 +205,122 @@ cdef inline Fault judge_batch(const uint8_t *at) noexcept nogil:
         if attributes & (CODEC_BITS | TRANSACTIONAL_BIT):
             return UNSUPPORTED
         return CONTROL_BATCH
+    return NO_FAULT
+
+
+cdef struct PlainRecord:
+    int64_t value  # bytes from the record's start to its value
+    int64_t value_size
+    int64_t size  # of the whole record
+
+
+cdef inline bint plain_record(const uint8_t *at, int64_t room, PlainRecord *record) noexcept nogil:
+    """Read the kind of record that most are, without a branch but one.
+
+    Plain: a null key, a timestamp delta of one byte, no varint longer than two, a value. False
+    for any other, well-formed or not. Touches WINDOW bytes; `room` is what its batch has left.
+    """
+    cdef uint64_t bits = load64_little(at)
+    cdef uint64_t more = (bits >> 7) & 1
+    cdef uint64_t length = ((bits >> 1) & 0x3F) | ((bits >> 2) & 0x1FC0 & (0 - more))
+    cdef uint64_t odd = bits | (more & (bits >> 15))
+    cdef uint64_t width = 1 + more
+    # From here: attributes, timestamp delta, offset delta of one or two bytes.
+    bits = load64_little(at + width)
+    record.size = <int64_t> (width + length)
+    more = (bits >> 23) & 1
+    odd |= (bits >> 15) | (more & (bits >> 31))
+    width += 5 + more
+    # From here: key length (1 is null), value length of one or two bytes.
+    bits >>= 24 + 8 * more
+    more = (bits >> 15) & 1
+    odd |= (bits >> 8) | (more & (bits >> 23))
+    record.value_size = <int64_t> (((bits >> 9) & 0x3F) | ((bits >> 10) & 0x1FC0 & (0 - more)))
+    record.value = <int64_t> (width + more)
+    return (
+        odd & 1 == 0
+        and bits & 0xFF == 1
+        and record.value + record.value_size < record.size
+        and record.size <= room
+    )
+
+
+cdef struct Window:
+    # The log bytes at hand, in file positions from `start` to `end`.
+    const uint8_t *data
+    int64_t start
+    int64_t end
+
+
+cdef inline const uint8_t *at_position(const Window *window, int64_t position) noexcept nogil:
+    return window.data + (position - window.start)
+
+
+cdef inline const uint8_t *readable(
+    const Window *window, int64_t position, int64_t available, uint8_t *pad
+) noexcept nogil:
+    """The bytes at `position`, WINDOW of them: where fewer are `available`, zeros follow."""
+    if available >= WINDOW:
+        return at_position(window, position)
+    memset(pad, 0, WINDOW)
+    memcpy(pad, at_position(window, position), available)
+    return pad
+
+
+cdef inline Fault enter_batch(const Window *window, int64_t position, int64_t *end) noexcept nogil:
+    """Read the header at `position`; `end` becomes the batch's."""
+    if window.end - position < HEADER_SIZE:
+        return NEEDS_MORE
+    end[0] = position + LOG_OVERHEAD + <int32_t> load32(at_position(window, position) + BATCH_LENGTH)
+    return judge_batch(at_position(window, position))
+
+
+cdef inline Fault enter_record(
+    const Window *window, int64_t position, int64_t batch_end,
+    int64_t *after_key, int64_t *record_end,
+) noexcept nogil:
+    """Read a record's head; `after_key` is where its value's length is."""
+    cdef uint8_t pad[WINDOW]
+    cdef RecordHead head
+    cdef Fault fault
+    cdef int64_t available = min(batch_end, window.end) - position
+    if available <= 0:
+        return NEEDS_MORE if position < batch_end else BAD_CURSOR
+    fault = parse_head(readable(window, position, available, pad), &head)
+    if available < WINDOW and (fault != NO_FAULT or head.head > available):
+        # What the padding says means nothing, so first see whether the head was there.
+        if window.end < batch_end:
+            return NEEDS_MORE
+        return BAD_VARINT
+    if fault == NO_FAULT:
+        fault = judge_head(&head, batch_end - position)
+    record_end[0] = position + head.size
+    after_key[0] = position + head.head + max(head.key_length, 0)
+    return fault
+
+
+cdef inline Fault enter_value(
+    const Window *window, int64_t *position, int64_t record_end, int64_t *length
+) noexcept nogil:
+    """Read the value's length at `position`, which moves to the value; null is 0 long."""
+    cdef uint8_t pad[WINDOW]
+    cdef const uint8_t *start
+    cdef const uint8_t *at
+    cdef int32_t stored
+    cdef int64_t available = min(record_end, window.end) - position[0]
+    if available <= 0:
+        return NEEDS_MORE if position[0] < record_end else BAD_VALUE_LENGTH
+    start = at_position(window, position[0])
+    if available < VARINT:
+        start = readable(window, position[0], available, pad)
+    at = read_varint(start, &stored)
+    if available < VARINT and (at == NULL or at - start > available):
+        return NEEDS_MORE if window.end < record_end else BAD_VALUE_LENGTH
+    if at == NULL:
+        return BAD_VARINT
+    # A header count of a byte at least follows the value.
+    if stored < -1 or stored > record_end - position[0] - (at - start) - 1:
+        return BAD_VALUE_LENGTH
+    position[0] += at - start
+    length[0] = max(stored, 0)
     return NO_FAULT

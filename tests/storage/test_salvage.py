@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.salvage import cut_files, purge, salvage
+from storage.cut import cut_files, purge
+from storage.salvage import salvage
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.test_recovery import fill
 
@@ -28,13 +29,13 @@ def test_what_is_behind_a_hole_comes_back(tmp_path: Path) -> None:
         ]
         assert log.recovery_point == log.log_end_offset == 12
         assert [salvaged.records for salvaged in salvage(log, 0)] == [0, 0, 0], "only once"
-        assert cut_files(log), "kept until it is purged"
+        assert cut_files(log.files, log.directory), "kept until it is purged"
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert len(values(log)) == 11
-        assert purge(log)
-        assert cut_files(log) == []
-        assert purge(log) == []
+        assert purge(log.files, log.directory)
+        assert cut_files(log.files, log.directory) == []
+        assert purge(log.files, log.directory) == []
 
 
 def test_offsets_that_were_given_out_since_are_not_given_twice(tmp_path: Path) -> None:

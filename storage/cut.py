@@ -1,0 +1,95 @@
+"""What recovery takes out of a log is kept beside it, as ``*.cut``, until somebody purges it.
+
+``BASE.log.POSITION.cut`` holds the bytes from a position of a segment's log to its end,
+``BASE.log.cut`` (and ``.index.cut``, …) is a whole segment that lay behind a damaged one.  Kafka
+ignores the suffix; it would have deleted both.
+
+Invariant: the copy is durable before the log is cut.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from storage import paths
+from storage.files import Files
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What recovery set aside: the file, where it lay, how much of it, why."""
+
+    path: str
+    position: int
+    size: int
+    reason: str
+    kept_as: str | None
+
+    def __str__(self) -> str:
+        where = f"; kept as {os.path.basename(self.kept_as)}" if self.kept_as else ""
+        what = f"cut {self.size} bytes from position {self.position}"
+        return f"{self.path}: {what}: {self.reason}{where}"
+
+
+def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason: str) -> Cut:
+    """Copy the bytes from ``position`` on beside the log, make that durable, then cut them off."""
+    kept = _unused_name(files, f"{path}.{position}{paths.CUT}")
+    target = files.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        at = position
+        while at < size:
+            data = files.pread(fd, min(_CHUNK_BYTES, size - at), at)
+            if not data:
+                break
+            if data.count(0) != len(data):  # blocks of zeros stay holes
+                files.pwrite(target, data, at - position)
+            at += len(data)
+        files.ftruncate(target, size - position)
+        files.fsync(target)
+    finally:
+        files.close(target)
+    files.sync_directory(os.path.dirname(path))
+    files.ftruncate(fd, position)
+    files.fsync(fd)
+    return Cut(path, position, size - position, reason, kept)
+
+
+def _unused_name(files: Files, path: str) -> str:
+    number, candidate = 0, path
+    while files.exists(candidate):
+        number += 1
+        candidate = f"{path.removesuffix(paths.CUT)}.{number}{paths.CUT}"
+    return candidate
+
+
+def cut_files(files: Files, directory: str) -> list[str]:
+    """The paths of everything that was set aside in a partition's directory, in log order."""
+    names = [
+        name
+        for name, is_directory in files.scan(directory)
+        if name.endswith(paths.CUT) and not is_directory
+    ]
+    return [os.path.join(directory, name) for name in sorted(names, key=_log_order)]
+
+
+def _log_order(name: str) -> tuple[int, int, str]:
+    base = paths.base_offset_of(name)
+    position = name.split(".")[2]
+    return (
+        base if base is not None else -1,
+        int(position) if position.isdecimal() else 0,
+        name,
+    )
+
+
+def purge(files: Files, directory: str) -> list[str]:
+    """Remove for good what was set aside; returns the paths.  OSError from the disk."""
+    removed = cut_files(files, directory)
+    for path in removed:
+        files.unlink(path)
+    if removed:
+        files.sync_directory(directory)
+    return removed

@@ -1,0 +1,313 @@
+"""Record batches to columns, in Arrow's layout but without Arrow: for Spark, and for statistics.
+
+Every column is a bytearray in the machine's byte order, so that `pyarrow.py_buffer` takes it as it
+is: numbers i64; bytes as `rows + 1` i32 positions into one block of bytes, and a validity bitmap
+(lowest bit first, 1 = not null).
+
+Invariants: every record is read to its end, headers included, and must fill its length exactly; a
+batch must hold as many records as it says. Not here: CRCs, codecs, headers as a column.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from storage.record._batch cimport (
+    APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT,
+    BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, BATCH_LENGTH, CONTROL_BATCH, HEADER_SIZE,
+    LOG_OVERHEAD, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT, RELEASE_GIL_FROM, SMALLEST_RECORD,
+    VARINT, WINDOW, Fault, RecordHead, judge_batch, judge_head,
+    load32, load64, parse_head, read_varint,
+)
+
+from storage.record._batch import refusal
+
+cdef enum:
+    # i32 positions reach no further.
+    LARGEST_INPUT = 0x7FFFFFFF
+
+
+cdef struct Bytes:
+    # A column of bytes; `positions` is NULL where it is not wanted.
+    int32_t *positions
+    uint8_t *block
+    uint8_t *validity
+    int64_t used
+    int64_t nulls
+
+
+cdef struct Rows:
+    int64_t count
+    int64_t room
+    int64_t from_offset
+    int64_t to_offset
+    int64_t *offsets
+    int64_t *timestamps
+    Bytes keys
+    Bytes values
+
+
+cdef inline void put(Bytes *column, int64_t row, const uint8_t *start, int32_t length) noexcept nogil:
+    """Add a row; `length` -1 is null."""
+    if column.positions == NULL:
+        return
+    if length >= 0:
+        memcpy(column.block + column.used, start, length)
+        column.used += length
+        column.validity[row >> 3] |= <uint8_t> (1 << (row & 7))
+    else:
+        column.nulls += 1
+    column.positions[row + 1] = <int32_t> column.used
+
+
+cdef inline const uint8_t *bounded_varint(
+    const uint8_t *at, const uint8_t *end, int32_t *value
+) noexcept nogil:
+    """The byte after the varint at `at`; NULL where it has no end before `end`."""
+    cdef uint8_t pad[VARINT]
+    cdef const uint8_t *after
+    if end - at >= VARINT:
+        return read_varint(at, value)
+    if end <= at:
+        return NULL
+    memset(pad, 0, VARINT)
+    memcpy(pad, at, end - at)
+    after = at + (read_varint(pad, value) - pad)
+    return after if after <= end else NULL
+
+
+cdef bint headers_fill(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Whether a record's headers, count included, take exactly the bytes up to `end`."""
+    cdef int32_t count = 0
+    cdef int32_t length = 0
+    cdef int32_t left
+    at = bounded_varint(at, end, &count)
+    if at == NULL or count < 0:
+        return False
+    # Each turn takes two bytes at least, so a damaged count ends with the bytes.
+    for left in range(count):
+        at = bounded_varint(at, end, &length)
+        if at == NULL or length < 0 or length > end - at:
+            return False
+        at = bounded_varint(at + length, end, &length)
+        if at == NULL or length < -1 or length > end - at:
+            return False
+        at += max(length, 0)
+    return at == end
+
+
+cdef Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept nogil:
+    """Add the records of a whole batch whose header has been judged."""
+    cdef uint64_t base_offset = load64(batch + BASE_OFFSET)
+    cdef uint64_t base_timestamp = load64(batch + BASE_TIMESTAMP)
+    cdef bint append_time = batch[ATTRIBUTES + 1] & APPEND_TIME_BIT
+    cdef int64_t append_timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
+    cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
+    cdef const uint8_t *at = batch + HEADER_SIZE
+    cdef const uint8_t *end = batch + size
+    cdef const uint8_t *key
+    cdef const uint8_t *value
+    cdef const uint8_t *record_end
+    cdef uint8_t pad[WINDOW]
+    cdef RecordHead head
+    cdef int32_t value_length = 0
+    cdef int64_t offset
+    cdef int32_t number
+    cdef Fault fault
+    if count > rows.room - rows.count:
+        return BAD_RECORDS_COUNT
+    for number in range(count):
+        if end - at >= WINDOW:
+            fault = parse_head(at, &head)
+        else:
+            memset(pad, 0, WINDOW)
+            memcpy(pad, at, end - at)
+            fault = parse_head(pad, &head)
+        if fault == NO_FAULT:
+            fault = judge_head(&head, end - at)
+        if fault != NO_FAULT:
+            return fault
+        record_end = at + head.size
+        key = at + head.head
+        value = bounded_varint(key + max(head.key_length, 0), record_end, &value_length)
+        if value == NULL or value_length < -1 or value_length > record_end - value - 1:
+            return BAD_VALUE_LENGTH
+        at = value + max(value_length, 0)
+        if (at[0] != 0 or at + 1 != record_end) and not headers_fill(at, record_end):
+            return BAD_HEADERS
+        at = record_end
+        offset = <int64_t> (base_offset + <uint64_t> <int64_t> head.offset_delta)
+        if rows.from_offset <= offset < rows.to_offset:
+            rows.offsets[rows.count] = offset
+            rows.timestamps[rows.count] = (
+                append_timestamp if append_time
+                else <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
+            )
+            put(&rows.keys, rows.count, key, head.key_length)
+            put(&rows.values, rows.count, value, value_length)
+            rows.count += 1
+    return NO_FAULT if at == end else BAD_RECORDS_COUNT
+
+
+cdef Fault survey(
+    const uint8_t *data, int64_t size, int64_t *position, int64_t *records
+) noexcept nogil:
+    """Count the records that the whole batches say they hold; `position` ends behind the last."""
+    cdef Fault fault
+    cdef int64_t batch_size
+    cdef int64_t count
+    while size - position[0] >= HEADER_SIZE:
+        fault = judge_batch(data + position[0])
+        if fault != NO_FAULT and fault != CONTROL_BATCH:
+            return fault
+        batch_size = <int64_t> <int32_t> load32(data + position[0] + BATCH_LENGTH) + LOG_OVERHEAD
+        if batch_size > size - position[0]:
+            break
+        if fault == NO_FAULT:
+            count = <int32_t> load32(data + position[0] + RECORDS_COUNT)
+            if count < 0 or count * SMALLEST_RECORD > batch_size - HEADER_SIZE:
+                return BAD_RECORDS_COUNT
+            records[0] += count
+        position[0] += batch_size
+    return NO_FAULT
+
+
+cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position) noexcept nogil:
+    """Decode the batches that `survey` has found, which end at `size`.
+
+    What it saw is checked once more: the bytes may be a map of a file that someone writes to.
+    """
+    cdef Fault fault
+    cdef int64_t batch_size
+    position[0] = 0
+    while position[0] < size:
+        batch_size = <int64_t> <int32_t> load32(data + position[0] + BATCH_LENGTH) + LOG_OVERHEAD
+        if batch_size < HEADER_SIZE or batch_size > size - position[0]:
+            return BAD_BATCH_LENGTH
+        if judge_batch(data + position[0]) == NO_FAULT:
+            fault = add_batch(rows, data + position[0], batch_size)
+            if fault != NO_FAULT:
+                return fault
+        position[0] += batch_size
+    return NO_FAULT
+
+
+cdef class Columns:
+    """The records of some batches, column by column; a column that was not asked for is None.
+
+    rows       how many records
+    consumed   bytes of the whole batches that were decoded
+    offsets, timestamps          i64 each; timestamps in ms
+    key_positions, keys, key_validity, key_nulls          see the module
+    value_positions, values, value_validity, value_nulls  the same
+    """
+
+    cdef readonly long long rows
+    cdef readonly long long consumed
+    cdef readonly bytearray offsets
+    cdef readonly bytearray timestamps
+    cdef readonly bytearray key_positions
+    cdef readonly bytearray keys
+    cdef readonly bytearray key_validity
+    cdef readonly long long key_nulls
+    cdef readonly bytearray value_positions
+    cdef readonly bytearray values
+    cdef readonly bytearray value_validity
+    cdef readonly long long value_nulls
+
+    cdef int make_room(self, Rows *into, int64_t records, bint keys, bint values) except -1:
+        """Allocate for as many records and bytes as there can be."""
+        self.offsets = PyByteArray_FromStringAndSize(NULL, 8 * records)
+        self.timestamps = PyByteArray_FromStringAndSize(NULL, 8 * records)
+        into.room = records
+        into.offsets = <int64_t *> PyByteArray_AS_STRING(self.offsets)
+        into.timestamps = <int64_t *> PyByteArray_AS_STRING(self.timestamps)
+        if keys:
+            self.key_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
+            self.keys = PyByteArray_FromStringAndSize(NULL, self.consumed)
+            self.key_validity = bytearray((records + 7) // 8)
+            begin(&into.keys, self.key_positions, self.keys, self.key_validity)
+        if values:
+            self.value_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
+            self.values = PyByteArray_FromStringAndSize(NULL, self.consumed)
+            self.value_validity = bytearray((records + 7) // 8)
+            begin(&into.values, self.value_positions, self.values, self.value_validity)
+        return 0
+
+    cdef int trim(self, const Rows *rows) except -1:
+        """Cut the columns down to what was decoded."""
+        self.rows = rows.count
+        PyByteArray_Resize(self.offsets, 8 * rows.count)
+        PyByteArray_Resize(self.timestamps, 8 * rows.count)
+        if self.keys is not None:
+            self.key_nulls = rows.keys.nulls
+            end(&rows.keys, rows.count, self.key_positions, self.keys, self.key_validity)
+        if self.values is not None:
+            self.value_nulls = rows.values.nulls
+            end(&rows.values, rows.count, self.value_positions, self.values, self.value_validity)
+        return 0
+
+
+cdef void begin(Bytes *column, bytearray positions, bytearray block, bytearray validity):
+    column.positions = <int32_t *> PyByteArray_AS_STRING(positions)
+    column.block = <uint8_t *> PyByteArray_AS_STRING(block)
+    column.validity = <uint8_t *> PyByteArray_AS_STRING(validity)
+    column.positions[0] = 0
+
+
+cdef int end(
+    const Bytes *column, int64_t rows, bytearray positions, bytearray block, bytearray validity
+) except -1:
+    PyByteArray_Resize(positions, 4 * (rows + 1))
+    PyByteArray_Resize(block, column.used)
+    PyByteArray_Resize(validity, (rows + 7) // 8)
+    return 0
+
+
+def decode_columns(
+    data not None, long long position, long long size, *,
+    long long from_offset=0, long long to_offset=0x7FFFFFFFFFFFFFFF,
+    bint keys=True, bint values=True,
+):
+    """Decode the whole batches in `data[position:position + size]`, the first at its start.
+
+    Only records with from_offset <= offset < to_offset become rows; control records never do. A
+    batch that is cut off at the end is left out. `size` is below 2**31.
+
+    Raises CorruptRecord, or UnsupportedFormat for what is not built yet, its position the batch's
+    in `data`.
+    """
+    cdef Py_buffer view
+    cdef Rows rows
+    cdef Columns columns = Columns.__new__(Columns)
+    cdef const uint8_t *start
+    cdef int64_t at = 0
+    cdef int64_t records = 0
+    cdef int64_t total
+    cdef Fault fault
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if position < 0 or size < 0 or position > view.len - size or size > LARGEST_INPUT:
+            raise ValueError(f"{size} bytes at {position} of a buffer of {view.len}")
+        start = <const uint8_t *> view.buf + position
+        memset(&rows, 0, sizeof(Rows))
+        rows.from_offset = from_offset
+        rows.to_offset = to_offset
+        fault = survey(start, size, &at, &records)
+        if fault == NO_FAULT:
+            total = columns.consumed = at
+            columns.make_room(&rows, records, keys, values)
+            if total >= RELEASE_GIL_FROM:
+                with nogil:
+                    fault = fill(&rows, start, total, &at)
+            else:
+                fault = fill(&rows, start, total, &at)
+        if fault != NO_FAULT:
+            raise refusal(fault, position + at, (<const char *> start)[at:at + HEADER_SIZE])
+        columns.trim(&rows)
+        return columns
+    finally:
+        PyBuffer_Release(&view)
