@@ -1,0 +1,176 @@
+"""What a disk remembers when the power fails: a model in memory, without any disk.
+
+Per file: what the last fsync covered, and every page image and length since.  Per directory: the
+names that its last fsync covered, and the operations since.  After a power cut
+
+- a file has any one of its lengths since then, or one at a page within the write that made it;
+- each page (4 KiB) of it holds any one of its images since then, whichever the others hold; a
+  page that has none is what it was, or zeros;
+- what a truncation has cut does not come back where that or a later length was kept;
+- a directory has had any prefix of its operations, whatever its neighbours had.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import TypeAlias
+
+PAGE = 4096
+_ZEROS = bytes(PAGE)
+
+
+@dataclasses.dataclass(slots=True)
+class _Image:
+    """What a page held after an event; ``cut``: a truncation made it."""
+
+    event: int
+    data: bytes
+    cut: bool
+
+
+class FileModel:
+    """Pages and lengths of one file: durable, and every one since."""
+
+    def __init__(self, content: bytes) -> None:
+        self.event = 0
+        self.durable = {n: page for n, page in _pages(content) if page != _ZEROS}
+        self.durable_length = len(content)
+        self.current = dict(self.durable)
+        self.length = len(content)
+        self.images: dict[int, list[_Image]] = {}
+        self.lengths: list[tuple[int, int]] = []
+
+    def write(self, position: int, data: bytes) -> None:
+        self.event += 1
+        end = position + len(data)
+        for number in range(position // PAGE, -(-end // PAGE)):
+            start = number * PAGE
+            page = bytearray(self.current.get(number, _ZEROS))
+            low, high = max(position, start), min(end, start + PAGE)
+            page[low - start : high - start] = data[low - position : high - position]
+            self._put(number, bytes(page), cut=False)
+        if end > self.length:
+            self._set_length(end)
+
+    def truncate(self, size: int) -> None:
+        self.event += 1
+        for number in [n for n in self.current if (n + 1) * PAGE > size]:
+            keep = max(size - number * PAGE, 0)
+            page = self.current[number][:keep] + _ZEROS[keep:]
+            if page != self.current[number]:
+                self._put(number, page, cut=True)
+        if size != self.length:
+            self._set_length(size)
+
+    def _put(self, number: int, page: bytes, *, cut: bool) -> None:
+        self.current[number] = page
+        self.images.setdefault(number, []).append(_Image(self.event, page, cut))
+
+    def _set_length(self, length: int) -> None:
+        self.length = length
+        self.lengths.append((self.event, length))
+
+    def commit(self, event: int) -> None:
+        """Everything up to ``event`` is durable."""
+        for number, images in list(self.images.items()):
+            done = [image for image in images if image.event <= event]
+            if done:
+                self.durable[number] = done[-1].data
+            self.images[number] = images[len(done) :]
+            if not self.images[number]:
+                del self.images[number]
+        for at, length in self.lengths:
+            if at <= event:
+                self.durable_length = length
+        self.lengths = [entry for entry in self.lengths if entry[0] > event]
+
+    def survive(self, draw: Draw) -> tuple[int, dict[int, bytes]]:
+        """The file as it may be after a power cut: its length, and the pages that are not zero."""
+        kept = draw.prefix(len(self.lengths))
+        length, horizon = self.durable_length, 0
+        if kept:
+            before = self.lengths[kept - 2][1] if kept > 1 else self.durable_length
+            horizon, length = self.lengths[kept - 1]
+            length = draw.page_boundary(before, length)
+        pages = {}
+        for number in sorted(self.durable.keys() | self.images.keys()):
+            images = self.images.get(number, [])
+            first = max(
+                (i + 1 for i, image in enumerate(images) if image.cut and image.event <= horizon),
+                default=0,
+            )
+            chosen = first + draw.prefix(len(images) - first)
+            page = images[chosen - 1].data if chosen else self.durable.get(number, _ZEROS)
+            page = page[: max(length - number * PAGE, 0)]
+            if any(page):
+                pages[number] = page
+        return length, pages
+
+
+class DirectoryModel:
+    """Names of one directory: durable, and the operations since."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Model] = {}
+        self.durable: dict[str, Model] = {}
+        # (name, what it names from then on or None) pairs that take effect together.
+        self.changes: list[list[tuple[str, Model | None]]] = []
+
+    def change(self, *names: tuple[str, Model | None]) -> None:
+        self.changes.append(list(names))
+        _apply(self.entries, self.changes[-1])
+
+    def commit(self) -> None:
+        self.durable = dict(self.entries)
+        self.changes = []
+
+    def survive(self, draw: Draw) -> dict[str, Model]:
+        """The names as they may be after a power cut."""
+        entries = dict(self.durable)
+        for change in self.changes[: draw.prefix(len(self.changes))]:
+            _apply(entries, change)
+        return entries
+
+
+def _apply(
+    entries: dict[str, Model],
+    change: list[tuple[str, Model | None]],
+) -> None:
+    for name, model in change:
+        if model is None:
+            del entries[name]
+        else:
+            entries[name] = model
+
+
+class Draw:
+    """Chance, by a seed; seeds 0 and 1 are the two extremes."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._fixed = {0: 0.0, 1: 1.0}.get(seed)
+
+    def prefix(self, count: int) -> int:
+        """How many of ``count`` things in order are kept."""
+        if self._fixed is not None:
+            return int(count * self._fixed)
+        # The ends are where mistakes hide: all and nothing come up often.
+        return self._random.choice((0, count, self._random.randint(0, count)))
+
+    def page_boundary(self, low: int, high: int) -> int:
+        """``high``, or where a write from ``low`` to there may have been interrupted."""
+        pages = range(low // PAGE + 1, high // PAGE + 1)
+        if self._fixed is not None or not pages or self._random.random() < 0.5:
+            return high
+        return self._random.choice(pages) * PAGE
+
+
+def _pages(content: bytes) -> list[tuple[int, bytes]]:
+    return [
+        (at // PAGE, content[at : at + PAGE].ljust(PAGE, b"\0"))
+        for at in range(0, len(content), PAGE)
+    ]
+
+
+Model: TypeAlias = FileModel | DirectoryModel

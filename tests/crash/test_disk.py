@@ -1,0 +1,252 @@
+"""The simulated disk keeps what was synced, loses what may be lost, and stops when told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import LogLocked
+from storage.files import Files
+from tests.crash.disk import Crashed, SimulatedDisk
+from tests.crash.disk_model import DirectoryModel, Draw, FileModel
+
+CREATE = os.O_RDWR | os.O_CREAT
+
+
+def create(disk: SimulatedDisk, path: Path, data: bytes, *, synced: bool) -> int:
+    fd = disk.open(str(path), CREATE)
+    disk.pwrite(fd, data, 0)
+    if synced:
+        disk.fsync(fd)
+        disk.sync_directory(str(path.parent))
+    return fd
+
+
+def content(model: FileModel, seed: int) -> bytes:
+    length, pages = model.survive(Draw(seed))
+    data = bytearray(length)
+    for number, page in pages.items():
+        data[number * 4096 : number * 4096 + len(page)] = page
+    return bytes(data)
+
+
+def test_what_was_synced_survives_every_power_cut(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    fd = create(disk, tmp_path / "log", b"a" * 5000, synced=True)
+    disk.pwrite(fd, b"b" * 9000, 5000)
+    for seed in range(30):
+        assert content(disk._model(fd), seed)[:5000] == b"a" * 5000
+    disk.materialise(0)
+    assert (tmp_path / "log").read_bytes() == b"a" * 5000
+
+
+def test_what_was_not_synced_may_be_lost_torn_or_kept(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    fd = create(disk, tmp_path / "log", b"a" * 100, synced=True)
+    disk.pwrite(fd, b"b" * 10_000, 100)
+    found = {content(disk._model(fd), seed) for seed in range(200)}
+    whole = b"a" * 100 + b"b" * 10_000
+    assert b"a" * 100 in found  # nothing of it
+    assert whole in found
+    assert any(len(data) == 10_100 and data != whole for data in found)  # blank blocks
+    assert {len(data) for data in found} == {100, 4096, 8192, 10_100}
+
+
+def test_small_appends_to_one_page_are_lost_from_the_last_on() -> None:
+    model = FileModel(b"")
+    model.commit(model.event)
+    for number in range(5):
+        model.write(number, b"%d" % number)
+    found = {content(model, seed).rstrip(b"\0") for seed in range(300)}
+    assert found == {b"01234"[:count] for count in range(6)}
+
+
+def test_truncated_bytes_do_not_come_back_under_a_later_length() -> None:
+    model = FileModel(b"x" * 6000)
+    model.truncate(10)
+    model.write(5000, b"new")
+    found = {content(model, seed) for seed in range(300)}
+    assert b"x" * 6000 in found
+    assert b"x" * 10 in found
+    for data in found:
+        if len(data) < 6000:
+            assert b"x" not in data[10:]
+
+
+@given(
+    operations=st.lists(
+        st.one_of(
+            st.tuples(st.just("write"), st.integers(0, 20_000), st.integers(1, 9000)),
+            st.tuples(st.just("truncate"), st.integers(0, 20_000), st.just(0)),
+            st.tuples(st.just("sync"), st.just(0), st.just(0)),
+        ),
+        max_size=12,
+    ),
+    seed=st.integers(0, 2**32),
+)
+@settings(deadline=None)
+def test_extremes_agree_with_plain_bytes(operations: list[tuple[str, int, int]], seed: int) -> None:
+    model, now, synced = FileModel(b""), bytearray(), b""
+    for number, (kind, position, size) in enumerate(operations, start=1):
+        if kind == "write":
+            data = bytes([number]) * size
+            model.write(position, data)
+            now.extend(bytes(max(position + size - len(now), 0)))
+            now[position : position + size] = data
+        elif kind == "truncate":
+            model.truncate(position)
+            now = now[:position].ljust(position, b"\0")
+        else:
+            model.commit(model.event)
+            synced = bytes(now)
+    assert content(model, 0) == synced
+    assert content(model, 1) == bytes(now)
+    survivor = content(model, seed)
+    if not operations or operations[-1][0] == "sync":
+        assert survivor == synced
+    assert set(survivor) <= set(range(len(operations) + 1))
+
+
+def test_directory_operations_survive_in_order(tmp_path: Path) -> None:
+    model = DirectoryModel()
+    files = [FileModel(b"%d" % n) for n in range(3)]
+    model.change(("a", files[0]))
+    model.commit()
+    model.change(("b", files[1]))
+    model.change(("c", files[1]), ("b", None))
+    model.change(("a", None))
+    found = {tuple(sorted(model.survive(Draw(seed)))) for seed in range(200)}
+    assert found == {("a",), ("a", "b"), ("a", "c"), ("c",)}
+
+
+def test_an_unsynced_name_is_lost_although_its_bytes_were_synced(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    fd = disk.open(str(tmp_path / "new"), CREATE)
+    disk.pwrite(fd, b"data", 0)
+    disk.fsync(fd)
+    disk.materialise(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unsynced_removal_comes_back_with_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"old")
+    (tmp_path / "older").write_bytes(b"older")
+    disk = SimulatedDisk(str(tmp_path))
+    disk.unlink(str(tmp_path / "old"))
+    disk.rename(str(tmp_path / "older"), str(tmp_path / "moved"))
+    disk.materialise(0)
+    assert (tmp_path / "old").read_bytes() == b"old"
+    assert (tmp_path / "older").read_bytes() == b"older"
+    assert not (tmp_path / "moved").exists()
+
+
+def test_replace_atomically_leaves_old_or_new(tmp_path: Path) -> None:
+    for crash_at in range(1, 7):
+        for seed in range(10):
+            root = tmp_path / f"{crash_at}-{seed}"
+            root.mkdir()
+            (root / "file").write_bytes(b"old")
+            disk = SimulatedDisk(str(root), crash_at=crash_at)
+            done = False
+            try:
+                disk.replace_atomically(str(root / "file"), b"new!")
+                done = True
+            except Crashed:
+                pass
+            disk.materialise(seed)
+            allowed = {b"new!"} if done else {b"old", b"new!"}
+            assert (root / "file").read_bytes() in allowed
+    assert done
+    assert disk.operations == 5
+
+
+def test_removed_and_made_directories(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    disk.mkdir(str(tmp_path / "kept"))
+    disk.sync_directory(str(tmp_path))
+    create(disk, tmp_path / "kept" / "file", b"1", synced=True)
+    disk.mkdir(str(tmp_path / "lost"))
+    create(disk, tmp_path / "lost" / "file", b"2", synced=True)
+    disk.rename(str(tmp_path / "kept"), str(tmp_path / "renamed"))
+    assert disk.exists(str(tmp_path / "renamed" / "file"))
+    disk.materialise(0)
+    assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+    assert (tmp_path / "kept" / "file").read_bytes() == b"1"
+
+
+def test_every_operation_after_the_crash_raises(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path), crash_at=3)
+    fd = disk.open(str(tmp_path / "a"), CREATE)
+    disk.pwrite(fd, b"1", 0)
+    with pytest.raises(Crashed):
+        disk.pwrite(fd, b"2", 1)
+    with pytest.raises(Crashed):
+        disk.pread(fd, 1, 0)
+    with pytest.raises(Crashed):
+        disk.exists(str(tmp_path))
+    disk.close(fd)
+    disk.kill()
+    assert (tmp_path / "a").read_bytes() == b"1"
+    assert disk.journal == ["1 create a", "2 pwrite 0+1 a"]
+
+
+def test_a_torn_write(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path), crash_at=2, torn=True)
+    fd = disk.open(str(tmp_path / "a"), CREATE)
+    with pytest.raises(Crashed):
+        disk.pwrite(fd, b"1234", 0)
+    disk.kill()
+    assert (tmp_path / "a").read_bytes() == b"12"
+
+
+def test_a_dead_process_holds_no_lock_and_no_descriptor(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    path = str(tmp_path / ".lock")
+    fd = disk.lock(path)
+    with pytest.raises(LogLocked):
+        Files().lock(path)
+    disk.kill()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    files = Files()
+    files.unlock(files.lock(path))
+
+
+def test_single_operations_fail(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    fd = create(disk, tmp_path / "a.log", b"", synced=True)
+    disk.fail_next("pwrite", errno.ENOSPC, suffix=".log", partial=2, times=2)
+    disk.fail_next("fsync", errno.EIO, suffix=".index")
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            disk.pwrite(fd, b"abcd", 0)
+    assert disk.pread(fd, 10, 0) == b"ab"
+    disk.pwrite(fd, b"abcd", 0)
+    disk.fsync(fd)
+    disk.fail_next("preadv_nowait", errno.EAGAIN)
+    buffer = bytearray(4)
+    assert disk.preadv_nowait(fd, buffer, 0) is None
+    assert disk.preadv(fd, buffer, 0) == 4
+    disk.close(fd)
+
+
+def test_a_held_fsync_covers_only_what_was_written_before(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    fd = create(disk, tmp_path / "log", b"", synced=True)
+    disk.pwrite(fd, b"before", 0)
+    release = threading.Event()
+    reached = disk.delay("fsync", release, suffix="log")
+    thread = threading.Thread(target=disk.fsync, args=(fd,))
+    thread.start()
+    assert reached.wait(10)
+    disk.pwrite(fd, b"after", 6)
+    release.set()
+    thread.join(10)
+    disk.materialise(0)
+    assert (tmp_path / "log").read_bytes() == b"before"
