@@ -1,7 +1,7 @@
 """``.snapshot``: what is known of each producer up to an offset (``ProducerStateManager.java``).
 
 Layout, big-endian: version i16 = 1, CRC-32C u32 of everything behind it, count i32, then per
-producer 48 bytes: producer id i64, epoch i16, last sequence i32, last offset i64 (-1: none),
+producer 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64 (-1: none),
 offset delta i32, timestamp i64 in ms, coordinator epoch i32 (-1: none), first offset of its open
 transaction i64 (-1: none).  The file is named by the offset up to which, exclusive, it speaks.
 

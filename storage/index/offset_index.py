@@ -25,8 +25,8 @@ _NUMBER = Struct(">i")
 class OffsetIndex:
     """The offset index of the segment that starts at ``base_offset``.
 
-    ``writable`` creates a missing file, ``mapped`` is false for directories of others.  Zero
-    entries at the end count, unless ``ignore_zero_tail``; None means where not ``mapped``.
+    ``writable`` creates a missing file, ``mapped`` is false for directories of others,
+    ``ignore_zero_tail`` true where a writer may live or have died.
     """
 
     __slots__ = ("_base_offset", "_file", "_last")
@@ -40,7 +40,7 @@ class OffsetIndex:
         *,
         writable: bool,
         mapped: bool,
-        ignore_zero_tail: bool | None = None,
+        ignore_zero_tail: bool = False,
     ) -> None:
         self._base_offset = base_offset
         self._file = EntryFile(
@@ -50,7 +50,7 @@ class OffsetIndex:
             max_bytes,
             writable=writable,
             mapped=mapped,
-            ignore_zero_tail=not mapped if ignore_zero_tail is None else ignore_zero_tail,
+            ignore_zero_tail=ignore_zero_tail,
         )
         self._last: tuple[int, int] | None = None
 

@@ -1,0 +1,242 @@
+"""The seam does what it says on a real disk, also when calls come back short."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.errors import LogLocked
+from storage.files import Files, FileSource
+
+files = Files()
+CREATE = os.O_RDWR | os.O_CREAT
+
+
+@pytest.fixture
+def fd(tmp_path: Path) -> Iterator[int]:
+    descriptor = files.open(str(tmp_path / "file"), CREATE)
+    yield descriptor
+    files.close(descriptor)
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """A low limit on descriptors, and all that it leaves taken."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(int(name) for name in os.listdir("/proc/self/fd")) + 10
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        pass
+    yield limit
+    for descriptor in taken:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_write_and_read(fd: int) -> None:
+    files.pwrite(fd, b"hello", 0)
+    files.pwrite(fd, memoryview(b"world"), 7)
+    assert files.pread(fd, 5, 0) == b"hello"
+    assert files.pread(fd, 100, 5) == b"\0\0world"
+    assert files.pread(fd, 4, 12) == b""
+    assert files.size(fd) == 12
+    buffer = bytearray(3)
+    assert files.preadv(fd, buffer, 7) == 3
+    assert buffer == b"wor"
+    assert files.preadv(fd, memoryview(buffer)[:2], 11) == 1
+    assert files.preadv(fd, buffer, 12) == 0
+    files.ftruncate(fd, 3)
+    files.fsync(fd)
+    files.fdatasync(fd)
+    assert files.pread(fd, 100, 0) == b"hel"
+
+
+def test_short_calls_are_repeated(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, real_read, real_readv = os.pwrite, os.pread, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda f, data, at: real_write(f, bytes(data)[:3], at))
+    monkeypatch.setattr(os, "pread", lambda f, size, at: real_read(f, min(size, 4), at))
+    monkeypatch.setattr(
+        os, "preadv", lambda f, buffers, at: real_readv(f, [memoryview(buffers[0])[:4]], at)
+    )
+    data = bytes(range(50))
+    files.pwrite(fd, data, 0)
+    files.pwrite(fd, memoryview(data), 50)
+    assert files.pread(fd, 100, 0) == data + data
+    assert files.pread(fd, 200, 0) == data + data
+    buffer = bytearray(70)
+    assert files.preadv(fd, buffer, 0) == 70
+    assert buffer == (data + data)[:70]
+    assert files.preadv(fd, buffer, 50) == 50
+
+
+def test_reading_without_waiting(fd: int, tmp_path: Path) -> None:
+    files.pwrite(fd, b"x" * 8192, 0)
+    buffer = bytearray(100)
+    count = files.preadv_nowait(fd, buffer, 0)
+    # A file system that cannot tell says None; what was just written is in the cache.
+    assert count in (None, 100)
+    if count is not None:
+        assert buffer == b"x" * 100
+        files.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert files.preadv_nowait(fd, buffer, 0) in (None, 100)
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP])
+def test_what_would_wait_is_none(fd: int, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert files.preadv_nowait(fd, bytearray(1), 0) is None
+
+
+def test_other_errors_of_reading_without_waiting_are_errors(tmp_path: Path) -> None:
+    fd = files.open(str(tmp_path / "f"), os.O_WRONLY | os.O_CREAT)
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            files.preadv_nowait(fd, bytearray(1), 0)
+    finally:
+        files.close(fd)
+
+
+def test_maps(fd: int) -> None:
+    files.pwrite(fd, b"abc", 0)
+    view = files.map(fd, 3)
+    assert view[:] == b"abc"
+    files.pwrite(fd, b"X", 1)
+    assert view[:] == b"aXc"
+    with pytest.raises(TypeError):
+        view[0] = 1
+    view.close()
+
+
+def test_names(tmp_path: Path) -> None:
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    files.mkdir(a, 0o755)
+    assert files.scan(str(tmp_path)) == [("a", True)]
+    files.close(files.open(os.path.join(a, "f"), CREATE))
+    files.rename(a, b)
+    files.sync_directory(str(tmp_path))
+    assert files.exists(os.path.join(b, "f"))
+    assert not files.exists(a)
+    files.utime_ns(os.path.join(b, "f"), 1_700_000_000_123_456_789)
+    assert files.file_stat(os.path.join(b, "f")).st_mtime_ns == 1_700_000_000_123_456_789
+    files.unlink(os.path.join(b, "f"))
+    files.rmdir(b)
+    assert files.scan(str(tmp_path)) == []
+    with pytest.raises(FileNotFoundError):
+        files.scan(a)
+
+
+def test_descriptors_close_on_exec(fd: int) -> None:
+    assert not os.get_inheritable(fd)
+
+
+def test_replace_atomically(tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    files.replace_atomically(path, b"one")
+    files.replace_atomically(path, b"two", sync=False)
+    assert files.read_whole(path) == b"two"
+    assert files.scan(str(tmp_path)) == [("f", False)]
+    with pytest.raises(FileNotFoundError):
+        files.read_whole(str(tmp_path / "none"))
+
+
+def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    target.mkdir()
+    (target / "inside").touch()
+    with pytest.raises(OSError, match="directory"):
+        files.replace_atomically(str(target), b"data")
+    assert files.scan(str(tmp_path)) == [("f", True)]
+
+
+def test_running_out_of_descriptors_names_the_limit(tmp_path: Path, few_descriptors: int) -> None:
+    for use in (files.scan, files.sync_directory, files.read_whole, files.lock):
+        with pytest.raises(OSError, match=rf"may have {few_descriptors} \(RLIMIT_NOFILE\)") as e:
+            use(str(tmp_path))
+        assert e.value.errno == errno.EMFILE
+        assert e.value.filename == str(tmp_path)
+
+
+def test_the_systems_limit_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match=r"fs\.file-max") as e:
+        files.open(str(tmp_path / "f"), os.O_RDONLY)
+    assert e.value.errno == errno.ENFILE
+
+
+def test_byte_source(fd: int) -> None:
+    files.pwrite(fd, b"abcdef", 0)
+    source = FileSource(files, fd, "name")
+    assert (source.path, source.size()) == ("name", 6)
+    assert source.read_at(2, 2) == b"cd"
+    assert source.read_at(5, 10) == b"f"
+
+
+TAKE = "import sys; from storage.files import Files; Files().lock(sys.argv[1])"
+HOLD = TAKE + "; print('locked', flush=True); sys.stdin.read()"
+
+
+def test_a_lock_is_refused_to_another_process_with_our_pid(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    fd = files.lock(path)
+    taker = subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, text=True)
+    assert f"in use by process {os.getpid()}" in taker.stderr
+    files.unlock(fd)
+    subprocess.run([sys.executable, "-c", TAKE, path], check=True)
+
+
+def test_a_lock_of_another_process_is_refused_with_its_pid(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(LogLocked) as e:
+            files.lock(path)
+        assert e.value.pid == holder.pid
+        assert holder.stdin is not None
+        holder.stdin.close()
+    files.unlock(files.lock(path))
+
+
+def test_a_lock_is_refused_to_the_same_process_and_stays(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    fd = files.lock(path)
+    with pytest.raises(LogLocked) as e:
+        files.lock(path)
+    assert e.value.pid == os.getpid()
+    # The refusal must not have dropped it, as closing any descriptor of the file would.
+    taker = subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, text=True)
+    assert "LogLocked" in taker.stderr
+    files.unlock(fd)
+
+
+def test_a_lock_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    old = files.lock(path)
+    files.unlink(path)
+    new = files.lock(path)
+    assert os.fstat(new).st_ino == os.stat(path).st_ino
+    files.unlock(old)
+    files.unlock(new)

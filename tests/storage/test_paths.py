@@ -1,0 +1,105 @@
+"""Names: what Kafka writes is read back, what it would not write is no name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import paths
+from storage.errors import InvalidTopic
+
+topics = st.text("abzABZ019._-", min_size=1, max_size=249).filter(lambda t: t not in (".", ".."))
+
+
+@pytest.mark.parametrize("topic", ["a", "A.b_c-9", "-", "...", "__consumer_offsets", "x" * 249])
+def test_topic_names(topic: str) -> None:
+    paths.check_topic_name(topic)
+    assert paths.is_topic_name(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("", "empty"),
+        (".", "may not be"),
+        ("..", "may not be"),
+        ("x" * 250, "249 characters, this has 250"),
+        ("a b", "letters"),
+        ("a/b", "letters"),
+        ("ä", "letters"),
+        ("a\n", "letters"),
+    ],
+)
+def test_refused_topic_names(topic: str, reason: str) -> None:
+    assert not paths.is_topic_name(topic)
+    with pytest.raises(InvalidTopic, match=reason):
+        paths.check_topic_name(topic)
+
+
+@given(topics, st.integers(0, paths.MAX_PARTITION))
+def test_partition_directories_round_trip(topic: str, partition: int) -> None:
+    name = paths.partition_directory(topic, partition)
+    assert paths.parse_partition_directory(name) == (topic, partition)
+
+
+@given(topics, st.integers(0, paths.MAX_PARTITION))
+def test_deleted_directories_round_trip(topic: str, partition: int) -> None:
+    name = paths.deleted_directory_name(topic, partition)
+    assert len(name) <= 255
+    assert name != paths.deleted_directory_name(topic, partition)
+    parsed = paths.parse_aside_directory(name)
+    assert parsed is not None
+    assert topic.startswith(parsed.topic)
+    assert parsed.topic == topic or len(name) == 255
+    assert parsed[1:] == (partition, "delete")
+    assert paths.parse_partition_directory(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    "lost+found|orders|-0|orders-|orders-x|orders-01|orders--1x|a b-0|orders-+1|orders-1 |"
+    "orders-2147483648|orders-\u0661|.-0".split("|"),
+)
+def test_no_partition_directories(name: str) -> None:
+    assert paths.parse_partition_directory(name) is None
+
+
+def test_the_last_hyphen_divides() -> None:
+    assert paths.parse_partition_directory("a-1-2") == ("a-1", 2)
+    assert paths.parse_partition_directory("a--1") == ("a-", 1)
+
+
+@pytest.mark.parametrize("kind", ["delete", "stray", "future"])
+def test_directories_set_aside(kind: str) -> None:
+    name = f"a.b-c-3.{'0' * 32}-{kind}"
+    assert paths.parse_aside_directory(name) == ("a.b-c", 3, kind)
+
+
+@pytest.mark.parametrize("name", ["a-0", "x-delete", "a-0.-delete", "a.1-delete", "a-b.1-stray"])
+def test_no_directories_set_aside(name: str) -> None:
+    assert paths.parse_aside_directory(name) is None
+
+
+@given(st.integers(0, paths.MAX_OFFSET), st.sampled_from([paths.LOG, paths.INDEX + paths.SWAP]))
+def test_segment_files_round_trip(base_offset: int, suffix: str) -> None:
+    name = paths.file_name(base_offset, suffix)
+    assert name == str(base_offset).rjust(20, "0") + suffix
+    assert paths.base_offset_of(name) == base_offset
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".log",
+        "123.log",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        "0" * 21 + ".log",
+        "9" * 20 + ".log",
+        "0" * 20 + "-0000000000.checkpoint",
+    ],
+)
+def test_no_segment_files(name: str) -> None:
+    assert paths.base_offset_of(name) is None
