@@ -9,6 +9,7 @@ from setuptools import Extension, setup
 
 HOT_LOOPS = (
     "storage/record/_batch.pyx",
+    "storage/record/_columns.pyx",
     "kafkafs/views/_render.pyx",
     "kafkafs/views/_parse.pyx",
 )

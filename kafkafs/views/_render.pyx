@@ -30,12 +30,11 @@ from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 )
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_BATCH_LENGTH, BAD_CURSOR, BAD_MAGIC, BAD_VALUE_LENGTH, BAD_VARINT, BATCH_LENGTH, CONTROL_BATCH,
-    HEADER_SIZE, LOG_OVERHEAD, MAGIC, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, UNSUPPORTED,
-    VARINT, WINDOW, Fault, RecordHead, judge_batch, judge_head, load32, parse_head, read_varint,
+    CONTROL_BATCH, HEADER_SIZE, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault,
+    PlainRecord, Window, at_position, enter_batch, enter_record, enter_value, plain_record,
 )
 
 from storage.record._batch import refusal
@@ -46,9 +45,9 @@ ENTRY_SIZE = sizeof(Entry)
 cdef enum:
     # Entries that one run of the measuring loop collects before they go to the bytearray.
     ENTRY_ROOM = 128
-    # Values up to this long are copied COPY_STEP bytes at a time, without a call.
+    # Values up to this long are copied without a call, where SLACK more bytes may be touched.
     SHORT_VALUE = 256
-    COPY_STEP = 32
+    SLACK = 64
     # A segment's file is no longer, so every position in it fits an entry's field.
     LONGEST_FILE = 0x7FFFFFFF
 
@@ -106,98 +105,43 @@ cdef class Cursor:
         )
 
 
-cdef struct Window:
-    # The log bytes at hand, in file positions from `start` to `end`.
-    const uint8_t *data
-    int64_t start
-    int64_t end
-
-
-cdef inline const uint8_t *at_position(const Window *window, int64_t position) noexcept nogil:
-    return window.data + (position - window.start)
-
-
-cdef inline const uint8_t *readable(
-    const Window *window, int64_t position, int64_t available, uint8_t *pad
-) noexcept nogil:
-    """The bytes at `position`, WINDOW of them: where fewer are `available`, zeros follow."""
-    if available >= WINDOW:
-        return at_position(window, position)
-    memset(pad, 0, WINDOW)
-    memcpy(pad, at_position(window, position), available)
-    return pad
-
-
-cdef inline Fault enter_batch(const Window *window, int64_t position, int64_t *end) noexcept nogil:
-    """Read the header at `position`; `end` becomes the batch's."""
-    if window.end - position < HEADER_SIZE:
-        return NEEDS_MORE
-    end[0] = position + LOG_OVERHEAD + <int32_t> load32(at_position(window, position) + BATCH_LENGTH)
-    return judge_batch(at_position(window, position))
-
-
-cdef inline Fault enter_record(
-    const Window *window, int64_t position, int64_t batch_end,
-    int64_t *after_key, int64_t *record_end,
-) noexcept nogil:
-    """Read a record's head; `after_key` is where its value's length is."""
-    cdef uint8_t pad[WINDOW]
-    cdef RecordHead head
-    cdef Fault fault
-    cdef int64_t available = min(batch_end, window.end) - position
-    if available <= 0:
-        return NEEDS_MORE if position < batch_end else BAD_CURSOR
-    fault = parse_head(readable(window, position, available, pad), &head)
-    if available < WINDOW and (fault != NO_FAULT or head.head > available):
-        # What the padding says means nothing, so first see whether the head was there.
-        if window.end < batch_end:
-            return NEEDS_MORE
-        return BAD_VARINT
-    if fault == NO_FAULT:
-        fault = judge_head(&head, batch_end - position)
-    record_end[0] = position + head.size
-    after_key[0] = position + head.head + max(head.key_length, 0)
-    return fault
-
-
-cdef inline Fault enter_value(
-    const Window *window, int64_t *position, int64_t record_end, int64_t *length
-) noexcept nogil:
-    """Read the value's length at `position`, which moves to the value; null is 0 long."""
-    cdef uint8_t pad[WINDOW]
-    cdef const uint8_t *start
-    cdef const uint8_t *at
-    cdef int32_t stored
-    cdef int64_t available = min(record_end, window.end) - position[0]
-    if available <= 0:
-        return NEEDS_MORE if position[0] < record_end else BAD_VALUE_LENGTH
-    start = at_position(window, position[0])
-    if available < VARINT:
-        start = readable(window, position[0], available, pad)
-    at = read_varint(start, &stored)
-    if available < VARINT and (at == NULL or at - start > available):
-        return NEEDS_MORE if window.end < record_end else BAD_VALUE_LENGTH
-    if at == NULL:
-        return BAD_VARINT
-    # A header count of a byte at least follows the value.
-    if stored < -1 or stored > record_end - position[0] - (at - start) - 1:
-        return BAD_VALUE_LENGTH
-    position[0] += at - start
-    length[0] = max(stored, 0)
-    return NO_FAULT
-
-
-cdef inline void copy_value(
-    uint8_t *out, const uint8_t *value, int64_t size, int64_t out_room, int64_t data_room
-) noexcept nogil:
-    """Copy `size` bytes; may write up to COPY_STEP - 1 bytes more, within `out_room`."""
-    cdef int64_t at = 0
-    if size <= SHORT_VALUE and size + COPY_STEP <= out_room and size + COPY_STEP <= data_room:
+cdef inline void copy_short(uint8_t *out, const uint8_t *value, int64_t size) noexcept nogil:
+    """Copy at most SHORT_VALUE bytes without a call; touches up to SLACK - 1 bytes more."""
+    cdef int64_t at = 128
+    memcpy(out, value, 64)
+    if size > 64:
+        memcpy(out + 64, value + 64, 64)
         while at < size:
-            memcpy(out + at, value + at, COPY_STEP)
-            at += COPY_STEP
-    else:
-        memcpy(out, value, size)
+            memcpy(out + at, value + at, 32)
+            at += 32
+
+
+cdef int64_t run_plain(
+    const uint8_t **record, const uint8_t *batch_end, const uint8_t *window_end,
+    uint8_t *out, uint8_t *out_end,
+) noexcept nogil:
+    """Render the plain records from `record` on while there is ample room: bytes of text.
+
+    The ones that it does not take, well-formed or not, are left to `run`.
+    """
+    cdef const uint8_t *at = record[0]
+    cdef uint8_t *start = out
+    cdef PlainRecord plain
+    while window_end - at >= WINDOW and at < batch_end:
+        if (
+            not plain_record(at, batch_end - at, &plain)
+            or plain.value_size > SHORT_VALUE
+            or plain.size + SLACK > window_end - at
+            or plain.value_size + SLACK > out_end - out
+        ):
+            break
+        copy_short(out, at + plain.value, plain.value_size)
+        out += plain.value_size
+        out[0] = c"\n"
+        out += 1
+        at += plain.size
+    record[0] = at
+    return out - start
 
 
 cdef Fault run(
@@ -211,6 +155,7 @@ cdef Fault run(
     cdef int64_t skipping = skip[0]
     cdef uint8_t *out = out_position[0]
     cdef int64_t size
+    cdef const uint8_t *at
     cdef Fault fault = NEEDS_MORE
     while out < out_end:
         if record_end == 0:
@@ -225,6 +170,15 @@ cdef Fault run(
                     break
                 if position == batch_end:
                     batch_end = 0
+                continue
+            if skipping == 0 and position < window.end:
+                at = at_position(window, position)
+                out += run_plain(
+                    &at, at + (batch_end - position), at + (window.end - position), out, out_end
+                )
+                position += at - at_position(window, position)
+            if position == batch_end:
+                batch_end = 0
                 continue
             fault = enter_record(window, position, batch_end, &size, &record_end)
             if fault != NO_FAULT:
@@ -253,7 +207,7 @@ cdef Fault run(
             if size <= 0:
                 fault = NEEDS_MORE
                 break
-            copy_value(out, at_position(window, position), size, out_end - out, window.end - position)
+            memcpy(out, at_position(window, position), size)
             out += size
             position += size
             value_left -= size
@@ -276,16 +230,13 @@ cdef Fault run(
     return fault
 
 
-cdef object refuse(Fault fault, const Window *window, int64_t position):
-    """The exception for a fault at `position`, which is a header's where it names its fields."""
-    cdef const uint8_t *header = at_position(window, position)
-    if fault == UNSUPPORTED:
-        return refusal(fault, position, header[MAGIC] << 16 | header[ATTRIBUTES + 1])
-    if fault == BAD_MAGIC:
-        return refusal(fault, position, header[MAGIC])
-    if fault == BAD_BATCH_LENGTH:
-        return refusal(fault, position, <int32_t> load32(header + BATCH_LENGTH))
-    return refusal(fault, position)
+cdef object refuse(Fault fault, const Window *window, int64_t position, bint in_batch):
+    """The exception for a fault at `position`, which is a header's unless `in_batch`."""
+    if in_batch:
+        return refusal(fault, position)
+    return refusal(
+        fault, position, (<const char *> at_position(window, position))[:HEADER_SIZE]
+    )
 
 
 cdef int open_window(
@@ -339,7 +290,7 @@ def render(
             else:
                 fault = run(cursor, &window, &text, text_end, &skip_left)
             if fault != NEEDS_MORE and cursor.position == from_position:
-                raise refuse(fault, &window, cursor.position)
+                raise refuse(fault, &window, cursor.position, cursor.batch_end != 0)
             return text - <uint8_t *> target.buf, skip_left
         finally:
             PyBuffer_Release(&target)
@@ -375,10 +326,33 @@ cdef class Measure:
         self.entries = bytearray(sizeof(Entry))
 
 
+cdef inline int64_t count_plain(
+    const uint8_t **record, const uint8_t *batch_end, const uint8_t *window_end,
+    int64_t *text, int64_t next_entry,
+) noexcept nogil:
+    """Count the plain records from `record` on until `text` reaches `next_entry`: how many."""
+    cdef const uint8_t *at = record[0]
+    cdef PlainRecord plain
+    cdef int64_t length = text[0]
+    cdef int64_t records = 0
+    while (
+        window_end - at >= WINDOW
+        and at < batch_end
+        and length < next_entry
+        and plain_record(at, batch_end - at, &plain)
+    ):
+        length += plain.value_size + 1
+        records += 1
+        at += plain.size
+    record[0] = at
+    text[0] = length
+    return records
+
+
 cdef Fault count(Measure state, const Window *window, Entry *entries, int *made) noexcept nogil:
     """Measure until the window is used up: then NEEDS_MORE, else the fault.
 
-    NO_FAULT when ENTRY_ROOM entries have been made and there may be more.
+    NO_FAULT when ENTRY_ROOM entries have been made and there is another one.
     """
     cdef int64_t position = state.position
     cdef int64_t batch_end = state.batch_end
@@ -388,6 +362,8 @@ cdef Fault count(Measure state, const Window *window, Entry *entries, int *made)
     cdef int64_t records = state.records
     cdef int64_t next_entry = state.next_entry
     cdef int64_t size
+    cdef const uint8_t *start
+    cdef const uint8_t *at
     cdef int room = ENTRY_ROOM
     cdef Fault fault
     while True:
@@ -405,19 +381,39 @@ cdef Fault count(Measure state, const Window *window, Entry *entries, int *made)
                 if position == batch_end:
                     batch_end = 0
                 continue
+            while position < batch_end:
+                if text >= next_entry:
+                    if room == 0:
+                        break
+                    entries.text = text
+                    entries.batch_position = <uint32_t> batch_position
+                    entries.record_position = <uint32_t> position
+                    entries.batch_end = <uint32_t> batch_end
+                    entries.ordinal = <uint32_t> records
+                    next_entry = text + state.granularity
+                    entries += 1
+                    room -= 1
+                if position >= window.end:
+                    break
+                start = at_position(window, position)
+                at = start
+                records += count_plain(
+                    &at, at + (batch_end - position), at + (window.end - position), &text,
+                    next_entry,
+                )
+                if at == start:
+                    break
+                position += at - start
+            if position == batch_end:
+                batch_end = 0
+                continue
+            if text >= next_entry:
+                fault = NO_FAULT
+                break
             fault = enter_record(window, position, batch_end, &size, &record_end)
             if fault != NO_FAULT:
                 record_end = 0
                 break
-            if text >= next_entry:
-                entries.text = text
-                entries.batch_position = <uint32_t> batch_position
-                entries.record_position = <uint32_t> position
-                entries.batch_end = <uint32_t> batch_end
-                entries.ordinal = <uint32_t> records
-                next_entry = text + state.granularity
-                entries += 1
-                room -= 1
             position = size
         fault = enter_value(window, &position, record_end, &size)
         if fault != NO_FAULT:
@@ -428,8 +424,6 @@ cdef Fault count(Measure state, const Window *window, Entry *entries, int *made)
         record_end = 0
         if position == batch_end:
             batch_end = 0
-        if room == 0:
-            break
     state.position = position
     state.batch_end = batch_end
     state.record_end = record_end
@@ -468,7 +462,7 @@ def measure(data not None, long long data_position, long long data_size, Measure
             if made:
                 state.entries += (<char *> entries)[:made * sizeof(Entry)]
         if fault != NEEDS_MORE:
-            raise refuse(fault, &window, state.position)
+            raise refuse(fault, &window, state.position, state.batch_end != 0)
     finally:
         PyBuffer_Release(&source)
 
