@@ -1,0 +1,204 @@
+"""Generations: what an inode shows of a partition's history, in one view.
+
+**Absolute positions** count the text of a view over all of a partition's life. They are signed,
+never reset while the partition lives, and no text ever moves to another one. A `Timeline` says
+which segment's text (a *piece*) lies where now.
+
+A **generation** is what one inode shows: its own position p is the absolute position p + `shift`.
+The current one begins at the log start. What rewrites history makes a new generation; older ones
+that are still open go on growing with the log, and read what they had:
+
+- Where segments leave the head, an older generation keeps their pieces (`past`).
+- Where a prefix is swapped for cleaned segments, those are laid before the first byte that was not
+  cleaned, ending there, so that nothing behind it moves; an older generation keeps the old pieces
+  before that place (its `cut`), and follows the timeline from there on.
+- When the files of a past piece are gone, `first_valid` rises to its end. Reading below it is
+  SegmentGone (ESTALE), but for the last text before a cut, which is kept in memory: the kernel
+  reads whole pages.
+
+Pure: no file, clock or thread. Pieces are anything with a length of text.
+
+Invariants: the starts of a timeline's pieces rise by their lengths; first_valid ≤ end.
+Not here: rendering (`tree.text`), inode numbers, who is open (`tree.partition_view`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from storage.errors import SegmentGone
+
+KEPT = 1 << 20
+"""Bytes of text that are kept before a cut."""
+
+
+class Piece(Protocol):
+    """The text of one segment."""
+
+    @property
+    def text_length(self) -> int: ...
+
+
+P = TypeVar("P", bound=Piece)
+
+
+class Timeline(Generic[P]):
+    """Where the pieces of a log lie, as far as that is known.
+
+    `unplaced` are its first pieces, whose lengths are not known yet; `placed` the others, with
+    their starts: one tuple, replaced as a whole, so that any thread may read it.
+    """
+
+    __slots__ = ("end", "placed", "unplaced")
+
+    def __init__(self, pieces: Sequence[P]) -> None:
+        self.unplaced: tuple[P, ...] = tuple(pieces)
+        self.placed: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
+        self.end = 0
+
+    @property
+    def pieces(self) -> tuple[P, ...]:
+        return self.unplaced + self.placed[1]
+
+    @property
+    def start(self) -> int:
+        """Of the first piece whose place is known."""
+        return self.placed[0][0]
+
+    def place(self, anchor: int = 0, position: int = 0) -> None:
+        """All lengths are known: find the places of the unplaced pieces.
+
+        Where none is placed yet, piece number `anchor` begins at `position`.
+        """
+        starts, placed = self.placed
+        pieces = self.unplaced + placed
+        if placed:
+            anchor, position = len(self.unplaced), starts[0]
+        before: list[int] = []
+        at = position
+        for piece in reversed(pieces[:anchor]):
+            at -= piece.text_length
+            before.append(at)
+        after = []
+        at = position
+        for piece in pieces[anchor:]:
+            after.append(at)
+            at += piece.text_length
+        assert not placed or tuple(after) == starts, "a placed piece has moved"
+        self.placed = ((*reversed(before), *after), pieces)
+        self.unplaced = ()
+        self.end = at
+
+    def extend(self, piece: P) -> None:
+        """The log has rolled: a piece without text yet comes at the end."""
+        starts, pieces = self.placed
+        if pieces:
+            self.placed = ((*starts, self.end), (*pieces, piece))
+        else:
+            self.unplaced = (*self.unplaced, piece)
+
+    def remove_head(self, count: int) -> None:
+        """The first `count` pieces, all of which are placed or none, have left the log."""
+        if self.unplaced:
+            assert count <= len(self.unplaced)
+            self.unplaced = self.unplaced[count:]
+        else:
+            starts, pieces = self.placed
+            self.placed = (starts[count:], pieces[count:])
+
+    def replace_head(self, count: int, pieces: Sequence[P]) -> None:
+        """Unmeasured `pieces` take the place of the first `count`, before the first one left."""
+        starts, placed = self.placed
+        kept = count - len(self.unplaced)
+        assert kept >= 0, "what is swapped is measured"
+        self.placed = (starts[kept:], placed[kept:])
+        self.unplaced = tuple(pieces)
+
+    def locate(self, absolute: int) -> tuple[P, int]:
+        """The piece that holds a position, and where it begins."""
+        starts, pieces = self.placed
+        number = bisect_right(starts, absolute) - 1
+        return pieces[number], starts[number]
+
+
+class Generation(Generic[P]):
+    """What one inode shows. `nonce` is the history's when this was the current one."""
+
+    __slots__ = (
+        "_cut",
+        "_kept",
+        "_kept_start",
+        "_past",
+        "first_valid",
+        "nonce",
+        "shift",
+        "timeline",
+    )
+
+    def __init__(self, timeline: Timeline[P], nonce: int, log_start: int) -> None:
+        """`log_start`: the absolute position that is this generation's byte 0."""
+        self.timeline = timeline
+        self.nonce = nonce
+        self.shift = log_start
+        self.first_valid = log_start
+        # Below `_cut` this generation reads pieces of its own; the timeline's are another history.
+        self._cut = log_start
+        self._past: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
+        self._kept = b""
+        self._kept_start = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it shows, those that are gone included."""
+        return self.timeline.end - self.shift
+
+    def locate(self, absolute: int) -> tuple[P, int]:
+        """The piece that holds a position, first_valid ≤ it < end, and where the piece begins."""
+        if absolute < self._cut:
+            starts, pieces = self._past
+            number = bisect_right(starts, absolute) - 1
+            if number < 0:
+                raise SegmentGone("these bytes have been deleted")
+            return pieces[number], starts[number]
+        return self.timeline.locate(absolute)
+
+    def kept(self, absolute: int, size: int) -> bytes:
+        """What is still in memory from `absolute` (< first_valid) on: at most `size` bytes.
+
+        SegmentGone where it begins after `absolute`.
+        """
+        at = absolute - self._kept_start
+        if not 0 <= at < len(self._kept):
+            raise SegmentGone("these bytes have been deleted or rewritten")
+        return self._kept[at : at + size]
+
+    def keep(self, start: int, text: bytes) -> None:
+        """Hold this text, from absolute position `start` to a cut, when its segments are gone."""
+        self._kept_start = start
+        self._kept = text
+
+    def supersede(self, cut: int) -> None:
+        """The timeline below `cut`, the start of one of its pieces, is about to change."""
+        starts, pieces = self.timeline.placed
+        first = max(bisect_right(starts, self._cut) - 1, 0)
+        last = bisect_left(starts, cut)
+        if first < last:
+            old_starts, old_pieces = self._past
+            # What it has of its own ends at `_cut`, where the timeline's piece `first` begins;
+            # only while it had none can that piece begin before it, at a log start.
+            assert not old_pieces or starts[first] == self._cut
+            self._past = (old_starts + starts[first:last], old_pieces + pieces[first:last])
+        self._cut = max(self._cut, cut)
+
+    def forget(self, gone: Callable[[P], bool]) -> bool:
+        """Drop the past up to the last piece that is `gone`; whether there was any."""
+        starts, pieces = self._past
+        for number in reversed(range(len(pieces))):
+            if gone(pieces[number]):
+                following = (*starts, self._cut)[number + 1]
+                self.first_valid = max(self.first_valid, following)
+                self._past = (starts[number + 1 :], pieces[number + 1 :])
+                return True
+        return False

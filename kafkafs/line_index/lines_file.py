@@ -1,0 +1,148 @@
+"""The `.lines` file: the line index of a segment in one view, or of the first part of it.
+
+`BASE.lines` beside the segment (of views other than `values`: `BASE.VIEW.lines`), or in a cache
+directory where the data directory may not be written. Little-endian:
+
+    header   128 bytes: magic, version, granularity, base offset, bytes of log covered, bytes of
+             text, records, count of entries, CRC-32C of the entries, CRC-32C of the 4 KiB of log
+             before the end of what is covered, view name, zeros, CRC-32C of all this
+    entries  24 bytes each, as `views._render` lays them out
+
+Entries are only ever added, and the header is written after them, so a crash leaves an older index
+or one whose CRC is wrong. Nothing is fsynced: it can be made again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from kafkafs.views._render import ENTRY_SIZE
+from storage import paths
+from storage.files import Files
+
+CHECKED = 4096
+"""Bytes of log, before the end of what is covered, whose CRC the header has."""
+
+_MAGIC = b"KFSLINES"
+_VERSION = 1
+# magic, version, granularity, base, covered, text, records, count, entries' CRC, log's CRC, view
+_HEADER = struct.Struct("<8sIIqQQQQII24s")
+_HEADER_SIZE = 128
+
+
+class Saved(NamedTuple):
+    """What a file covers: bytes of log and of text, records, entries.
+
+    `count` 0: the entries are in no file, because the disk refused it or they were lost.
+    """
+
+    covered: int = 0
+    text_length: int = 0
+    records: int = 0
+    count: int = 0  # type: ignore[assignment]
+    entries_crc: int = 0
+
+
+class Identity(NamedTuple):
+    """Whose index a file is."""
+
+    view: str
+    base_offset: int
+
+
+def file_suffix(view: str) -> str:
+    """What follows the base offset in the name of a view's files."""
+    return paths.LINES if view == "values" else f".{view}{paths.LINES}"
+
+
+def read_header(files: Files, path: str, identity: Identity) -> tuple[Saved, int]:
+    """What a file covers, and the CRC that its log has there.
+
+    ValueError where it is damaged or another's; OSError where it cannot be read.
+    """
+    fd = files.open(path, os.O_RDONLY)
+    try:
+        data = files.pread(fd, _HEADER_SIZE, 0)
+        length = files.size(fd)
+    finally:
+        files.close(fd)
+    if len(data) < _HEADER_SIZE or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        raise ValueError("damaged")
+    magic, version, _, base_offset, *totals, log_crc, view = _HEADER.unpack_from(data)
+    saved = Saved(*totals)
+    if (
+        (magic, version) != (_MAGIC, _VERSION)
+        or (view.rstrip(b"\0").decode(), base_offset) != identity
+        or length < _HEADER_SIZE + saved.count * ENTRY_SIZE
+    ):
+        raise ValueError("not the index of this segment")
+    return saved, log_crc
+
+
+def write(
+    files: Files,
+    path: str,
+    identity: Identity,
+    saved: Saved,
+    *,
+    entries: bytes,
+    before: int,
+    log_crc: int,
+    granularity: int,
+) -> None:
+    """Add `entries` behind the `before` that are there, then write the header. OSError."""
+    header = _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        granularity,
+        identity.base_offset,
+        *saved,
+        log_crc,
+        identity.view.encode(),
+    ).ljust(_HEADER_SIZE - 4, b"\0")
+    fd = files.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        if not before:
+            files.ftruncate(fd, 0)
+        files.pwrite(fd, entries, _HEADER_SIZE + before * ENTRY_SIZE)
+        files.pwrite(fd, header + crc32c(header).to_bytes(4, "little"), 0)
+    finally:
+        files.close(fd)
+
+
+def map_entries(files: Files, path: str, saved: Saved, *, verify: bool) -> memoryview:
+    """The entries of a file that covers `saved` or more. ValueError where they are damaged."""
+    if not saved.count:
+        raise ValueError("never saved")
+    length = _HEADER_SIZE + saved.count * ENTRY_SIZE
+    fd = files.open(path, os.O_RDONLY)
+    try:
+        if files.size(fd) < length:
+            raise ValueError("cut short")
+        view = memoryview(files.map(fd, length))[_HEADER_SIZE:]
+    finally:
+        files.close(fd)
+    if verify and crc32c(view) != saved.entries_crc:
+        raise ValueError("damaged")
+    return view
+
+
+def absolute(entries: bytearray, saved: Saved) -> bytes:
+    """Entries of what follows `saved`, as entries of the whole segment."""
+    if not saved.covered:
+        return bytes(entries)
+    words = array("Q", bytes(entries))
+    # A word each for text; batch and record position; batch end and ordinal.
+    positions = saved.covered | saved.covered << 32
+    end_and_ordinal = saved.covered | saved.records << 32
+    words[0::3] = array("Q", [word + saved.text_length for word in words[0::3]])
+    words[1::3] = array("Q", [word + positions for word in words[1::3]])
+    words[2::3] = array("Q", [word + end_and_ordinal for word in words[2::3]])
+    # The first begins with a batch, and so has no batch's end.
+    words[2] = saved.records << 32
+    return words.tobytes()

@@ -1,0 +1,386 @@
+"""The line index of one segment in one view, as far as it is measured.
+
+What is measured since the last save is in memory, as the index of a segment of its own that begins
+where the saved part ends; a save moves it to the file. `find` looks into one or the other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+import time
+
+from crc32c import crc32c
+
+from kafkafs.line_index import lines_file
+from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
+from kafkafs.line_index.store import LineStore
+from kafkafs.views import View
+from kafkafs.views._render import ENTRY_SIZE, Measure, find_entry
+from storage import paths
+from storage.errors import CorruptRecord, StorageError
+from storage.record.batch import HEADER_SIZE, decode
+from storage.segment import Segment
+
+CHUNK = 1 << 20
+"""Bytes of log that are measured at a time."""
+NEVER = float("inf")
+
+_ENTRY = struct.Struct("<QIIII")
+
+
+class SegmentLines:
+    """The line index of one segment in one view.
+
+    The owner's thread appends and saves; `measure` and `find(wait=True)` may run in any thread.
+    `text_length` and `records` count what is measured so far: all of the segment when `complete`.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_lock",
+        "_map",
+        "_state",
+        "_store",
+        "_verified",
+        "covered",
+        "loaded",
+        "records",
+        "segment",
+        "text_length",
+        "view",
+    )
+
+    def __init__(
+        self, store: LineStore, segment: Segment, view: View, cache: str | None = None
+    ) -> None:
+        """`cache`: the directory to save in, instead of the segment's own."""
+        self._store = store
+        self.segment = segment
+        self.view = view
+        self._cache = cache
+        self._lock = threading.Lock()
+        # What is saved, and what is measured since: as of a segment that begins where that ends.
+        self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
+        self._map: tuple[memoryview, int] | None = None
+        self._verified = False
+        self.covered = 0
+        self.text_length = 0
+        self.records = 0
+        self.loaded = segment.size == 0
+
+    def __repr__(self) -> str:
+        covered = f"{self.covered} of {self.segment.size}"
+        return f"<SegmentLines {self.segment.base_offset}: {self.text_length} from {covered}>"
+
+    @property
+    def path(self) -> str:
+        """Where it is saved."""
+        suffix = file_suffix(self.view.name)
+        if self._cache is None:
+            return self.segment.file_path(suffix)
+        return os.path.join(self._cache, paths.file_name(self.segment.base_offset, suffix))
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(self.view.name, self.segment.base_offset)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the segment is measured."""
+        return self.covered == self.segment.size and self.loaded
+
+    @property
+    def unsaved(self) -> int:
+        """Bytes of log whose entries are in memory only."""
+        return self.covered - self._state[0].covered
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def append(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """The log has got `data`, whole batches, at `position`. Does nothing behind a gap."""
+        with self._lock:
+            if position == self.covered and self.loaded:
+                self._feed(data, len(data))
+
+    def _feed(self, data: bytes | bytearray | memoryview, size: int) -> None:
+        saved, tail = self._state
+        if tail is None:
+            tail = Measure(self._store.granularity)
+            self._state = (saved, tail)
+        try:
+            self.view.measure(data, self.covered - saved.covered, size, tail)
+        finally:
+            self.covered = saved.covered + tail.position
+            self.text_length = saved.text_length + tail.text_length
+            self.records = saved.records + tail.records
+
+    def measure(self, until: float = NEVER) -> None:
+        """Load what was saved, and measure the rest of the segment from its log. Waits.
+
+        BlockingIOError when `time.monotonic()` has reached `until` (what is done is kept);
+        CorruptRecord, UnsupportedFormat, SegmentGone, OSError.
+        """
+        if not self.loaded:
+            self._load()
+        if self.covered < self.segment.size:
+            self._measure_log(self.segment.size - self.covered, until)
+        if self.segment.sealed and self._state[1] is not None:
+            self.seal(wait=True)
+
+    def _measure_log(self, size: int, until: float) -> None:
+        buffer = memoryview(bytearray(min(CHUNK, size)))
+        while (position := self.covered) < (end := self.segment.size):
+            if time.monotonic() >= until:
+                reason = f"measured {position} of {end} bytes of the segment so far"
+                raise BlockingIOError(errno.EAGAIN, reason, self.segment.log_path)
+            got = self._read(buffer[: min(len(buffer), end - position)], position)
+            with self._lock:
+                if self.covered == position:
+                    self._feed(buffer, got)
+                    self._check_progress(position)
+
+    def _read(self, buffer: memoryview, position: int) -> int:
+        got = self.segment.read_into(buffer, position, True)
+        if got == 0:
+            raise CorruptRecord(
+                "the log is shorter than it was", path=self.segment.log_path, position=position
+            )
+        return got
+
+    def _check_progress(self, position: int) -> None:
+        if self.covered == position:
+            raise CorruptRecord(
+                "the log ends inside a batch", path=self.segment.log_path, position=position
+            )
+
+    # -- finding -------------------------------------------------------------------------------
+
+    def find(self, text: int, wait: bool) -> tuple[int, int, int]:
+        """The last record known to begin at or before `text` (< `text_length`) bytes of text:
+
+        (bytes of text before it, its file position, its batch's end). The end is 0 where a batch
+        begins at the position. BlockingIOError where the entries are not mapped and `wait` is
+        false.
+        """
+        saved, tail = self._state
+        if text < saved.text_length:
+            known = self._map
+            if known is None:
+                if not wait:
+                    raise BlockingIOError
+                known = self._open_entries()
+            else:
+                self._store.used(self)
+            before, _, position, batch_end, _ = find_entry(known[0], known[1], text)
+            return before, position, batch_end
+        assert tail is not None
+        entries = tail.entries
+        before, _, position, batch_end, _ = find_entry(
+            entries, len(entries) // ENTRY_SIZE, text - saved.text_length
+        )
+        if saved.covered:
+            before += saved.text_length
+            position += saved.covered
+            if batch_end:
+                batch_end += saved.covered
+        return before, position, batch_end
+
+    def text_before(self, offset: int) -> tuple[int, int]:
+        """(bytes of text, records shown) before the first record with an offset ≥ `offset`.
+
+        All of the segment must be measured. Waits.
+        """
+        self.segment.lease()
+        try:
+            found = self.segment.locate(offset)
+            if found is None:
+                return self.text_length, self.records
+            position, header = found
+            text, records = self._measured_to(position)
+            if header.base_offset >= offset:
+                return text, records
+            data = self.segment.read_at(position, header.size)
+        finally:
+            self.segment.release()
+        below = sum(record.offset < offset for record in decode(data, 0))
+        inside = Measure(1)
+        self.view.measure(data, 0, len(data), inside)
+        if below >= inside.records:
+            return text + inside.text_length, records + inside.records
+        # With a granularity of 1 each record has an entry.
+        entry = _ENTRY.unpack_from(inside.entries, below * ENTRY_SIZE)
+        return text + entry[0], records + below
+
+    def _measured_to(self, position: int) -> tuple[int, int]:
+        """(text, records) before the batch at `position`, measured from the nearest entry."""
+        saved, tail = self._state
+        entries: bytes | bytearray | memoryview
+        if position < saved.covered:
+            known = self._map or self._open_entries()
+            entries, number, start = known[0], known[1], Saved()
+        else:
+            assert tail is not None
+            entries, number, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
+        while True:
+            number -= 1
+            text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+            # An entry inside a batch says nothing of the text before that batch.
+            if start.covered + batch <= position and record - batch in (0, HEADER_SIZE):
+                break
+        at = start.covered + batch
+        scan = Measure(position + 1)
+        buffer = memoryview(bytearray(min(CHUNK, position - at)))
+        while (next_at := at + scan.position) < position:
+            got = self._read(buffer[: min(len(buffer), position - next_at)], next_at)
+            self.view.measure(buffer, scan.position, got, scan)
+        return (
+            start.text_length + text + scan.text_length,
+            start.records + ordinal + scan.records,
+        )
+
+    def unmap(self) -> None:
+        """Another's map needs the room. Who still looks into this one keeps it alive."""
+        self._map = None
+
+    def _open_entries(self) -> tuple[memoryview, int]:
+        """Map the saved entries; where they cannot be used, measure them again. Waits."""
+        saved = self._state[0]
+        try:
+            view = lines_file.map_entries(
+                self._store.files, self.path, saved, verify=not self._verified
+            )
+        except (OSError, ValueError):
+            return self._measure_again(saved)
+        known = (view, saved.count)
+        with self._lock:
+            if self._state[0] is saved:
+                self._map = known
+                self._verified = True
+                self._store.admit(self, len(view))
+        return known
+
+    def _measure_again(self, saved: Saved) -> tuple[memoryview, int]:
+        """The entries of the saved part, whose file is lost or was never written. Waits."""
+        again = Measure(self._store.granularity)
+        buffer = memoryview(bytearray(min(CHUNK, saved.covered)))
+        while (position := again.position) < saved.covered:
+            got = self._read(buffer[: min(len(buffer), saved.covered - position)], position)
+            self.view.measure(buffer, position, got, again)
+            if again.position == position:
+                break
+        if (again.position, again.text_length, again.records) != saved[:3]:
+            raise CorruptRecord(
+                "the log has changed since it was measured", path=self.segment.log_path
+            )
+        entries = bytes(again.entries)
+        known = (memoryview(entries), len(entries) // ENTRY_SIZE)
+        now = saved._replace(count=known[1], entries_crc=crc32c(entries))
+        with self._lock:
+            if self._state[0] is saved:
+                if not self._write(now, entries, 0, True):
+                    now = now._replace(count=0)
+                self._state = (now, self._state[1])
+                self._map = known
+                self._store.admit(self, len(entries))
+        return known
+
+    # -- saving --------------------------------------------------------------------------------
+
+    def seal(self, *, wait: bool = False) -> None:
+        """The segment grows no more: save, and keep the totals only."""
+        if not self.complete:
+            return
+        self.save(wait=wait)
+        with self._lock:
+            saved = self._state[0]
+            if saved.covered < self.covered:
+                # Could not be saved: it is measured again when it is needed.
+                saved = Saved(self.covered, self.text_length, self.records)
+                self._drop_map()
+            self._state = (saved, None)
+
+    def save(self, *, wait: bool = False) -> bool:
+        """Write what is not saved yet. False where that has to wait for another time.
+
+        `wait` says that this is not the owner's thread, as for `Segment.read_into`.
+        """
+        with self._lock:
+            saved, tail = self._state
+            if self.covered == saved.covered:
+                return True
+            if not self.loaded or tail is None or tail.batch_end:
+                return False
+            entries = absolute(tail.entries, saved)
+            if saved.covered and not saved.count:
+                return False
+            now = Saved(
+                self.covered,
+                self.text_length,
+                self.records,
+                saved.count + len(entries) // ENTRY_SIZE,
+                crc32c(entries, saved.entries_crc),
+            )
+            if not self._write(now, entries, saved.count, wait):
+                return False
+            self._state = (now, Measure(self._store.granularity))
+            self._drop_map()
+            return True
+
+    def _drop_map(self) -> None:
+        self._map = None
+        self._verified = False
+        self._store.dropped(self)
+
+    def _write(self, now: Saved, entries: bytes, before: int, wait: bool) -> bool:
+        files = self._store.files
+        try:
+            if self._cache is not None and not files.exists(self._cache):
+                os.makedirs(self._cache, exist_ok=True)
+            lines_file.write(
+                files,
+                self.path,
+                self._identity,
+                now,
+                entries=entries,
+                before=before,
+                log_crc=self._log_crc(now.covered, wait),
+                granularity=self._store.granularity,
+            )
+        except (OSError, StorageError):
+            return False
+        return True
+
+    def _log_crc(self, covered: int, wait: bool) -> int:
+        """Of the last bytes that are covered: other batches there mean another log."""
+        buffer = memoryview(bytearray(min(CHECKED, covered)))
+        done = 0
+        while done < len(buffer):
+            got = self.segment.read_into(buffer[done:], covered - len(buffer) + done, wait)
+            if not got:
+                raise CorruptRecord("shorter than it was", path=self.segment.log_path)
+            done += got
+        return crc32c(buffer)
+
+    def _load(self) -> None:
+        """Take over what was saved, if it fits the segment. Waits."""
+        saved = Saved()
+        try:
+            found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
+            if (
+                0 < found.covered <= self.segment.size
+                and self._log_crc(found.covered, True) == log_crc
+            ):
+                saved = found
+        except (OSError, StorageError, ValueError):
+            # As good as missing.
+            pass
+        with self._lock:
+            if self.loaded:
+                return
+            finished = self.segment.sealed and saved.covered == self.segment.size
+            self._state = (saved, None if finished else Measure(self._store.granularity))
+            self.covered, self.text_length, self.records = saved[:3]
+            self.loaded = True
