@@ -1,0 +1,122 @@
+"""Apache Kafka's own tools, run from its jars.
+
+The jars named in ``pom.xml`` are fetched by Maven once and kept under ``.cache/`` at the
+project's root, in a directory named after the pom's content, so that another pom fetches anew.
+Does not start a broker.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+POM = Path(__file__).with_name("pom.xml")
+CACHE = POM.parents[2] / ".cache" / "kafka-jars"
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+
+_BATCH = re.compile(r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)")
+_RECORD = re.compile(
+    r"\| offset: (\d+) CreateTime: (-?\d+) keySize: (-?\d+) valueSize: (-?\d+)"
+    r" sequence: -1 headerKeys: \[(.*?)\](?: key: (.*?))?(?: payload: (.*))?"
+)
+
+
+class Dumped(NamedTuple):
+    """A record as DumpLogSegments prints it. Key and value are None where it prints none."""
+
+    offset: int
+    timestamp: int
+    key: str | None
+    value: str | None
+    header_keys: tuple[str, ...]
+
+
+def _require(command: str, package: str) -> str:
+    found = shutil.which(command)
+    if found is None:
+        pytest.fail(f"no {command} here; run: apt-get install {package}", pytrace=False)
+    return found
+
+
+@functools.cache
+def jars() -> Path:
+    """The directory that holds the jars."""
+    kept = CACHE / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+    if not kept.exists():
+        maven = _require("mvn", "maven")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            fetched = Path(scratch, "jars")
+            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
+            subprocess.run([maven, "-q", "-B", "-f", POM, *goal], check=True)
+            os.rename(fetched, kept)
+    return kept
+
+
+def run_tool(main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's classes to its end."""
+    java = _require("java", "default-jre-headless")
+    command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*", main]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+
+
+def dump_log_segments(files: Iterable[Path], *arguments: str) -> tuple[str, str]:
+    """What DumpLogSegments says of these files, on standard output and standard error."""
+    names = ",".join(str(file) for file in files)
+    done = run_tool(DUMP, "--files", names, *arguments)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    return done.stdout, done.stderr
+
+
+def records(printed: str) -> Iterator[Dumped]:
+    """The records in the output of ``--print-data-log``."""
+    for line in printed.splitlines():
+        if not line.startswith("|"):
+            continue
+        match = _RECORD.fullmatch(line)
+        assert match, line
+        offset, timestamp, key_size, value_size, headers, key, value = match.groups()
+        # An empty key or value and none at all differ in their printed sizes only.
+        yield Dumped(
+            int(offset),
+            int(timestamp),
+            None if int(key_size) < 0 else key or "",
+            None if int(value_size) < 0 else value or "",
+            tuple(headers.split(",")) if headers else (),
+        )
+
+
+def batches(printed: str) -> Iterator[tuple[int, int, int]]:
+    """Base offset, last offset and count of each batch; every one must be valid."""
+    for line in printed.splitlines():
+        if line.startswith("baseOffset:"):
+            match = _BATCH.fullmatch(line)
+            assert match, line
+            assert match[4] == "true", line
+            yield int(match[1]), int(match[2]), int(match[3])
+
+
+def complaints(errors: str) -> list[str]:
+    """What DumpLogSegments found wrong.
+
+    Since 4.3 it begins each file with -1 as the offset before, and so calls the first record of
+    every segment but the first non-consecutive; that alone is left out.
+    """
+    left: list[str] = []
+    for line in errors.splitlines():
+        if re.fullmatch(r"  -1 is followed by \d+", line):
+            assert left, errors
+            assert left.pop().startswith("Non-consecutive offsets in "), errors
+        else:
+            left.append(line)
+    return left

@@ -1,0 +1,198 @@
+"""Apache Kafka's DumpLogSegments finds nothing wrong with what we wrote, rolled and recovered."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager, Record, encode
+from tests.interop.kafka_tools import Dumped, batches, complaints, dump_log_segments, records
+from tests.storage.logs import NOW_MS, opened
+
+
+def random_batch(rng: random.Random, now_ms: int) -> list[Record]:
+    """Records with and without keys, values and headers; timestamps go back and forth."""
+
+    def text(longest: int) -> bytes | None:
+        length = rng.choice([0, 1, 10, 100, longest])
+        return None if rng.random() < 0.1 else "".join(rng.choices("aé€𝄞 :", k=length)).encode()
+
+    return [
+        Record(
+            number,
+            now_ms + rng.randrange(-50, 50),
+            0,
+            text(200),
+            text(2000),
+            tuple((f"h{n}", text(20)) for n in range(rng.randrange(3))),
+        )
+        for number in range(rng.randrange(1, 30))
+    ]
+
+
+def expected(offset: int, record: Record) -> Dumped:
+    return Dumped(
+        offset,
+        record.timestamp,
+        None if record.key is None else record.key.decode(),
+        None if record.value is None else record.value.decode(),
+        tuple(name for name, _ in record.headers),
+    )
+
+
+def append(log: Log, batch: list[Record]) -> list[Dumped]:
+    """Append one batch; returns what DumpLogSegments must say of it."""
+    first = log.append(bytearray(encode(batch)), now_ns=batch[-1].timestamp * 1_000_000)
+    return [expected(first + number, record) for number, record in enumerate(batch)]
+
+
+def fill(manager: LogManager, seed: int, count: int, **settings: object) -> list[Dumped]:
+    """A topic ``t`` of random batches, rolled now and then."""
+    log = manager.create_topic("t", 1).partitions[0]
+    for name, value in settings.items():
+        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+    rng = random.Random(seed)
+    written: list[Dumped] = []
+    for number in range(count):
+        written += append(log, random_batch(rng, NOW_MS + 10 * number))
+        if rng.random() < 4 / count:
+            log.roll(NOW_MS + 10 * number)
+    return written
+
+
+def files(partition: Path, suffix: str) -> list[Path]:
+    return sorted(partition.glob(f"*{suffix}"))
+
+
+def judge(partition: Path) -> list[Dumped]:
+    """Dump a closed partition in every way; returns the records that were printed."""
+    logs = files(partition, ".log")
+    offset_indexes, time_indexes = files(partition, ".index"), files(partition, ".timeindex")
+    assert len(offset_indexes) == len(time_indexes) == len(logs)
+    indexes = [*offset_indexes, *time_indexes]
+
+    everything = [*logs, *indexes, *files(partition, ".snapshot")]
+    printed, errors = dump_log_segments(everything, "--deep-iteration", "--print-data-log")
+    assert complaints(errors) == []
+    assert "invalid bytes" not in printed
+    found = list(records(printed))
+    assert sum(count for _, _, count in batches(printed)) == len(found)
+    # The dump of an index stops at a zero entry; the counts say that it looked at all of them.
+    lines = printed.splitlines()
+    assert sum(line.startswith("offset: ") for line in lines) == entries(offset_indexes, 8)
+    assert sum(line.startswith("timestamp: ") for line in lines) == entries(time_indexes, 12)
+
+    checked, errors = dump_log_segments(indexes, "--index-sanity-check")
+    assert complaints(errors) == []
+    passed = re.findall(r"(\S+)(?: passed sanity check| is empty)\.", checked)
+    assert sorted(passed) == sorted(map(str, indexes))
+    _, errors = dump_log_segments(indexes, "--verify-index-only")
+    assert complaints(errors) == []
+    return found
+
+
+def entries(indexes: list[Path], size: int) -> int:
+    sizes = [index.stat().st_size for index in indexes]
+    assert all(bytes_ % size == 0 for bytes_ in sizes)
+    return sum(sizes) // size
+
+
+@pytest.mark.parametrize("interval", [0, 500, 4096])
+def test_written_and_rolled(tmp_path: Path, interval: int) -> None:
+    with opened(tmp_path) as manager:
+        written = fill(manager, interval, 200, index_interval_bytes=interval)
+        assert len(manager.log("t", 0).segments) > 1
+    assert judge(tmp_path / "t-0") == written
+
+
+def test_rolled_by_size(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "segment.bytes", str(1 << 20))
+        written: list[Dumped] = []
+        for number in range(50):
+            lines = [b"%0999d" % line for line in range(100)]
+            written += append(
+                log, [Record(n, NOW_MS + number, 0, None, v, ()) for n, v in enumerate(lines)]
+            )
+        assert len(log.segments) > 4
+    assert judge(tmp_path / "t-0") == written
+
+
+def test_rolled_by_a_full_index(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        written = fill(manager, 1, 100, index_interval_bytes=0, segment_index_bytes=240)
+        assert len(manager.log("t", 0).segments) > 3
+    assert judge(tmp_path / "t-0") == written
+
+
+def test_while_it_grows(tmp_path: Path) -> None:
+    """Indexes of an active segment are pre-sized; a dump stops at the first zero entry."""
+    with opened(tmp_path) as manager:
+        written = fill(manager, 2, 100, index_interval_bytes=500)
+        partition = tmp_path / "t-0"
+        printed, errors = dump_log_segments(files(partition, ".log"), "--print-data-log")
+        assert complaints(errors) == []
+        assert list(records(printed)) == written
+        listed, errors = dump_log_segments(
+            [*files(partition, ".index"), *files(partition, ".timeindex")]
+        )
+        assert complaints(errors) == []
+        assert listed.count("position: ") > 20
+
+
+def kill(data: Path, seed: int) -> list[Dumped]:
+    """Write and die: nothing is closed, trimmed or checkpointed."""
+    manager = LogManager.open(str(data))
+    written = fill(manager, seed, 120, index_interval_bytes=500)
+    manager.abandon()
+    return written
+
+
+def test_recovered_after_a_kill(tmp_path: Path) -> None:
+    written = kill(tmp_path, 3)
+    with opened(tmp_path):
+        pass
+    assert judge(tmp_path / "t-0") == written
+
+
+def test_recovered_without_indexes(tmp_path: Path) -> None:
+    written = kill(tmp_path, 4)
+    for index in [*files(tmp_path / "t-0", ".index"), *files(tmp_path / "t-0", ".timeindex")]:
+        index.unlink()
+    with opened(tmp_path):
+        pass
+    assert judge(tmp_path / "t-0") == written
+
+
+@pytest.mark.parametrize("zeros", [0, 5000], ids=["short", "zero-filled"])
+def test_recovered_after_a_lost_tail(tmp_path: Path, zeros: int) -> None:
+    written = kill(tmp_path, 5)
+    last = files(tmp_path / "t-0", ".log")[-1]
+    size = last.stat().st_size
+    os.truncate(last, size - 1500)
+    os.truncate(last, size - 1500 + zeros)
+    with opened(tmp_path) as manager:
+        assert manager.cuts
+        end = manager.log("t", 0).log_end_offset
+        assert end < len(written)
+        written = written[:end] + append(
+            manager.log("t", 0), [Record(0, NOW_MS + 10_000, 0, b"k", b"after")]
+        )
+    assert judge(tmp_path / "t-0") == written
+
+
+def test_the_judge_sees_a_wrong_entry(tmp_path: Path) -> None:
+    """The other tests would be worth nothing if DumpLogSegments were silent about anything."""
+    with opened(tmp_path) as manager:
+        fill(manager, 6, 50, index_interval_bytes=500)
+    index = files(tmp_path / "t-0", ".index")[0]
+    content = bytearray(index.read_bytes())
+    content[3] += 1
+    index.write_bytes(content)
+    _, errors = dump_log_segments([index])
+    assert any(line.startswith("Mismatches in") for line in complaints(errors))
