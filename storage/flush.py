@@ -10,8 +10,10 @@ Not here: when to flush (``log.flush_due``, ``manager.due_flushes``).
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from storage import checkpoint, paths
 from storage.files import Files
 from storage.segment import Segment
 
@@ -20,30 +22,30 @@ if TYPE_CHECKING:
 
 
 class FlushPlan:
-    """One flush in three steps: planned by the owner, run by any thread, finished by the owner.
+    """One flush.  ``finish`` must follow ``run``, also when that raised."""
 
-    ``finish`` must follow, also when ``run`` raised: the recovery point moves only if all was
-    written.
-    """
-
-    __slots__ = ("_files", "_log", "_segments", "_sync_directory", "_target", "done")
+    __slots__ = ("_directory", "_epochs", "_files", "_log", "_segments", "_target", "done")
 
     def __init__(self, log: Log, segments: list[Segment], files: Files) -> None:
         self._log = log
         self._files = files
         self._segments = segments
         self._target = log.log_end_offset
-        self._sync_directory = log.directory_dirty
+        self._directory = log.directory if log.directory_dirty else None
+        self._epochs = list(log.epochs) if log.epochs_dirty else None
         self.done = False
         for segment in segments:
             segment.lease()
 
     def run(self) -> None:
-        """The fsyncs: every segment from the recovery point on, then the directory."""
+        """The fsyncs: every segment from the recovery point on, the epochs, the directory."""
         for segment in self._segments:
             segment.sync()
-        if self._sync_directory:
-            self._files.sync_directory(self._log.directory)
+        if self._epochs is not None:
+            path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
+            checkpoint.write_epochs(self._files, path, self._epochs)
+        if self._directory is not None:
+            self._files.sync_directory(self._directory)
         self.done = True
 
     def finish(self) -> None:
@@ -52,4 +54,8 @@ class FlushPlan:
             segment.release()
         self._segments = []
         if self.done:
-            self._log.flushed_to(self._target, directory=self._sync_directory)
+            self._log.flushed_to(
+                self._target,
+                directory=self._directory is not None,
+                epochs=self._epochs is not None,
+            )

@@ -81,6 +81,7 @@ class Log:
         self.log_end_offset = self.segments[-1].next_offset
         self.recovery_point = min(recovery_point, self.log_end_offset)
         self.epochs = epochs
+        self.epochs_dirty = False
         self.directory_dirty = False
         self.dirty_since_ms: int | None = None
         self._dirty = dirty if dirty is not None else set()
@@ -185,10 +186,13 @@ class Log:
         active = self.segments[-1]
         if active.size and self._should_roll(active, batches, entries, now_ns):
             active = self._roll(first, now_ns // 1_000_000)
-        if not self.epochs:
-            self._start_epoch(first)
         position = active.append(batches, entries, now_ns)
         self.log_end_offset = last_offset + 1
+        if not self.epochs:
+            # The first leader epoch (``LeaderEpochFileCache.assign``).  The next flush writes it;
+            # until then recovery reads it off the batches.
+            self.epochs = [(0, first)]
+            self.epochs_dirty = True
         if self.dirty_since_ms is None:
             self._mark_dirty(now_ns // 1_000_000)
         for listener in self.listeners:
@@ -213,13 +217,6 @@ class Log:
     def _mark_dirty(self, now_ms: int) -> None:
         self.dirty_since_ms = now_ms
         self._dirty.add(self)
-
-    def _start_epoch(self, offset: int) -> None:
-        """The first leader epoch of a log that has none yet (``LeaderEpochFileCache.assign``)."""
-        epochs = [(0, offset)]
-        path = os.path.join(self.directory, paths.LEADER_EPOCH_CHECKPOINT)
-        checkpoint.write_epochs(self.files, path, epochs)
-        self.epochs = epochs
 
     # -- rolling -------------------------------------------------------------------------------
 
@@ -314,12 +311,14 @@ class Log:
         finally:
             plan.finish()
 
-    def flushed_to(self, offset: int, *, directory: bool) -> None:
+    def flushed_to(self, offset: int, *, directory: bool, epochs: bool) -> None:
         """A flush has made everything below ``offset`` durable."""
         assert offset <= self.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
         if directory:
             self.directory_dirty = False
+        if epochs:
+            self.epochs_dirty = False
         if self.recovery_point == self.log_end_offset:
             self.dirty_since_ms = None
             self._dirty.discard(self)

@@ -239,6 +239,8 @@ def _recover_segment(
     fd = files.open(segment.log_path, os.O_RDWR if origin.writable else os.O_RDONLY)
     try:
         rebuild, reason = _rebuild(origin, segment, fd, facts.size, trusted, following)
+        if reason is None and may_cut and _is_gap(origin, rebuild, following):
+            result.damaged = True
         if origin.writable:
             _write_indexes(segment, rebuild, -1 if trusted is None else trusted[0] + 1)
         size = facts.size
@@ -269,6 +271,16 @@ def _recover_segment(
         mtime_ns=facts.mtime_ns,
         sealed=False,
     )
+
+
+def _is_gap(origin: Origin, rebuild: Rebuild, following: int | None) -> bool:
+    """Whether an unflushed segment ends before the next one begins: its last batches are lost.
+
+    Only cleaners make such gaps, so that a compacted topic may have them.
+    """
+    if following is None or origin.config.is_compacted:
+        return False
+    return rebuild.next_offset < following
 
 
 def _rebuild(
@@ -387,9 +399,7 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
         path = segment.log_path
         size = origin.files.file_stat(path).st_size
         segment.set_aside()
-        result.cuts.append(
-            Cut(path, 0, size, "an earlier segment ends in damage", segment.log_path)
-        )
+        result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
 
 
 def _start_where_the_log_starts(origin: Origin, result: Recovered) -> None:

@@ -440,6 +440,7 @@ def test_closed_and_read_only_logs_refuse(tmp_path: Path) -> None:
 def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         append(new_log(manager), b"a")
+        manager.log("t", 0).flush()
     epochs = tmp_path / "t-0" / "leader-epoch-checkpoint"
     assert epochs.read_text() == "0\n1\n0 0\n"
     epochs.write_text("0\n2\n0 0\n7 1\n")

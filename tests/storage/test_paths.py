@@ -58,8 +58,21 @@ def test_deleted_directories_round_trip(topic: str, partition: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    "lost+found|orders|-0|orders-|orders-x|orders-01|orders--1x|a b-0|orders-+1|orders-1 |"
-    "orders-2147483648|orders-\u0661|.-0".split("|"),
+    [
+        "lost+found",
+        "orders",
+        "-0",
+        "orders-",
+        "orders-x",
+        "orders-01",
+        "orders--1x",
+        "a b-0",
+        "orders-+1",
+        "orders-1 ",
+        "orders-2147483648",
+        "orders-\u0661",
+        ".-0",
+    ],
 )
 def test_no_partition_directories(name: str) -> None:
     assert paths.parse_partition_directory(name) is None
