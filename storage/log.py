@@ -21,7 +21,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
-from storage import checkpoint, paths
+from storage import paths
 from storage.check import check_segment
 from storage.config import LogConfig
 from storage.errors import (

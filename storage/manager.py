@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 from storage import checkpoint, paths
 from storage.config import Settings
+from storage.cut import Cut
 from storage.errors import (
     CorruptCheckpoint,
     InvalidTopic,
@@ -36,7 +37,6 @@ from storage.errors import (
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
-from storage.cut import Cut
 from storage.recovery import Origin, recover
 
 _log = logging.getLogger(__name__)
