@@ -249,4 +249,6 @@ class EntryFile:
             # A file that was cut meanwhile ends there.
             return len(entry) < self._entry_size or entry == zero
 
+        if self.count and not is_zero(self.count - 1):
+            return self.count
         return bisect.bisect_left(range(self.count), True, key=is_zero)

@@ -337,5 +337,5 @@ def test_any_text_is_settings_or_named(tmp_path_factory: pytest.TempPathFactory,
     if all(not line or line[0] in "#!" for line in lines):
         assert Settings.load(Files(), str(directory)).log_config("t") == LogConfig()
     else:
-        with pytest.raises(InvalidConfig, match="line|UTF-8"):
+        with pytest.raises(InvalidConfig, match=r"line|UTF-8"):
             Settings.load(Files(), str(directory))
