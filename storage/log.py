@@ -38,7 +38,7 @@ from storage.listener import LogListener
 from storage.producer_state import EMPTY_SNAPSHOT
 from storage.record._batch import assign_offsets
 from storage.record.batch import Record, decode, parse_header
-from storage.recovery import Recovered
+from storage.recovery import Recovered, extend
 from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 
 EARLIEST = -2
@@ -88,7 +88,7 @@ class Log:
         self._recovered_clean = clean
         self._was_cut = recovered.damaged
         self._history: History | None = None
-        self._jitter_ms = self._draw_jitter()
+        self._roll_after_ms = self._draw_roll_time()
         if self.recovery_point < self.log_end_offset and not read_only:
             self._mark_dirty(0)
 
@@ -148,7 +148,8 @@ class Log:
         RecordTooLarge over max.message.bytes, InvalidRecord for a record without a key in a
         compacted topic, OSError from the disk; nothing is appended then.
         """
-        self._check_writable()
+        if self.closed or self.read_only:
+            self._check_writable()
         first = self.log_end_offset
         entries = assign_offsets(batches, first, self.leader_epoch)
         limit = self.config.max_message_bytes
@@ -220,9 +221,14 @@ class Log:
 
     # -- rolling -------------------------------------------------------------------------------
 
-    def _draw_jitter(self) -> int:
-        bound = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return random.randrange(bound) if bound > 0 else 0
+    def _draw_roll_time(self) -> int:
+        """How long the active segment may span, in ms; the jitter is drawn once per segment."""
+        config = self.config
+        limit = config.segment_ms
+        if config.is_compacted:
+            limit = min(limit, config.max_compaction_lag_ms)
+        bound = min(config.segment_jitter_ms, config.segment_ms)
+        return limit - (random.randrange(bound) if bound > 0 else 0)
 
     def _should_roll(
         self, active: Segment, batches: bytearray, entries: list[BatchEntry], now_ns: int
@@ -236,15 +242,12 @@ class Log:
             return True
         if active.index_full:
             return True
-        limit = config.segment_ms
-        if config.is_compacted:
-            limit = min(limit, config.max_compaction_lag_ms)
         if active.first_timestamp >= 0:
             newest = entries[0][3] if len(entries) == 1 else max(entry[3] for entry in entries)
             waited = newest - active.first_timestamp
         else:
             waited = now_ns // 1_000_000 - active.created_ms
-        return waited > limit - self._jitter_ms
+        return waited > self._roll_after_ms
 
     def roll(self, now_ms: int) -> bool:
         """Close the active segment and begin a new one at the log end.
@@ -268,7 +271,7 @@ class Log:
             raise
         self.segments = (*self.segments, active)
         self.directory_dirty = True
-        self._jitter_ms = self._draw_jitter()
+        self._roll_after_ms = self._draw_roll_time()
         if self.dirty_since_ms is None:
             self._mark_dirty(now_ms)
         for listener in self.listeners:
@@ -420,6 +423,41 @@ class Log:
             return -1, -1
         return self._search_segment(newest, newest.max_timestamp) or (-1, -1)
 
+    # -- another process's log -----------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """See what the writer of a log that is open read-only has appended since.
+
+        Whether there was anything.  Costs two stats where there was not.  What the writer cuts,
+        cleans or deletes is not followed.  UnsupportedFormat, OSError.
+        """
+        assert self.read_only
+        before = self.log_end_offset
+        while True:
+            active = self.active
+            position = active.size
+            data = extend(self.files, active, self.config.index_interval_bytes)
+            if data:
+                self.log_end_offset = active.next_offset
+                for listener in self.listeners:
+                    listener.appended(self, active, position, data)
+                continue
+            following = Segment(
+                self.files,
+                self.directory,
+                active.next_offset,
+                self.config,
+                writable=False,
+                created_ms=active.created_ms,
+            )
+            if not active.size or not self.files.exists(following.log_path):
+                return self.log_end_offset > before
+            active.close_descriptors()
+            active.sealed = True
+            self.segments = (*self.segments, following)
+            for listener in self.listeners:
+                listener.rolled(self, active, following)
+
     # -- what the past loses -------------------------------------------------------------------
 
     def remove_head(self, count: int, now_ms: int) -> None:
@@ -469,6 +507,7 @@ class Log:
     def set_config(self, config: LogConfig) -> None:
         """New settings of the topic, valid from the next append on."""
         self.config = config
+        self._roll_after_ms = self._draw_roll_time()
         for segment in self.segments:
             segment.set_config(config)
 

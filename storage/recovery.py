@@ -402,6 +402,52 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
 
 
+def extend(files: Files, segment: Segment, interval: int) -> bytes:
+    """See what another process has appended to ``segment``: whole batches with a right CRC.
+
+    Returns their bytes, at most some MiB at a time; the segment's size and next offset move.
+    Empty where there is nothing new, or not whole yet.
+    """
+    size = files.file_stat(segment.log_path).st_size
+    if size <= segment.size:
+        return b""
+    wanted = min(size - segment.size, _CHUNK_BYTES)
+    data = segment.read_at(segment.size, wanted)
+    needed = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD
+    if wanted < needed <= size - segment.size:
+        data = segment.read_at(segment.size, needed)
+    rebuild = Rebuild(
+        segment.base_offset,
+        interval,
+        position=segment.size,
+        next_offset=segment.next_offset,
+        max_timestamp=segment.max_timestamp,
+        max_timestamp_offset=segment.max_timestamp_offset,
+    )
+    taken = rebuild.feed(data, len(data), segment.size)
+    if rebuild.unsupported is not None:
+        raise UnsupportedFormat(
+            rebuild.unsupported,
+            path=segment.log_path,
+            position=rebuild.position,
+            offset=rebuild.next_offset,
+        )
+    if taken:
+        segment.restore(
+            size=rebuild.position,
+            next_offset=rebuild.next_offset,
+            first_timestamp=(
+                segment.first_timestamp if segment.size else rebuild.first_max_timestamp
+            ),
+            max_timestamp=rebuild.max_timestamp,
+            max_timestamp_offset=rebuild.max_timestamp_offset,
+            last_indexed_position=0,
+            mtime_ns=files.file_stat(segment.log_path).st_mtime_ns,
+            sealed=False,
+        )
+    return data[:taken]
+
+
 def _start_where_the_log_starts(origin: Origin, result: Recovered) -> None:
     """A log that ends before its start offset begins anew there (``LogLoader.load``)."""
     segments = result.segments

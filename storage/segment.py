@@ -66,6 +66,7 @@ class Segment:
         "created_ms",
         "deleted",
         "first_timestamp",
+        "index_full",
         "max_timestamp",
         "max_timestamp_offset",
         "mtime_ns",
@@ -102,6 +103,8 @@ class Segment:
         self.created_ms = created_ms
         self.deleted = False
         self.first_timestamp = -1
+        # Whether an index has no room for the entries that one more append may need.
+        self.index_full = False
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.mtime_ns = 0
@@ -272,12 +275,8 @@ class Segment:
         self._log_fd()
         self.offset_index.presize()
         self.time_index.presize()
+        self.index_full = self.offset_index.is_full or self.time_index.is_full
         self._append_ready = True
-
-    @property
-    def index_full(self) -> bool:
-        """Whether an index has no room for the entries that one more append may need."""
-        return self.offset_index.is_full or self.time_index.is_full
 
     def append(self, data: bytes | bytearray, batches: Sequence[BatchEntry], now_ns: int) -> int:
         """Write ready batches at the end and index them (``LogSegment.append``).
@@ -334,6 +333,7 @@ class Segment:
             self.time_index.truncate_to_offset(self.next_offset)
             self._cut_back(start)
             raise
+        self.index_full = self.offset_index.is_full or self.time_index.is_full
 
     def _cut_back(self, size: int) -> None:
         """Take a refused append off the file again; if even that fails, before the next one."""

@@ -451,3 +451,41 @@ def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:
         log = manager.log("t", 0)
         append(log, b"b")
         assert [header.leader_epoch for _, header in log.active.batches()] == [0, 5]
+
+
+def test_a_read_only_log_sees_what_its_writer_appends(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        log = new_log(writer, internal_segment_bytes=600)
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            assert not seen.refresh()
+            expected: list[bytes | None] = [b"0"]
+            for n in range(1, 40):
+                append(log, b"%d" % n)
+                expected.append(b"%d" % n)
+                assert seen.refresh()
+                assert values(seen) == expected
+            assert len(seen.segments) == len(log.segments)
+            assert seen.check() == []
+
+
+def test_a_read_only_log_waits_for_whole_batches(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        append(new_log(writer), b"0")
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    whole = path.read_bytes()
+    with LogManager.open(str(tmp_path), read_only=True) as reader:
+        log = reader.log("t", 0)
+        following = batch([b"1"])
+        following[7] = 1
+        for end in range(1, len(following)):
+            path.write_bytes(whole + following[:end])
+            assert not log.refresh()
+        path.write_bytes(whole + following)
+        assert log.refresh()
+        assert values(log) == [b"0", b"1"]
+        following[7] = 2
+        following[-1] ^= 1
+        path.write_bytes(path.read_bytes() + following)
+        assert not log.refresh(), "its CRC is wrong"
