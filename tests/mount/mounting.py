@@ -1,0 +1,159 @@
+"""A real mount for tests: `kafkafs mount -f` as a process, on a directory of its own.
+
+Whatever a test leaves behind is ended by the fixture, and the data directory is checked whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from storage import LogManager
+
+START_SECONDS = 30.0
+KAFKAFS = [sys.executable, "-m", "kafkafs.cli"]
+
+
+class Mount:
+    """One daemon and where it is mounted.  `data` and `path` stay over `stop` and `start`."""
+
+    def __init__(self, base: Path, options: Sequence[str] = ()) -> None:
+        self.data = base / "data"
+        self.path = base / "mnt"
+        self.data.mkdir(exist_ok=True)
+        self.path.mkdir(exist_ok=True)
+        self.options = list(options)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # -- the daemon ----------------------------------------------------------------------------
+
+    def start(self, *options: str, env: Mapping[str, str] | None = None) -> Mount:
+        """Start the daemon and wait until it says that it is mounted (sd_notify)."""
+        arguments = [word for option in (*self.options, *options) for word in ("-o", option)]
+        directory = tempfile.mkdtemp()
+        ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            address = os.path.join(directory, "notify")
+            ready.bind(address)
+            self.process = subprocess.Popen(
+                [*KAFKAFS, "mount", str(self.data), str(self.path), "-f", *arguments],
+                env={**os.environ, **(env or {}), "NOTIFY_SOCKET": address},
+            )
+            self._wait_ready(ready)
+        finally:
+            ready.close()
+            shutil.rmtree(directory)
+        return self
+
+    def _wait_ready(self, ready: socket.socket) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS
+        end = os.pidfd_open(self.process.pid)
+        try:
+            while True:
+                left = deadline - time.monotonic()
+                readable, _, _ = select.select([ready, end], [], [], max(left, 0))
+                if ready in readable:
+                    if b"READY=1" in ready.recv(4096):
+                        return
+                elif end in readable:
+                    raise AssertionError(f"the daemon ended with {self.process.wait()}")
+                else:
+                    raise AssertionError("the daemon did not get ready")
+        finally:
+            os.close(end)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def stop(self) -> None:
+        """SIGTERM; the daemon must end with 0."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+        self.process = None
+        assert not os.path.ismount(self.path)
+
+    def kill(self) -> None:
+        """SIGKILL: the mount point is stale until the next start cleans it."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+    def restart(self, *options: str) -> None:
+        self.stop()
+        self.start(*options)
+
+    def end(self) -> None:
+        """Whatever state it is in: no process and no mount are left."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        subprocess.run(
+            ["fusermount3", "-u", "-z", str(self.path)], stderr=subprocess.DEVNULL, check=False
+        )
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def topic(self, name: str = "orders", partitions: int = 1) -> Path:
+        """Create a topic through the mount; returns its first partition's file."""
+        (self.path / name).mkdir()
+        for partition in range(1, partitions):
+            (self.path / name / str(partition)).touch()
+        return self.path / name / "0"
+
+    def sh(self, script: str, **variables: object) -> subprocess.CompletedProcess[bytes]:
+        """Run a shell script in the mount point; its output and exit status, whatever they are."""
+        return subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.path,
+            env={**os.environ, **{name: str(value) for name, value in variables.items()}},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+
+    def run(self, script: str, **variables: object) -> bytes:
+        """Run a shell script that must succeed and say nothing on standard error; its output."""
+        done = self.sh(f"set -euo pipefail\n{script}", **variables)
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stderr == b"", done.stderr.decode()
+        return done.stdout
+
+    def events(self) -> str:
+        """`.kafkafs/log`."""
+        return (self.path / ".kafkafs" / "log").read_text()
+
+
+@contextlib.contextmanager
+def mounted(base: Path, *options: str) -> Iterator[Mount]:
+    """A started mount; afterwards it is stopped and the whole data directory is checked."""
+    mount = Mount(base, options)
+    try:
+        mount.start()
+        yield mount
+    finally:
+        mount.end()
+    with LogManager.open(str(mount.data), read_only=True) as manager:
+        faults = manager.check()
+    assert faults == [], faults
