@@ -38,14 +38,22 @@ class FlushPlan:
             segment.lease()
 
     def run(self) -> None:
-        """The fsyncs: every segment from the recovery point on, the epochs, the directory."""
-        for segment in self._segments:
-            segment.sync()
-        if self._epochs is not None:
-            path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
-            checkpoint.write_epochs(self._files, path, self._epochs)
-        if self._directory is not None:
-            self._files.sync_directory(self._directory)
+        """The fsyncs: every segment from the recovery point on, the epochs, the directory.
+
+        After an fsync that failed the log takes nothing more: the kernel has dropped what it could
+        not write, so that a later fsync which succeeds would prove nothing.
+        """
+        try:
+            for segment in self._segments:
+                segment.sync()
+            if self._epochs is not None:
+                path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
+                checkpoint.write_epochs(self._files, path, self._epochs)
+            if self._directory is not None:
+                self._files.sync_directory(self._directory)
+        except OSError as error:
+            self._log.flush_error = error
+            raise
         self.done = True
 
     def finish(self) -> None:

@@ -16,6 +16,7 @@ Not here: what is deleted or cleaned (``retention``, ``compaction``), what a cra
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from bisect import bisect_right
@@ -74,6 +75,7 @@ class Log:
         self.config = config
         self.read_only = read_only
         self.closed = False
+        self.flush_error: OSError | None = None
         self.listeners: list[LogListener] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self.retired: list[tuple[int, Segment]] = []
@@ -148,7 +150,7 @@ class Log:
         RecordTooLarge over max.message.bytes, InvalidRecord for a record without a key in a
         compacted topic, OSError from the disk; nothing is appended then.
         """
-        if self.closed or self.read_only:
+        if self.closed or self.read_only or self.flush_error is not None:
             self._check_writable()
         first = self.log_end_offset
         entries = assign_offsets(batches, first, self.leader_epoch)
@@ -204,6 +206,9 @@ class Log:
             raise LogClosed("this log has been closed", path=self.directory)
         if self.read_only:
             raise ReadOnlyLog("this log was opened read-only", path=self.directory)
+        if self.flush_error is not None:
+            reason = f"an fsync has failed ({self.flush_error}); nothing is taken until a restart"
+            raise OSError(errno.EIO, reason, self.directory)
 
     def _check_keys(self, batches: bytearray, entries: list[BatchEntry]) -> None:
         """A compacted topic takes no record without a key (``LogValidator``)."""

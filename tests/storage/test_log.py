@@ -287,18 +287,27 @@ def test_a_refused_append_leaves_nothing(tmp_path: Path, kind: str, countdown: i
         assert values(manager.log("t", 0)) == expected
 
 
-def test_a_failed_fsync_does_not_move_the_recovery_point(tmp_path: Path) -> None:
+def test_after_a_failed_fsync_nothing_is_taken_until_a_restart(tmp_path: Path) -> None:
     files = Refusing()
-    with opened(tmp_path, files) as manager:
-        log = new_log(manager)
-        append(log, b"a")
-        files.arm("fdatasync", 1, errno.EIO)
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-            log.flush()
-        assert log.recovery_point == 0
-        assert not log.active.leased
+    manager = LogManager.open(str(tmp_path), files=files)
+    log = new_log(manager)
+    append(log, b"a")
+    files.arm("fdatasync", 1, errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         log.flush()
-        assert log.recovery_point == 1
+    assert log.recovery_point == 0
+    assert not log.active.leased
+    with pytest.raises(OSError, match="until a restart"):
+        log.flush()
+    with pytest.raises(OSError, match="until a restart"):
+        append(log, b"b")
+    assert values(log) == [b"a"]
+    with pytest.raises(OSError, match="until a restart"):
+        manager.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [b"a"]
+        append(manager.log("t", 0), b"b")
 
 
 def test_an_index_that_cannot_be_written_takes_the_append_back(tmp_path: Path) -> None:
