@@ -1,0 +1,60 @@
+"""The tree's answers and exceptions in FUSE's words; the only table of errno."""
+
+from __future__ import annotations
+
+import errno
+
+import pyfuse3
+
+from kafkafs.tree.inodes import Attributes
+from storage import errors
+
+#: st_blksize of files: what tools take as a good size for one read or write.
+BLOCK_SIZE = 128 * 1024
+
+#: What a StorageError is to the caller; the closest base class counts.
+ERRNO: dict[type[Exception], int] = {
+    errors.StorageError: errno.EIO,
+    errors.CorruptRecord: errno.EIO,
+    errors.CorruptCheckpoint: errno.EIO,
+    errors.UnsupportedFormat: errno.EOPNOTSUPP,
+    errors.OffsetOutOfRange: errno.ERANGE,
+    errors.RecordTooLarge: errno.EMSGSIZE,
+    errors.InvalidRecord: errno.EINVAL,
+    errors.InvalidTopic: errno.EINVAL,
+    errors.InvalidConfig: errno.EINVAL,
+    errors.TopicExists: errno.EEXIST,
+    errors.UnknownTopicOrPartition: errno.ENOENT,
+    errors.LogLocked: errno.EBUSY,
+    errors.ReadOnlyLog: errno.EROFS,
+    errors.SegmentGone: errno.ESTALE,
+    errors.LogClosed: errno.ESHUTDOWN,
+}
+
+
+def errno_of(error: Exception) -> int | None:
+    """The errno of an exception of the tree or the storage; None for one that is our bug."""
+    if isinstance(error, OSError):
+        # BlockingIOError may come bare: a wait that was given up.
+        return error.errno or (errno.EAGAIN if isinstance(error, BlockingIOError) else None)
+    for kind in type(error).__mro__:
+        if kind in ERRNO:
+            return ERRNO[kind]
+    return None
+
+
+def entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
+    """Attributes in pyfuse3's form."""
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = attributes.inode
+    entry.st_mode = attributes.mode
+    entry.st_size = attributes.size
+    entry.st_nlink = attributes.nlink
+    entry.st_uid = attributes.uid
+    entry.st_gid = attributes.gid
+    entry.st_blocks = attributes.blocks
+    entry.st_blksize = BLOCK_SIZE
+    entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = attributes.mtime_ns
+    entry.attr_timeout = attributes.attr_timeout
+    entry.entry_timeout = attributes.entry_timeout
+    return entry

@@ -1,0 +1,454 @@
+"""pyfuse3's requests, answered from the tree.
+
+Each handler finds the node or handle of the kernel's number, asks it, and turns its answer or its
+exception into FUSE's. What it costs is part of every request, so:
+
+- The common handlers (lookup, getattr, read, write) do not checkpoint when they need not wait.
+  They ask with wait=False and, where that raises BlockingIOError, ask again in a worker thread
+  with wait=True. fsync has its own threads, so that slow ones leave room for reads.
+- What changes the tree (mkdir, create, rmdir, setattr, settings) runs in a worker thread, one at
+  a time, under `structural`; whoever walks over topics on the trio thread across an await takes
+  that lock too.
+
+Rules of attributes: the kernel keeps them for as long as `Attributes` says and is told of changes
+by `notify`. So between asking a node for its attributes and the reply there is no await: a change
+in between would come before the kernel knows what to forget.
+
+Errors: StorageError by the table of `answers`, OSError by its errno, anything else is our bug: EIO,
+and the traceback is a line in the log; the daemon lives on. Permissions are the kernel's business
+(mount option default_permissions), from the mode and owner that we show.
+
+What this does not do: decide anything about names, content or history (`kafkafs.tree`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar, TypeVarTuple
+
+import pyfuse3
+import trio
+
+from kafkafs.fuse.answers import entry_of, errno_of
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.fuse.session_loop import Spinner
+from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: Worker threads for what waits for a disk, and apart from them for fsync.
+READ_THREADS = 32
+SYNC_THREADS = 64
+
+#: An extended attribute of the root: the daemon's process id, for `kafkafs umount` to wait for.
+PID_ATTRIBUTE = b"user.kafkafs.pid"
+
+#: Names looked up in one worker thread, when listing has to wait.
+LISTED_AT_ONCE = 64
+
+
+class _Listing:
+    """An open directory: its names as they were when reading began."""
+
+    __slots__ = ("directory", "names")
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.names: list[str] = []
+
+
+class Operations(pyfuse3.Operations):
+    """See the module. `on_init` is called when the kernel has begun to send requests."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(
+        self,
+        tree: FileSystem,
+        notices: KernelNotices,
+        spinner: Spinner,
+        on_init: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self.structural = trio.Lock()
+        self._tree = tree
+        self._inodes = tree.inodes
+        self._handles = tree.handles
+        self._notices = notices
+        self._spinner = spinner
+        self._on_init = on_init
+        self._listings: dict[int, _Listing] = {}
+        self._listings_opened = 0
+        self._readers = trio.CapacityLimiter(READ_THREADS)
+        self._syncers = trio.CapacityLimiter(SYNC_THREADS)
+
+    def init(self) -> None:
+        self._on_init()
+
+    # -- how handlers wait and fail ------------------------------------------------------------
+
+    async def _in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        with self._spinner.elsewhere():
+            return await trio.to_thread.run_sync(function, *arguments, limiter=self._readers)
+
+    async def _alone(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """A change of the tree: in a worker thread, one at a time."""
+        async with self.structural:
+            return await self._in_thread(function, *arguments)
+
+    async def sync(self, plan: FlushPlan) -> None:
+        """Run a flush plan: its fsyncs in a thread, what follows from them here."""
+        try:
+            with self._spinner.elsewhere():
+                await trio.to_thread.run_sync(plan.run, limiter=self._syncers)
+        finally:
+            plan.finish()
+
+    def _fail(self, what: str, error: Exception) -> NoReturn:
+        number = errno_of(error)
+        if number is None:
+            number = errno.EIO
+            lines = "".join(traceback.format_exception(error)).rstrip()
+            self._tree.events(f"{what}: unforeseen, answered with EIO\n{lines}")
+        raise pyfuse3.FUSEError(number) from None
+
+    async def _attributes(self, node: Node) -> Attributes:
+        """Attributes as they are now; no await follows after they were taken."""
+        try:
+            return node.attributes(False)
+        except BlockingIOError:
+            waited = await self._in_thread(node.attributes, True)
+        try:
+            return node.attributes(False)
+        except BlockingIOError:
+            # Still not at hand: what we got may be old by now, so the kernel shall not keep it.
+            return waited._replace(attr_timeout=0.0)
+
+    async def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
+        """The entry that hands a node to the kernel: counts a lookup."""
+        attributes = await self._attributes(node)
+        self._inodes.remember(node)
+        return entry_of(attributes)
+
+    def _directory(self, inode: int) -> Directory:
+        node = self._inodes.get(inode)
+        if not isinstance(node, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory")
+        return node
+
+    # -- names and attributes ------------------------------------------------------------------
+
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        try:
+            text = os.fsdecode(name)
+            try:
+                node = self._tree.lookup(parent_inode, text, False)
+            except BlockingIOError:
+                node = await self._in_thread(self._tree.lookup, parent_inode, text, True)
+            return await self._entry(node)
+        except Exception as error:
+            self._fail(f"lookup of {name!r}", error)
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for inode, count in inode_list:
+            try:
+                self._inodes.forget(inode, count)
+            except Exception:
+                # There is nobody to answer; raising would end the session.
+                self._tree.events(f"forget of inode {inode}\n{traceback.format_exc().rstrip()}")
+
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        try:
+            return entry_of(await self._attributes(self._inodes.get(inode)))
+        except Exception as error:
+            self._fail("getattr", error)
+
+    async def setattr(
+        self,
+        inode: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        try:
+            node = self._inodes.get(inode)
+            change = Change(
+                mode=attr.st_mode if fields.update_mode else None,
+                uid=attr.st_uid if fields.update_uid else None,
+                gid=attr.st_gid if fields.update_gid else None,
+                size=attr.st_size if fields.update_size else None,
+                times=fields.update_atime or fields.update_mtime,
+            )
+            await self._alone(node.set_attributes, change)
+            return entry_of(await self._attributes(node))
+        except Exception as error:
+            self._fail("setattr", error)
+
+    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+        return True  # default_permissions: the kernel has looked already
+
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        try:
+            figures = await self._in_thread(self._tree.statfs)
+        except Exception as error:
+            self._fail("statfs", error)
+        answer = pyfuse3.StatvfsData()
+        answer.f_bsize = figures.f_bsize
+        answer.f_frsize = figures.f_frsize
+        answer.f_blocks = figures.f_blocks
+        answer.f_bfree = figures.f_bfree
+        answer.f_bavail = figures.f_bavail
+        answer.f_files = figures.f_files
+        answer.f_ffree = figures.f_ffree
+        answer.f_favail = figures.f_favail
+        answer.f_namemax = figures.f_namemax
+        return answer
+
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        try:
+            if name == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
+                return b"%d" % os.getpid()
+            node = self._inodes.get(inode)
+            text = os.fsdecode(name)
+            try:
+                return node.xattr(text, False)
+            except BlockingIOError:
+                return await self._in_thread(node.xattr, text, True)
+        except Exception as error:
+            self._fail(f"getxattr of {name!r}", error)
+
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        try:
+            return [os.fsencode(name) for name in self._inodes.get(inode).xattr_names()]
+        except Exception as error:
+            self._fail("listxattr", error)
+
+    # -- directories ---------------------------------------------------------------------------
+
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        try:
+            listing = _Listing(self._directory(inode))
+        except Exception as error:
+            self._fail("opendir", error)
+        self._listings_opened += 1
+        self._listings[self._listings_opened] = listing
+        return self._listings_opened
+
+    async def releasedir(self, fh: int) -> None:
+        self._listings.pop(fh, None)
+
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        pass  # names are durable when the request that made them is answered
+
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        try:
+            listing = self._listings[fh]
+            if start_id == 0:
+                listing.names = listing.directory.names()
+            await self._list(listing, start_id, token)
+        except Exception as error:
+            self._fail("readdir", error)
+
+    async def _list(self, listing: _Listing, start: int, token: pyfuse3.ReaddirToken) -> None:
+        """Reply with entries from number `start` on, as many as the kernel takes at once.
+
+        No await between the first entry and the reply: where a name has to wait, the page ends
+        before it, or, if it is the first, its node and the next ones are looked up beforehand.
+        """
+        directory, names = listing.directory, listing.names
+        found: dict[str, Node] = {}
+        replied = False
+        for position in range(start, len(names)):
+            name = names[position]
+            try:
+                node = found.get(name) or directory.lookup(name, False)
+            except FileNotFoundError:
+                continue  # removed since
+            except BlockingIOError:
+                if replied:
+                    return
+                ahead = names[position : position + LISTED_AT_ONCE]
+                found = await self._in_thread(_look_up, directory, ahead)
+                if name not in found:
+                    continue
+                node = found[name]
+            entry = entry_of(node.listed_attributes())
+            if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
+                return
+            self._inodes.remember(node)
+            replied = True
+
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        try:
+            directory = self._directory(parent_inode)
+            caller = Caller(ctx.uid, ctx.gid)
+            node = await self._alone(directory.mkdir, os.fsdecode(name), mode, caller)
+            return await self._entry(node)
+        except Exception as error:
+            self._fail(f"mkdir of {name!r}", error)
+
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        try:
+            directory = self._directory(parent_inode)
+            await self._alone(directory.rmdir, os.fsdecode(name))
+        except Exception as error:
+            self._fail(f"rmdir of {name!r}", error)
+
+    async def create(
+        self,
+        parent_inode: int,
+        name: bytes,
+        mode: int,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        try:
+            directory = self._directory(parent_inode)
+            caller = Caller(ctx.uid, ctx.gid)
+            node, handle = await self._alone(
+                directory.create, os.fsdecode(name), mode, flags, caller
+            )
+            entry = await self._entry(node)
+            return self._opened(handle), entry
+        except Exception as error:
+            self._fail(f"create of {name!r}", error)
+
+    async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        try:
+            self._directory(parent_inode).unlink(os.fsdecode(name))
+        except Exception as error:
+            self._fail(f"unlink of {name!r}", error)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _opened(self, handle: Handle) -> pyfuse3.FileInfo:
+        return pyfuse3.FileInfo(
+            fh=self._handles.add(handle),
+            direct_io=handle.direct_io,
+            keep_cache=handle.keep_cache,
+        )
+
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        try:
+            node = self._inodes.get(inode)
+            try:
+                handle = node.open(flags, False)
+            except BlockingIOError:
+                handle = await self._in_thread(node.open, flags, True)
+            return self._opened(handle)
+        except Exception as error:
+            self._fail("open", error)
+
+    async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
+        self, fh: int, off: int, size: int
+    ) -> bytes | bytearray | memoryview:
+        try:
+            handle = self._handles.get(fh)
+            try:
+                return handle.read(off, size, False)
+            except BlockingIOError:
+                return await self._in_thread(handle.read, off, size, True)
+        except Exception as error:
+            self._fail("read", error)
+
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        try:
+            handle = self._handles.get(fh)
+            announced = self._notices.announced
+            written = handle.write(off, buf)
+            if handle.sync_due:
+                plan = handle.sync_plan()
+                if plan is not None:
+                    await self.sync(plan)
+            if self._notices.announced != announced:
+                await self._notices.settled()
+            return written
+        except Exception as error:
+            self._fail("write", error)
+
+    async def flush(self, fh: int) -> None:
+        try:
+            self._handles.get(fh).flush()
+        except Exception as error:
+            self._fail("flush", error)
+
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        try:
+            plan = self._handles.get(fh).sync_plan()
+            if plan is not None:
+                await self.sync(plan)
+        except Exception as error:
+            self._fail("fsync", error)
+
+    async def release(self, fh: int) -> None:
+        try:
+            # Before the first await: who opens the file next sees the last line.
+            self._handles.remove(fh).release()
+        except Exception as error:
+            self._fail("release", error)
+
+    # -- what this file system does not do, said explicitly ------------------------------------
+
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def link(
+        self,
+        inode: int,
+        new_parent_inode: int,
+        new_name: bytes,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        raise pyfuse3.FUSEError(errno.EINVAL)
+
+    async def setxattr(
+        self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
+    ) -> None:
+        raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
+
+    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
+
+
+def _look_up(directory: Directory, names: Sequence[str]) -> dict[str, Node]:
+    """The nodes of these names, without those that are gone; waits for the disk."""
+    found: dict[str, Node] = {}
+    for name in names:
+        try:
+            found[name] = directory.lookup(name, True)
+        except FileNotFoundError:
+            continue
+    return found
