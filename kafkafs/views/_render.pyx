@@ -33,8 +33,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from storage.record._batch cimport (
-    CONTROL_BATCH, HEADER_SIZE, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault,
-    PlainRecord, Window, at_position, enter_batch, enter_record, enter_value, plain_record,
+    HEADER_SIZE, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault, Place, PlainRecord,
+    Window, at_position, enter_batches, enter_record, enter_value, leave_record, plain_record,
 )
 
 from storage.record._batch import refusal
@@ -116,118 +116,95 @@ cdef inline void copy_short(uint8_t *out, const uint8_t *value, int64_t size) no
             at += 32
 
 
-cdef int64_t run_plain(
-    const uint8_t **record, const uint8_t *batch_end, const uint8_t *window_end,
-    uint8_t *out, uint8_t *out_end,
+cdef int64_t render_plain(
+    const Window *window, Place *place, uint8_t *out, uint8_t *out_end
 ) noexcept nogil:
-    """Render the plain records from `record` on while there is ample room: bytes of text.
+    """Render the plain records from `place` on while there is ample room: bytes of text.
 
     The ones that it does not take, well-formed or not, are left to `run`.
     """
-    cdef const uint8_t *at = record[0]
-    cdef uint8_t *start = out
+    cdef const uint8_t *start = at_position(window, place.position)
+    cdef const uint8_t *at = start
+    cdef const uint8_t *batch_end = start + (place.batch_end - place.position)
+    cdef const uint8_t *window_end = window.data + (window.end - window.start)
+    cdef const uint8_t *copy_end = window_end - SLACK
+    cdef uint8_t *out_start = out
     cdef PlainRecord plain
-    while window_end - at >= WINDOW and at < batch_end:
-        if (
-            not plain_record(at, batch_end - at, &plain)
-            or plain.value_size > SHORT_VALUE
-            or plain.size + SLACK > window_end - at
-            or plain.value_size + SLACK > out_end - out
-        ):
-            break
+    out_end -= SLACK
+    while (
+        at < batch_end
+        and at < copy_end
+        and plain_record(at, batch_end - at, &plain)
+        and plain.value_size <= SHORT_VALUE
+        and at + plain.size <= copy_end
+        and out + plain.value_size <= out_end
+    ):
         copy_short(out, at + plain.value, plain.value_size)
         out += plain.value_size
         out[0] = c"\n"
         out += 1
         at += plain.size
-    record[0] = at
-    return out - start
+    place.position += at - start
+    return out - out_start
 
 
 cdef Fault run(
     Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip
 ) noexcept nogil:
     """Render until `out` is full or the window used up: then NEEDS_MORE, else the fault."""
-    cdef int64_t position = cursor.position
-    cdef int64_t batch_end = cursor.batch_end
-    cdef int64_t record_end = cursor.record_end
+    cdef Place place
     cdef int64_t value_left = cursor.value_left
     cdef int64_t skipping = skip[0]
     cdef uint8_t *out = out_position[0]
     cdef int64_t size
-    cdef const uint8_t *at
-    cdef Fault fault = NEEDS_MORE
+    cdef Fault fault = NO_FAULT
+    place.position = cursor.position
+    place.batch_end = cursor.batch_end
+    place.record_end = cursor.record_end
     while out < out_end:
-        if record_end == 0:
-            if batch_end == 0:
-                fault = enter_batch(window, position, &batch_end)
-                if fault == CONTROL_BATCH:
-                    position = batch_end
-                elif fault == NO_FAULT:
-                    position += HEADER_SIZE
-                else:
-                    batch_end = 0
-                    break
-                if position == batch_end:
-                    batch_end = 0
-                continue
-            if skipping == 0 and position < window.end:
-                at = at_position(window, position)
-                out += run_plain(
-                    &at, at + (batch_end - position), at + (window.end - position), out, out_end
-                )
-                position += at - at_position(window, position)
-            if position == batch_end:
-                batch_end = 0
-                continue
-            fault = enter_record(window, position, batch_end, &size, &record_end)
+        if place.record_end == 0:
+            fault = enter_batches(window, &place)
             if fault != NO_FAULT:
-                record_end = 0
                 break
-            position = size
+            if skipping == 0:
+                out += render_plain(window, &place, out, out_end)
+                if place.position == place.batch_end:
+                    continue
+            fault = enter_record(window, &place)
+            if fault != NO_FAULT:
+                break
             value_left = -1
         if value_left < 0:
-            fault = enter_value(window, &position, record_end, &value_left)
+            fault = enter_value(window, &place, &value_left)
             if fault != NO_FAULT:
                 break
-        if skipping:
-            if skipping <= value_left:
-                position += skipping
-                value_left -= skipping
-                skipping = 0
-            else:
-                skipping -= value_left + 1
-                position = record_end
-                record_end = 0
-                if position == batch_end:
-                    batch_end = 0
-                continue
+        if skipping > value_left:
+            skipping -= value_left + 1
+            leave_record(&place)
+            continue
+        place.position += skipping
+        value_left -= skipping
+        skipping = 0
         if value_left:
-            size = min(value_left, min(window.end - position, out_end - out))
+            size = min(value_left, min(window.end - place.position, out_end - out))
             if size <= 0:
-                fault = NEEDS_MORE
                 break
-            memcpy(out, at_position(window, position), size)
+            memcpy(out, at_position(window, place.position), size)
             out += size
-            position += size
+            place.position += size
             value_left -= size
             if value_left or out == out_end:
-                fault = NEEDS_MORE
                 break
         out[0] = c"\n"
         out += 1
-        position = record_end
-        record_end = 0
-        if position == batch_end:
-            batch_end = 0
-        fault = NEEDS_MORE
-    cursor.position = position
-    cursor.batch_end = batch_end
-    cursor.record_end = record_end
-    cursor.value_left = value_left if record_end else -1
+        leave_record(&place)
+    cursor.position = place.position
+    cursor.batch_end = place.batch_end if place.position != place.batch_end else 0
+    cursor.record_end = place.record_end
+    cursor.value_left = value_left if place.record_end else -1
     out_position[0] = out
     skip[0] = skipping
-    return fault
+    return fault if fault != NO_FAULT else NEEDS_MORE
 
 
 cdef object refuse(Fault fault, const Window *window, int64_t position, bint in_batch):
@@ -263,9 +240,9 @@ def render(
     `out` is full or the data used up; the cursor then says what comes next, and may stand beyond
     the data. What lies in `out` between that end and `out_end` is undefined.
 
-    A malformed batch or record ends the text before it. Where the cursor stands at one already,
-    so that there is nothing before it: CorruptRecord, or UnsupportedFormat for what is not built
-    yet, with the file position.
+    A malformed batch or record ends the text before it, and the next call fails. Raises, where
+    there is no text before it, CorruptRecord, or UnsupportedFormat for what is not built yet, with
+    the file position.
     """
     cdef Py_buffer source
     cdef Py_buffer target
@@ -273,7 +250,7 @@ def render(
     cdef uint8_t *text
     cdef uint8_t *text_end
     cdef int64_t skip_left = skip
-    cdef int64_t from_position = cursor.position
+    cdef int64_t written
     cdef Fault fault
     PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
     try:
@@ -289,9 +266,10 @@ def render(
                     fault = run(cursor, &window, &text, text_end, &skip_left)
             else:
                 fault = run(cursor, &window, &text, text_end, &skip_left)
-            if fault != NEEDS_MORE and cursor.position == from_position:
+            written = text - <uint8_t *> target.buf
+            if fault != NEEDS_MORE and written == out_start and skip_left == skip:
                 raise refuse(fault, &window, cursor.position, cursor.batch_end != 0)
-            return text - <uint8_t *> target.buf, skip_left
+            return written, skip_left
         finally:
             PyBuffer_Release(&target)
     finally:
@@ -309,13 +287,10 @@ cdef class Measure:
     """
 
     cdef readonly long long granularity
-    cdef readonly long long position
     cdef readonly long long text_length
     cdef readonly long long records
     cdef readonly bytearray entries
-    cdef readonly long long batch_end
-    cdef int64_t batch_position
-    cdef int64_t record_end
+    cdef Place place
     cdef int64_t next_entry
 
     def __init__(self, long long granularity=4096):
@@ -325,13 +300,23 @@ cdef class Measure:
         self.next_entry = granularity
         self.entries = bytearray(sizeof(Entry))
 
+    @property
+    def position(self):
+        return self.place.position
 
-cdef inline int64_t count_plain(
-    const uint8_t **record, const uint8_t *batch_end, const uint8_t *window_end,
-    int64_t *text, int64_t next_entry,
+    @property
+    def batch_end(self):
+        return self.place.batch_end
+
+
+cdef int64_t count_plain(
+    const Window *window, Place *place, int64_t *text, int64_t next_entry
 ) noexcept nogil:
-    """Count the plain records from `record` on until `text` reaches `next_entry`: how many."""
-    cdef const uint8_t *at = record[0]
+    """Count the plain records from `place` on until `text` reaches `next_entry`: how many."""
+    cdef const uint8_t *start = at_position(window, place.position)
+    cdef const uint8_t *at = start
+    cdef const uint8_t *batch_end = start + (place.batch_end - place.position)
+    cdef const uint8_t *window_end = window.data + (window.end - window.start)
     cdef PlainRecord plain
     cdef int64_t length = text[0]
     cdef int64_t records = 0
@@ -344,7 +329,7 @@ cdef inline int64_t count_plain(
         length += plain.value_size + 1
         records += 1
         at += plain.size
-    record[0] = at
+    place.position += at - start
     text[0] = length
     return records
 
@@ -354,84 +339,48 @@ cdef Fault count(Measure state, const Window *window, Entry *entries, int *made)
 
     NO_FAULT when ENTRY_ROOM entries have been made and there is another one.
     """
-    cdef int64_t position = state.position
-    cdef int64_t batch_end = state.batch_end
-    cdef int64_t record_end = state.record_end
-    cdef int64_t batch_position = state.batch_position
+    cdef Place place = state.place
     cdef int64_t text = state.text_length
     cdef int64_t records = state.records
     cdef int64_t next_entry = state.next_entry
     cdef int64_t size
-    cdef const uint8_t *start
-    cdef const uint8_t *at
-    cdef int room = ENTRY_ROOM
+    cdef Entry *entry = entries
     cdef Fault fault
     while True:
-        if record_end == 0:
-            if batch_end == 0:
-                fault = enter_batch(window, position, &batch_end)
-                batch_position = position
-                if fault == CONTROL_BATCH:
-                    position = batch_end
-                elif fault == NO_FAULT:
-                    position += HEADER_SIZE
-                else:
-                    batch_end = 0
-                    break
-                if position == batch_end:
-                    batch_end = 0
-                continue
-            while position < batch_end:
-                if text >= next_entry:
-                    if room == 0:
-                        break
-                    entries.text = text
-                    entries.batch_position = <uint32_t> batch_position
-                    entries.record_position = <uint32_t> position
-                    entries.batch_end = <uint32_t> batch_end
-                    entries.ordinal = <uint32_t> records
-                    next_entry = text + state.granularity
-                    entries += 1
-                    room -= 1
-                if position >= window.end:
-                    break
-                start = at_position(window, position)
-                at = start
-                records += count_plain(
-                    &at, at + (batch_end - position), at + (window.end - position), &text,
-                    next_entry,
-                )
-                if at == start:
-                    break
-                position += at - start
-            if position == batch_end:
-                batch_end = 0
-                continue
-            if text >= next_entry:
-                fault = NO_FAULT
-                break
-            fault = enter_record(window, position, batch_end, &size, &record_end)
+        if place.record_end == 0:
+            fault = enter_batches(window, &place)
             if fault != NO_FAULT:
-                record_end = 0
                 break
-            position = size
-        fault = enter_value(window, &position, record_end, &size)
+            if text >= next_entry:
+                if entry == entries + ENTRY_ROOM:
+                    break
+                entry.text = text
+                entry.batch_position = <uint32_t> place.batch_position
+                entry.record_position = <uint32_t> place.position
+                entry.batch_end = <uint32_t> place.batch_end
+                entry.ordinal = <uint32_t> records
+                next_entry = text + state.granularity
+                entry += 1
+            size = count_plain(window, &place, &text, next_entry)
+            records += size
+            if size:
+                continue
+            fault = enter_record(window, &place)
+            if fault != NO_FAULT:
+                break
+        fault = enter_value(window, &place, &size)
         if fault != NO_FAULT:
             break
         text += size + 1
         records += 1
-        position = record_end
-        record_end = 0
-        if position == batch_end:
-            batch_end = 0
-    state.position = position
-    state.batch_end = batch_end
-    state.record_end = record_end
-    state.batch_position = batch_position
+        leave_record(&place)
+    if place.position == place.batch_end:
+        place.batch_end = 0
+    state.place = place
     state.text_length = text
     state.records = records
     state.next_entry = next_entry
-    made[0] = ENTRY_ROOM - room
+    made[0] = <int> (entry - entries)
     return fault
 
 
@@ -450,7 +399,7 @@ def measure(data not None, long long data_position, long long data_size, Measure
     cdef Fault fault = NO_FAULT
     PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
     try:
-        open_window(&window, &source, data_position, data_size, state.position)
+        open_window(&window, &source, data_position, data_size, state.place.position)
         if window.end > LONGEST_FILE:
             raise ValueError(f"a segment of {window.end} bytes")
         while fault == NO_FAULT:
@@ -462,7 +411,7 @@ def measure(data not None, long long data_position, long long data_size, Measure
             if made:
                 state.entries += (<char *> entries)[:made * sizeof(Entry)]
         if fault != NEEDS_MORE:
-            raise refuse(fault, &window, state.position, state.batch_end != 0)
+            raise refuse(fault, &window, state.place.position, state.place.batch_end != 0)
     finally:
         PyBuffer_Release(&source)
 

@@ -267,60 +267,87 @@ cdef inline const uint8_t *readable(
     return pad
 
 
-cdef inline Fault enter_batch(const Window *window, int64_t position, int64_t *end) noexcept nogil:
-    """Read the header at `position`; `end` becomes the batch's."""
-    if window.end - position < HEADER_SIZE:
-        return NEEDS_MORE
-    end[0] = position + LOG_OVERHEAD + <int32_t> load32(at_position(window, position) + BATCH_LENGTH)
-    return judge_batch(at_position(window, position))
+cdef struct Place:
+    # Where a walk through a segment's log stands, in file positions.
+    int64_t position
+    int64_t batch_position  # of the batch entered last
+    int64_t batch_end  # 0: a batch begins at `position`
+    int64_t record_end  # 0: a record or a batch begins at `position`
 
 
-cdef inline Fault enter_record(
-    const Window *window, int64_t position, int64_t batch_end,
-    int64_t *after_key, int64_t *record_end,
-) noexcept nogil:
-    """Read a record's head; `after_key` is where its value's length is."""
+cdef inline void leave_record(Place *place) noexcept nogil:
+    place.position = place.record_end
+    place.record_end = 0
+
+
+cdef inline Fault enter_batches(const Window *window, Place *place) noexcept nogil:
+    """From a record's or a batch's start to the next record, through as many headers as it takes.
+
+    A fault leaves the place at the batch that it is about; NEEDS_MORE at one that is not there.
+    """
+    cdef const uint8_t *batch
+    cdef int64_t end
+    cdef Fault fault
+    while place.batch_end == 0 or place.position == place.batch_end:
+        place.batch_end = 0
+        if window.end - place.position < HEADER_SIZE:
+            return NEEDS_MORE
+        batch = at_position(window, place.position)
+        fault = judge_batch(batch)
+        end = place.position + LOG_OVERHEAD + <int32_t> load32(batch + BATCH_LENGTH)
+        if fault == CONTROL_BATCH:
+            place.position = end
+        elif fault == NO_FAULT:
+            place.batch_position = place.position
+            place.batch_end = end
+            place.position += HEADER_SIZE
+        else:
+            return fault
+    return NO_FAULT
+
+
+cdef inline Fault enter_record(const Window *window, Place *place) noexcept nogil:
+    """From a record's start to its value's length. A fault leaves the place where it is."""
     cdef uint8_t pad[WINDOW]
     cdef RecordHead head
     cdef Fault fault
-    cdef int64_t available = min(batch_end, window.end) - position
+    cdef int64_t available = min(place.batch_end, window.end) - place.position
     if available <= 0:
-        return NEEDS_MORE if position < batch_end else BAD_CURSOR
-    fault = parse_head(readable(window, position, available, pad), &head)
+        return NEEDS_MORE if place.position < place.batch_end else BAD_CURSOR
+    fault = parse_head(readable(window, place.position, available, pad), &head)
     if available < WINDOW and (fault != NO_FAULT or head.head > available):
         # What the padding says means nothing, so first see whether the head was there.
-        if window.end < batch_end:
-            return NEEDS_MORE
-        return BAD_VARINT
+        return NEEDS_MORE if window.end < place.batch_end else BAD_VARINT
     if fault == NO_FAULT:
-        fault = judge_head(&head, batch_end - position)
-    record_end[0] = position + head.size
-    after_key[0] = position + head.head + max(head.key_length, 0)
+        fault = judge_head(&head, place.batch_end - place.position)
+    if fault == NO_FAULT:
+        place.record_end = place.position + head.size
+        place.position += head.head + max(head.key_length, 0)
     return fault
 
 
 cdef inline Fault enter_value(
-    const Window *window, int64_t *position, int64_t record_end, int64_t *length
+    const Window *window, Place *place, int64_t *length
 ) noexcept nogil:
-    """Read the value's length at `position`, which moves to the value; null is 0 long."""
+    """From the value's length to the value; null is 0 long. A fault leaves the place where it is."""
     cdef uint8_t pad[WINDOW]
     cdef const uint8_t *start
     cdef const uint8_t *at
     cdef int32_t stored
-    cdef int64_t available = min(record_end, window.end) - position[0]
+    cdef int64_t available = min(place.record_end, window.end) - place.position
     if available <= 0:
-        return NEEDS_MORE if position[0] < record_end else BAD_VALUE_LENGTH
-    start = at_position(window, position[0])
+        return NEEDS_MORE if place.position < place.record_end else BAD_CURSOR
+    start = at_position(window, place.position)
     if available < VARINT:
-        start = readable(window, position[0], available, pad)
+        start = readable(window, place.position, available, pad)
     at = read_varint(start, &stored)
-    if available < VARINT and (at == NULL or at - start > available):
-        return NEEDS_MORE if window.end < record_end else BAD_VALUE_LENGTH
+    if available < VARINT and at - start > available:
+        return NEEDS_MORE if window.end < place.record_end else BAD_VALUE_LENGTH
     if at == NULL:
         return BAD_VARINT
     # A header count of a byte at least follows the value.
-    if stored < -1 or stored > record_end - position[0] - (at - start) - 1:
+    if stored < -1 or stored > place.record_end - place.position - (at - start) - 1:
         return BAD_VALUE_LENGTH
-    position[0] += at - start
+    place.position += at - start
     length[0] = max(stored, 0)
     return NO_FAULT
