@@ -33,6 +33,7 @@ import pyfuse3
 import trio
 
 from kafkafs.fuse.answers import entry_of, errno_of
+from kafkafs.fuse.mount_point import PID_ATTRIBUTE
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import FileSystem
@@ -45,9 +46,6 @@ Ts = TypeVarTuple("Ts")
 #: Worker threads for what waits for a disk, and apart from them for fsync.
 READ_THREADS = 32
 SYNC_THREADS = 64
-
-#: An extended attribute of the root: the daemon's process id, for `kafkafs umount` to wait for.
-PID_ATTRIBUTE = b"user.kafkafs.pid"
 
 #: Names looked up in one worker thread, when listing has to wait.
 LISTED_AT_ONCE = 64
@@ -216,10 +214,10 @@ class Operations(pyfuse3.Operations):
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         try:
-            if name == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
-                return b"%d" % os.getpid()
-            node = self._inodes.get(inode)
             text = os.fsdecode(name)
+            if text == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
+                return str(os.getpid()).encode()
+            node = self._inodes.get(inode)
             try:
                 return node.xattr(text, False)
             except BlockingIOError:

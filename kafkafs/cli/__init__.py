@@ -1,0 +1,46 @@
+"""The command line. A command is a file of this package, imported when it is called for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+_COMMANDS = {
+    "mount": "Mount a data directory as files.",
+    "umount": "Unmount, and wait until everything is written.",
+    "repair": "Mend a data directory that is not mounted.",
+    "version": "Print the version.",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = import_module(f"kafkafs.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Without importing what the commands need.
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """A commit log in Apache Kafka's on-disk format, mounted as files."""
+
+
+def fail(message: str) -> click.ClickException:
+    """What went wrong, as one line on standard error; exit status 1. To be raised."""
+    return _Failure(message)
+
+
+class _Failure(click.ClickException):
+    def show(self, file: object = None) -> None:
+        click.echo(f"kafkafs: {self.message}", err=True)

@@ -1,0 +1,54 @@
+"""`kafkafs mount DATA_DIR MOUNT`: starts the daemon."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.progress import opening_shown
+
+
+@click.command("mount")
+@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("mount_point", metavar="MOUNT")
+@click.option(
+    "-o",
+    "options",
+    multiple=True,
+    metavar="OPTIONS",
+    help="ro, allow_other, show_dot, uid=N, gid=N, umask=OCTAL; separated by commas.",
+)
+@click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground.")
+def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:
+    """Mount the data directory DATA_DIR at the directory MOUNT.
+
+    Returns when the mount answers; the daemon stays in the background.
+    """
+    from kafkafs.config import InvalidOption, parse_mount_options
+    from kafkafs.fuse.background import run_in_background
+    from kafkafs.fuse.mount_point import MountError
+
+    try:
+        parsed = parse_mount_options(options)
+    except InvalidOption as error:
+        raise click.UsageError(str(error)) from None
+    data = os.path.realpath(data_dir)
+    path = os.path.realpath(mount_point)
+
+    def serve(ready: Callable[[], None]) -> int:
+        from kafkafs.fuse import daemon
+
+        mount = daemon.Mount(data, path, parsed, foreground)
+        with opening_shown() as progress:
+            return daemon.run(mount, daemon.notify_ready if foreground else ready, progress)
+
+    try:
+        if foreground:
+            sys.exit(serve(lambda: None))
+        run_in_background(serve)
+    except MountError as error:
+        raise fail(str(error)) from None

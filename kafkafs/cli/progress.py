@@ -1,0 +1,82 @@
+"""How far the opening of a data directory is, on the terminal.
+
+Only where standard error is a terminal and the opening takes its time; rich is imported then.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from storage.manager import Progress
+
+#: An opening that takes longer than this shows how far it is, in seconds.
+PATIENCE_S = 0.5
+
+
+@contextmanager
+def opening_shown() -> Iterator[Callable[[Progress], None] | None]:
+    """What to give to `LogManager.open` as `progress`."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    opening = Opening()
+    try:
+        yield opening
+    finally:
+        opening.end()
+
+
+class Opening:
+    """A bar, from when the opening begins to be slow until the last partition is there.
+
+    Called by the threads that recover.
+    """
+
+    def __init__(self) -> None:
+        self._show_at = time.monotonic() + PATIENCE_S
+        self._lock = threading.Lock()
+        self._bar: Bar | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        with self._lock:
+            if progress.partitions == progress.partitions_total:
+                self.end()
+                return
+            if self._bar is None:
+                if time.monotonic() < self._show_at:
+                    return
+                self._bar = _begin(progress.partitions_total)
+            mib = progress.bytes_read >> 20
+            self._bar.update(self._bar.task_ids[0], completed=progress.partitions, mib=mib)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _begin(partitions: int) -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("reading partitions"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[mib]:,} MiB"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task("", total=partitions, mib=0)
+    bar.start()
+    return bar

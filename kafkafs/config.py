@@ -1,0 +1,81 @@
+"""Mount options: what `kafkafs mount -o` accepts.
+
+`-o name,name=value,…`, as often as wanted; a later one wins. An unknown name or a value that
+makes no sense is refused: an option that is ignored is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+class InvalidOption(ValueError):  # noqa: N818 - as the storage names its errors
+    """A mount option that does not exist, or a value that its rule refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """How a data directory is mounted."""
+
+    read_only: bool = False
+    """`ro`: nothing is written into the data directory, no lock is taken."""
+    allow_other: bool = False
+    """`allow_other`: users other than the one who mounts may look, as far as modes let them."""
+    show_dot: bool = False
+    """`show_dot`: readdir lists the names that begin with a dot too."""
+    uid: int | None = None
+    gid: int | None = None
+    """`uid=N`, `gid=N`: everything's owner, whatever chown has set."""
+    umask: int = 0
+    """`umask=OCTAL`: permission bits that nothing shows."""
+
+
+def _number(base: int, limit: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isalnum():
+            raise ValueError
+        number = int(text, base)
+        if number > limit:
+            raise ValueError
+        return number
+
+    return parse
+
+
+# Option -> field and value, for options without a value …
+_FLAGS: dict[str, tuple[str, Any]] = {
+    "ro": ("read_only", True),
+    "rw": ("read_only", False),
+    "allow_other": ("allow_other", True),
+    "show_dot": ("show_dot", True),
+}
+# … and field, parser and what the value should be, for those with one. 2^32-1 is no user.
+_VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "uid": ("uid", _number(10, 2**32 - 2), "a user's number"),
+    "gid": ("gid", _number(10, 2**32 - 2), "a group's number"),
+    "umask": ("umask", _number(8, 0o777), "an octal number up to 777"),
+}
+
+
+def parse_mount_options(texts: Iterable[str]) -> MountOptions:
+    """The options of any number of `-o`. InvalidOption."""
+    options = MountOptions()
+    for option in (part for text in texts for part in text.split(",") if part):
+        name, equals, value = option.partition("=")
+        if name in _FLAGS and not equals:
+            field, setting = _FLAGS[name]
+        elif name in _VALUES:
+            field, parse, meaning = _VALUES[name]
+            try:
+                setting = parse(value)
+            except ValueError:
+                raise InvalidOption(
+                    f"mount option {name}={value}: the value must be {meaning}"
+                ) from None
+        else:
+            known = ", ".join([*_FLAGS, *(f"{name}=" for name in _VALUES)])
+            raise InvalidOption(f"there is no mount option {option!r} (there are {known})")
+        options = replace(options, **{field: setting})
+    return options

@@ -1,0 +1,82 @@
+"""Runs a daemon in the background, and knows whether it has started.
+
+The caller's process forks and waits at a pipe. The child becomes a session of its own, starts,
+and either says through the pipe that it is ready, whereupon the caller returns, or writes one
+line that says why not. Until it is ready the child keeps the terminal's standard error, for
+progress; then it lets go of all three standard streams.
+
+Nothing may have started a thread before the fork, and what belongs to a process (fcntl locks) is
+taken after it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from kafkafs.fuse.mount_point import MountError
+
+#: Runs to its end; calls its argument when it is ready; raises MountError if it cannot start.
+Program = Callable[[Callable[[], None]], int]
+
+_READY = b"\0"
+
+
+def run_in_background(program: Program) -> None:
+    """Start `program` in another process; return when it is ready. MountError."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        os._exit(_run_child(program, writer))
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        outcome = pipe.read()
+    if outcome == _READY:
+        return
+    _, status = os.waitpid(pid, 0)
+    if outcome:
+        raise MountError(outcome.decode(errors="replace"))
+    code = os.waitstatus_to_exitcode(status)
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+    raise MountError(f"the daemon {how} before it was ready")
+
+
+def _run_child(program: Program, pipe: int) -> int:
+    """The child's whole life; the result is its exit status."""
+    os.setsid()
+    os.chdir("/")
+    waiting = True
+
+    def ready() -> None:
+        nonlocal waiting
+        waiting = False
+        sys.stdout.flush()
+        sys.stderr.flush()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        os.close(null)
+        os.write(pipe, _READY)
+        os.close(pipe)
+
+    try:
+        return program(ready)
+    except BaseException as error:
+        if waiting:
+            os.write(pipe, _in_one_line(error).encode(errors="replace"))
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _in_one_line(error: BaseException) -> str:
+    if isinstance(error, MountError):
+        return str(error)
+    # Our bug: the traceback is for whoever mends it.
+    sys.excepthook(type(error), error, error.__traceback__)
+    return f"unforeseen: {error!r}"

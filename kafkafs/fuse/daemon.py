@@ -1,0 +1,269 @@
+"""The daemon: from a data directory and a mount point to a served mount, and to its orderly end.
+
+Start: take away what a killed daemon left, open the data directory (lock, recovery), mount, serve;
+it is ready when the kernel has sent its first request. So nothing is mounted that does not answer.
+
+End, by SIGTERM, SIGINT or SIGHUP: unfinished lines become records and later writes are ESHUTDOWN;
+everything is flushed while reads go on; then the session ends, the logs are closed with their
+checkpoints and the clean-shutdown marker, and the mount point is given back. An unmount from
+outside ends the session first and then the same way. The order matters: no request is served
+while descriptors are being closed, and the lock goes last.
+
+What this does not do: fork (`background`), answer requests (`operations`), keep time (`ticks`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+import pyfuse3
+import trio
+
+from kafkafs.config import MountOptions
+from kafkafs.fuse import mount_point, session_loop
+from kafkafs.fuse.mount_point import MountError
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.fuse.operations import Operations
+from kafkafs.fuse.ticks import Ticks
+from kafkafs.tree.events import Events
+from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from storage.errors import StorageError
+from storage.manager import LogManager, Progress
+
+#: How far the kernel reads ahead, where we may say so: its 128 KiB costs a third of the speed.
+READ_AHEAD_KIB = 1024
+#: How long a thread that computes may keep the interpreter from a request, in seconds.
+SWITCH_S = 0.0005
+#: How long the end waits for the kernel to drop entries, in seconds.
+SETTLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """What is mounted where; both paths absolute and without symbolic links."""
+
+    data_directory: str
+    path: str
+    options: MountOptions
+    foreground: bool = False
+
+
+def run(
+    mount: Mount, ready: Callable[[], None], progress: Callable[[Progress], None] | None
+) -> int:
+    """Serve a mount to its end; the result is the exit status. MountError if it cannot start."""
+    sys.setswitchinterval(SWITCH_S)
+    events = Events(_clock_ms)
+    events.forward = _to_standard_error
+    with _log_lines_to(events):
+        manager = _open(mount, progress)
+        notices = KernelNotices(events)
+        try:
+            options = mount.options
+            shown = TreeOptions(
+                read_only=options.read_only,
+                show_dot=options.show_dot,
+                uid=options.uid,
+                gid=options.gid,
+                umask=options.umask,
+            )
+            tree = FileSystem(manager, shown, clock_ms=_clock_ms, notices=notices, events=events)
+            daemon = Daemon(mount, tree, notices, ready)
+            daemon.mount()
+        except BaseException:
+            manager.close()
+            raise
+        return daemon.run()
+
+
+class Daemon:
+    """One mount, from the mount call to its end."""
+
+    def __init__(
+        self, mount: Mount, tree: FileSystem, notices: KernelNotices, ready: Callable[[], None]
+    ) -> None:
+        self._mount = mount
+        self._tree = tree
+        self._notices = notices
+        self._ready = ready
+        self._spinner = session_loop.Spinner()
+        self._asked = trio.Event()
+        self._operations = Operations(tree, notices, self._spinner, self._asked.set)
+        self._ticks = Ticks(tree, self._operations)
+
+    def mount(self) -> None:
+        """Mount, as yet without an answer to anyone. MountError."""
+        session_loop.install(pyfuse3, self._spinner, self._tree.events)
+        options = {"default_permissions", f"fsname={_source(self._mount)}", "subtype=kafkafs"}
+        if self._mount.options.allow_other:
+            options.add("allow_other")
+        if self._mount.options.read_only:
+            options.add("ro")
+        with _standard_error_kept() as lines:
+            try:
+                pyfuse3.init(self._operations, self._mount.path, options)
+            except RuntimeError as error:
+                # libfuse and fusermount3 say on standard error why.
+                reason = next(iter(lines()), str(error))
+                raise MountError(f"{self._mount.path}: cannot mount: {reason}") from None
+            said = lines()
+        for line in said:
+            self._tree.events(line)
+        self._notices.start()
+
+    def run(self) -> int:
+        """Serve until the end, and end in order; the exit status."""
+        status = 0
+        try:
+            trio.run(self._serve)
+        except BaseException:
+            # Our bug: what was acknowledged must be written down all the same.
+            self._tree.events(f"the daemon failed\n{traceback.format_exc().rstrip()}")
+            status = 1
+        finally:
+            if not self._tree.stopping:
+                self._tree.stop()
+            self._notices.stop()
+            try:
+                self._tree.manager.close()
+            except (OSError, StorageError) as error:
+                self._tree.events(f"the data directory was not closed cleanly: {error}")
+                status = 1
+            finally:
+                pyfuse3.close()
+        return status
+
+    async def _serve(self) -> None:
+        signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        with trio.open_signal_receiver(*signals) as arrived:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end_on_signal, arrived)
+                nursery.start_soon(self._say_ready)
+                nursery.start_soon(self._ticks.run)
+                await _session()
+                nursery.cancel_scope.cancel()
+
+    async def _say_ready(self) -> None:
+        await self._asked.wait()
+        mounted = mount_point.find(self._mount.path)
+        if mounted is not None:
+            # After the first request, whose answer sets it anew.
+            mount_point.raise_read_ahead(mounted.device, READ_AHEAD_KIB)
+        if not self._mount.foreground:
+            self._tree.events.forward = None
+        self._ready()
+
+    async def _end_on_signal(self, arrived: AsyncIterator[int]) -> None:
+        async for number in arrived:
+            self._tree.events(f"{signal.Signals(number).name}: shutting down")
+            self._tree.stop()
+            await self._ticks.flush_all()
+            with trio.move_on_after(SETTLE_S):
+                await self._notices.settled()
+            pyfuse3.terminate()
+            return
+
+
+async def _session() -> None:
+    """pyfuse3's session. A connection that was aborted from outside is an end like any other."""
+
+    def is_end(error: BaseException) -> bool:
+        ends = (errno.ENODEV, errno.ENOTCONN, errno.ECONNABORTED)
+        return isinstance(error, OSError) and error.errno in ends
+
+    try:
+        await pyfuse3.main(session_loop.MIN_TASKS, session_loop.MAX_TASKS)
+    except BaseExceptionGroup as group:
+        _, others = group.split(is_end)
+        if others is not None:
+            raise others from None
+
+
+def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManager:
+    """Check both places and open the data directory. MountError."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    data, path = mount.data_directory, mount.path
+    mount_point.clean(path)
+    mounted = mount_point.find(path)
+    if mounted is not None and mounted.type == mount_point.TYPE:
+        raise MountError(f"{path}: {mounted.source} is mounted here already")
+    if not os.path.isdir(path):
+        raise MountError(f"{path}: no such directory to mount on")
+    if os.path.commonpath([data, path]) in (data, path):
+        raise MountError(f"{path}: the mount point and {data} must not lie in one another")
+    try:
+        return LogManager.open(
+            data, read_only=mount.options.read_only, progress=progress, clock_ms=_clock_ms
+        )
+    except OSError as error:
+        raise MountError(f"{error.filename or data}: {error.strerror}") from error
+    except StorageError as error:
+        raise MountError(str(error)) from error
+
+
+def notify_ready() -> None:
+    """Tell systemd, where it has started us and waits for it (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        if address.startswith("@"):
+            address = "\0" + address[1:]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+            notices.sendto(b"READY=1", address)
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _source(mount: Mount) -> str:
+    """What the mount table shows as mounted: the data directory, as libfuse wants it written."""
+    if not mount.data_directory.isascii():
+        return "kafkafs"  # pyfuse3 takes nothing else
+    return mount.data_directory.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def _to_standard_error(message: str) -> None:
+    print(f"kafkafs: {message}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _log_lines_to(events: Events) -> Iterator[None]:
+    """What the storage and pyfuse3 have to say becomes lines of the log."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            events(record.getMessage())
+
+    handler = Handler(logging.WARNING)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _standard_error_kept() -> Iterator[Callable[[], list[str]]]:
+    """Keep what C code and its children write to standard error; yields a way to read it."""
+    sys.stderr.flush()
+    real = os.dup(2)
+    kept = os.memfd_create("stderr")
+    os.dup2(kept, 2)
+    try:
+        yield lambda: os.pread(kept, 4096, 0).decode(errors="replace").splitlines()
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
+        os.close(kept)

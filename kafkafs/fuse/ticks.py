@@ -1,0 +1,111 @@
+"""What the daemon does by the clock: flushes, checkpoints, the storage's and the tree's sweeps.
+
+One task looks several times a second for partitions whose oldest unflushed append has reached
+flush.ms, and flushes each in a task of its own, so that a slow fsync keeps no other partition
+from its own. An append that has a quarter of a second or more left is flushed when it is due, a
+shorter flush.ms is met up to that quarter late. Every few seconds the tree and the storage do
+their periodic work, and on Kafka's interval the checkpoints are written.
+
+Whatever goes wrong is a line in the log and is tried again at its next turn, but for a flush: a
+partition whose fsync has failed takes nothing more (`storage.flush`), so there is nothing to try.
+
+What this does not do: retention and compaction, which have no schedule of their own here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from kafkafs.fuse.operations import Operations
+from kafkafs.tree.filesystem import FileSystem
+from storage.log import Log
+from storage.manager import LogManager
+
+#: How often to look for due flushes, in seconds.
+LOOK_S = 0.25
+#: How often the tree saves what it should keep, and the storage sweeps, in seconds.
+TICK_S = 1.0
+SWEEP_S = 5.0
+
+
+class Ticks:
+    """Runs until it is cancelled. `now_ms` is the manager's clock."""
+
+    def __init__(self, tree: FileSystem, operations: Operations) -> None:
+        self._tree = tree
+        self._manager: LogManager = tree.manager
+        self._operations = operations
+        self._flushing: set[Log] = set()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._every, TICK_S, self._tick)
+            nursery.start_soon(self._every, SWEEP_S, self._sweep)
+            if not self._manager.read_only:
+                interval_ms = self._manager.settings.broker.log_flush_offset_checkpoint_interval_ms
+                nursery.start_soon(self._every, max(interval_ms / 1000, TICK_S), self._checkpoint)
+                await self._flush_due(nursery)
+
+    async def flush_all(self) -> None:
+        """Flush every partition that has something to flush, side by side."""
+        async with trio.open_nursery() as nursery:
+            for log in self._manager.due_flushes(2**64):
+                nursery.start_soon(self._flush, log)
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await trio.sleep(seconds)
+            await self._guarded(work.__name__.strip("_"), work)
+
+    async def _guarded(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except OSError as error:
+            self._tree.events(f"{what} failed: {error}")
+        except Exception:
+            self._tree.events(f"{what} failed\n{traceback.format_exc().rstrip()}")
+
+    # -- flushes -------------------------------------------------------------------------------
+
+    async def _flush_due(self, nursery: trio.Nursery) -> None:
+        look_ms = int(LOOK_S * 1000)
+        while True:
+            now_ms = self._manager.clock_ms()
+            pause_ms = look_ms
+            for log in self._manager.due_flushes(now_ms + look_ms):
+                if log in self._flushing or log.dirty_since_ms is None:
+                    continue
+                left_ms = log.dirty_since_ms + log.config.flush_ms - now_ms
+                if left_ms > 0:
+                    pause_ms = min(pause_ms, left_ms)
+                else:
+                    self._flushing.add(log)
+                    nursery.start_soon(self._flush, log)
+            await trio.sleep(pause_ms / 1000)
+
+    async def _flush(self, log: Log) -> None:
+        async def flush() -> None:
+            await self._operations.sync(log.start_flush())
+            self._flushing.discard(log)
+
+        await self._guarded(f"flush of {log}", flush)
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        self._tree.tick()
+        await trio.to_thread.run_sync(self._tree.housekeeping)
+
+    async def _sweep(self) -> None:
+        async with self._operations.structural:
+            remove = self._manager.sweep(self._manager.clock_ms())
+        if remove is not None:
+            await trio.to_thread.run_sync(remove)
+
+    async def _checkpoint(self) -> None:
+        async with self._operations.structural:
+            write = self._manager.start_checkpoint()
+        await trio.to_thread.run_sync(write)
