@@ -21,7 +21,7 @@ from pathlib import Path
 from storage import LogManager
 
 START_SECONDS = 30.0
-KAFKAFS = [sys.executable, "-m", "kafkafs.cli"]
+KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
 class Mount:
