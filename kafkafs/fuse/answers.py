@@ -31,6 +31,22 @@ ERRNO: dict[type[Exception], int] = {
     errors.LogClosed: errno.ESHUTDOWN,
 }
 
+#: Errors whose reason is a line in the log, as the caller sees a number only; not those that
+#: programs meet every day (ENOENT, EEXIST, ENODATA, …).
+WORTH_A_LINE = frozenset(
+    {
+        errno.EIO,
+        errno.EPERM,
+        errno.ESTALE,
+        errno.EOPNOTSUPP,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    }
+)
+
 
 def errno_of(error: Exception) -> int | None:
     """The errno of an exception of the tree or the storage; None for one that is our bug."""
@@ -41,6 +57,13 @@ def errno_of(error: Exception) -> int | None:
         if kind in ERRNO:
             return ERRNO[kind]
     return None
+
+
+def reason_of(error: Exception) -> str:
+    """What to say of an error in the log."""
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror)
 
 
 def entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:

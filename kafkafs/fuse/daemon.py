@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import resource
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -38,6 +40,8 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.inodes import KEEP_S
+from storage import paths
 from storage.errors import StorageError
 from storage.manager import LogManager, Progress
 
@@ -45,6 +49,8 @@ from storage.manager import LogManager, Progress
 READ_AHEAD_KIB = 1024
 #: How long a thread that computes may keep the interpreter from a request, in seconds.
 SWITCH_S = 0.0005
+#: struct flock: type, whence, start, length, pid.
+_FLOCK = struct.Struct("@hhqqi0q")
 #: How long the end waits for the kernel to drop entries, in seconds.
 SETTLE_S = 1.0
 
@@ -77,8 +83,9 @@ def run(
                 uid=options.uid,
                 gid=options.gid,
                 umask=options.umask,
+                attr_timeout=0.0 if _written_by_another(mount) else KEEP_S,
             )
-            tree = FileSystem(manager, shown, clock_ms=_clock_ms, notices=notices, events=events)
+            tree = FileSystem(manager, shown, notices=notices, events=events)
             daemon = Daemon(mount, tree, notices, ready)
             daemon.mount()
         except BaseException:
@@ -221,6 +228,21 @@ def notify_ready() -> None:
             address = "\0" + address[1:]
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
             notices.sendto(b"READY=1", address)
+
+
+def _written_by_another(mount: Mount) -> bool:
+    """Whether another process has the data directory's lock; none is taken for the answer."""
+    if not mount.options.read_only:
+        return False
+    try:
+        fd = os.open(os.path.join(mount.data_directory, paths.LOCK), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    finally:
+        os.close(fd)
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def _clock_ms() -> int:

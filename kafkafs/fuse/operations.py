@@ -32,14 +32,16 @@ from typing import NoReturn, TypeVar, TypeVarTuple
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import entry_of, errno_of
+from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, reason_of
 from kafkafs.fuse.mount_point import PID_ATTRIBUTE
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
+from storage.errors import StorageError
 
+_Kinds = tuple[type[Exception], ...]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -109,12 +111,20 @@ class Operations(pyfuse3.Operations):
         finally:
             plan.finish()
 
-    def _fail(self, what: str, error: Exception) -> NoReturn:
+    async def _sync(self, handle: Handle) -> None:
+        plan = handle.sync_plan()
+        if plan is not None:
+            await self.sync(plan)
+
+    def _fail(self, what: str, error: Exception, told: _Kinds = ()) -> NoReturn:
+        """Answer with an error. Those of the kinds `told` the tree has named in the log already."""
         number = errno_of(error)
         if number is None:
             number = errno.EIO
             lines = "".join(traceback.format_exception(error)).rstrip()
             self._tree.events(f"{what}: unforeseen, answered with EIO\n{lines}")
+        elif number in WORTH_A_LINE and not isinstance(error, told):
+            self._tree.events(f"{what}: {reason_of(error)}")
         raise pyfuse3.FUSEError(number) from None
 
     async def _attributes(self, node: Node) -> Attributes:
@@ -295,14 +305,14 @@ class Operations(pyfuse3.Operations):
             node = await self._alone(directory.mkdir, os.fsdecode(name), mode, caller)
             return await self._entry(node)
         except Exception as error:
-            self._fail(f"mkdir of {name!r}", error)
+            self._fail(f"mkdir of {name!r}", error, (StorageError, PermissionError))
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         try:
             directory = self._directory(parent_inode)
             await self._alone(directory.rmdir, os.fsdecode(name))
         except Exception as error:
-            self._fail(f"rmdir of {name!r}", error)
+            self._fail(f"rmdir of {name!r}", error, (StorageError, PermissionError))
 
     async def create(
         self,
@@ -321,13 +331,13 @@ class Operations(pyfuse3.Operations):
             entry = await self._entry(node)
             return self._opened(handle), entry
         except Exception as error:
-            self._fail(f"create of {name!r}", error)
+            self._fail(f"create of {name!r}", error, (StorageError, PermissionError))
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         try:
             self._directory(parent_inode).unlink(os.fsdecode(name))
         except Exception as error:
-            self._fail(f"unlink of {name!r}", error)
+            self._fail(f"unlink of {name!r}", error, (PermissionError,))
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -365,37 +375,41 @@ class Operations(pyfuse3.Operations):
         try:
             handle = self._handles.get(fh)
             announced = self._notices.announced
-            written = handle.write(off, buf)
-            if handle.sync_due:
-                plan = handle.sync_plan()
-                if plan is not None:
-                    await self.sync(plan)
+            if handle.structural:
+                written = await self._alone(handle.write, off, buf)
+            else:
+                written = handle.write(off, buf)
+                if handle.sync_due:
+                    await self._sync(handle)
             if self._notices.announced != announced:
+                # A new history is published: nobody may find the old one once this is answered.
                 await self._notices.settled()
             return written
         except Exception as error:
-            self._fail("write", error)
+            self._fail("write", error, (StorageError, OSError))
 
     async def flush(self, fh: int) -> None:
         try:
             self._handles.get(fh).flush()
         except Exception as error:
-            self._fail("flush", error)
+            self._fail("flush", error, (StorageError, OSError))
 
     async def fsync(self, fh: int, datasync: bool) -> None:
         try:
-            plan = self._handles.get(fh).sync_plan()
-            if plan is not None:
-                await self.sync(plan)
+            await self._sync(self._handles.get(fh))
         except Exception as error:
             self._fail("fsync", error)
 
     async def release(self, fh: int) -> None:
         try:
-            # Before the first await: who opens the file next sees the last line.
-            self._handles.remove(fh).release()
+            handle = self._handles.remove(fh)
+            if handle.structural:
+                await self._alone(handle.release)
+            else:
+                # Before the first await: who opens the file next sees the last line.
+                handle.release()
         except Exception as error:
-            self._fail("release", error)
+            self._fail("release", error, (StorageError, OSError))
 
     # -- what this file system does not do, said explicitly ------------------------------------
 

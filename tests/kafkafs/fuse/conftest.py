@@ -1,4 +1,4 @@
-"""A bare file system, mounted, for the tests of the session loop."""
+"""Programs that mount a file system for a test, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,43 +18,68 @@ PATIENCE_S = 30
 
 
 @dataclass
-class BareMount:
-    """A running bare file system; ``ended`` unmounts it and says what it saw."""
+class RunningMount:
+    """A program that serves a mount."""
 
     path: Path
     process: subprocess.Popen[str]
 
-    def ended(self, *unmount: str) -> dict[str, Any]:
+    def ended(self, *unmount: str) -> str:
+        """Unmount it with this command, if one is given; what it printed until its good end."""
         if unmount:
             subprocess.run([*unmount, str(self.path)], check=True)
         output, _ = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0
-        facts: dict[str, Any] = json.loads(output)
+        return output
+
+
+@dataclass
+class BareMount:
+    """A running bare file system; `ended` says what it saw."""
+
+    running: RunningMount
+
+    @property
+    def path(self) -> Path:
+        return self.running.path
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        return self.running.process
+
+    def ended(self, *unmount: str) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads(self.running.ended(*unmount))
         return facts
+
+
+@contextlib.contextmanager
+def serving(
+    directory: Path, module: str, *before: str, options: Sequence[str] = ()
+) -> Iterator[RunningMount]:
+    """Run a module with `before`, a mount point in `directory` and `options` as its arguments.
+
+    Whatever is left of it at the end is killed.
+    """
+    path = directory / "mount"
+    path.mkdir()
+    program = [sys.executable, "-m", module, *before, str(path), *options]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "mounted\n"
+            yield RunningMount(path, process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                subprocess.run(["fusermount3", "-uz", str(path)], check=False)
 
 
 @pytest.fixture
 def bare_mount(tmp_path: Path) -> Iterator[Callable[..., BareMount]]:
     with contextlib.ExitStack() as stack:
 
-        def mount(*arguments: str) -> BareMount:
-            path = tmp_path / "mount"
-            path.mkdir()
-            program = [sys.executable, "-m", "tests.kafkafs.fuse.bare_file_system"]
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [*program, str(path), *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
-                )
-            )
-
-            def end() -> None:
-                if process.poll() is None:
-                    process.kill()
-                    subprocess.run(["fusermount3", "-uz", str(path)], check=False)
-
-            stack.callback(end)
-            assert process.stdout is not None
-            assert process.stdout.readline() == "mounted\n"
-            return BareMount(path, process)
+        def mount(*options: str) -> BareMount:
+            module = "tests.kafkafs.fuse.bare_file_system"
+            return BareMount(stack.enter_context(serving(tmp_path, module, options=options)))
 
         yield mount

@@ -1,0 +1,347 @@
+"""A tree whose nodes do what is rare in the real one, served by the real daemon.
+
+Run as a program: ``python -m tests.kafkafs.fuse.odd_tree DATA MOUNT``, in the foreground; it
+prints ``mounted`` when it answers.  The root shows:
+
+``many/``      5000 files, whose first lookup waits for a worker thread
+``file``       takes every write; reads as what was written, waiting for each read
+``sized``      a file whose attributes wait until they were made in a thread once
+``bug``        every operation raises what nobody foresaw
+``error-NAME`` reading raises the StorageError of that name (``error-28``: OSError of that number)
+``slow-N``     fsync takes half a second
+``syncs``      how often its data was synced: ``fsync``, O_SYNC
+``swap``       each write makes the name ``swap`` lead to a new inode
+``thread``     shows the names of the threads in which its content was written
+``log``        the events
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+from kafkafs.config import MountOptions
+from kafkafs.fuse.daemon import Daemon, Mount
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.tree.events import Events
+from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.handles import FlushPlan, Handle, HandleTable
+from kafkafs.tree.inodes import (
+    KEEP_S,
+    ROOT_INODE,
+    Attributes,
+    Caller,
+    Change,
+    Directory,
+    InodeTable,
+    Node,
+    directory_mode,
+    file_mode,
+    inode_number,
+)
+from storage import errors
+from storage.manager import LogManager
+
+MANY = 5000
+
+
+def attributes_of(inode: int, mode: int, size: int = 0, kept_s: float = KEEP_S) -> Attributes:
+    uid, gid = os.getuid(), os.getgid()
+    return Attributes(inode, mode, size, time.time_ns(), 1, uid, gid, 0, kept_s, kept_s)
+
+
+class OddFile(Node):
+    """A file whose handle is made by a function."""
+
+    def __init__(self, name: str, make: Callable[[int], Handle], inode: int = 0) -> None:
+        super().__init__(inode or inode_number(name))
+        self.make = make
+        self.data = bytearray()
+
+    def attributes(self, wait: bool) -> Attributes:
+        return attributes_of(self.inode, file_mode(0o666), len(self.data), 0)
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        return self.make(flags)
+
+    def set_attributes(self, change: Change) -> None:
+        if change.size is not None:
+            raise OSError(errno.EPERM, "cannot be cut")
+
+
+class OddHandle(Handle):
+    """Reads from and appends to a buffer."""
+
+    direct_io = True
+
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+
+    def read(self, position: int, size: int, wait: bool) -> bytes:
+        return bytes(self.data[position : position + size])
+
+    def write(self, position: int, data: bytes) -> int:
+        self.data += data
+        return len(data)
+
+
+class WaitingHandle(OddHandle):
+    def read(self, position: int, size: int, wait: bool) -> bytes:
+        if not wait:
+            raise BlockingIOError
+        assert threading.current_thread() is not threading.main_thread()
+        return super().read(position, size, wait)
+
+
+class BuggyHandle(Handle):
+    direct_io = True
+
+    def read(self, position: int, size: int, wait: bool) -> bytes:
+        raise RuntimeError("nobody foresaw this")
+
+    def write(self, position: int, data: bytes) -> int:
+        raise RuntimeError("nobody foresaw this")
+
+    def flush(self) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    def release(self) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    def sync_plan(self) -> FlushPlan:
+        raise RuntimeError("nobody foresaw this")
+
+
+class RaisingHandle(Handle):
+    direct_io = True
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def read(self, position: int, size: int, wait: bool) -> bytes:
+        raise self.error
+
+
+class SyncedHandle(OddHandle):
+    """Counts what was synced, and says so as its content."""
+
+    def __init__(self, data: bytearray, flags: int, slow_s: float = 0.0) -> None:
+        super().__init__(data)
+        self.flags = flags
+        self.slow_s = slow_s
+
+    def write(self, position: int, data: bytes) -> int:
+        self.sync_due = self.flags & (os.O_SYNC | os.O_DSYNC) != 0
+        return len(data)
+
+    def sync_plan(self) -> FlushPlan:
+        self.sync_due = False
+
+        def run() -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            time.sleep(self.slow_s)
+
+        def finish() -> None:
+            assert threading.current_thread() is threading.main_thread()
+            self.data += b"synced\n"
+
+        return SimpleNamespace(run=run, finish=finish)
+
+
+class ThreadHandle(OddHandle):
+    structural = True
+
+    def write(self, position: int, data: bytes) -> int:
+        thread = threading.current_thread()
+        self.data += b"main\n" if thread is threading.main_thread() else b"worker\n"
+        return len(data)
+
+
+class SizedFile(OddFile):
+    """Its size is known once a thread has looked."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, lambda flags: OddHandle(self.data))
+        self.data += b"x" * 77
+        self.looked = False
+
+    def attributes(self, wait: bool) -> Attributes:
+        if not self.looked:
+            if not wait:
+                raise BlockingIOError
+            self.looked = True
+        return super().attributes(wait)
+
+    def listed_attributes(self) -> Attributes:
+        return attributes_of(self.inode, file_mode(0o666), 0, 0)
+
+
+class BuggyFile(OddFile):
+    def xattr(self, name: str, wait: bool) -> bytes:
+        raise RuntimeError("nobody foresaw this")
+
+
+class Swapped(OddFile):
+    """A write makes its name lead to another inode: told to the kernel before the answer."""
+
+    def __init__(self, root: Root, number: int) -> None:
+        super().__init__("swap", self._handle, inode_number("swap", number))
+        self.root = root
+        self.number = number
+
+    def attributes(self, wait: bool) -> Attributes:
+        return attributes_of(self.inode, file_mode(0o666))
+
+    def _handle(self, flags: int) -> Handle:
+        return SwappingHandle(self)
+
+
+class SwappingHandle(Handle):
+    direct_io = True
+
+    def __init__(self, node: Swapped) -> None:
+        self.node = node
+
+    def write(self, position: int, data: bytes) -> int:
+        root = self.node.root
+        root.files["swap"] = Swapped(root, self.node.number + 1)
+        root.notices.entry_changed(ROOT_INODE, "swap")
+        return len(data)
+
+
+class Many(Directory):
+    """Its names wait to be looked up for the first time."""
+
+    def __init__(self) -> None:
+        super().__init__(inode_number("many"))
+        self.found: dict[str, Node] = {}
+
+    def attributes(self, wait: bool) -> Attributes:
+        return attributes_of(self.inode, directory_mode(0o755))
+
+    def names(self) -> list[str]:
+        return [f"{number:05}" for number in range(MANY)]
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        if name.endswith("777"):
+            raise FileNotFoundError(errno.ENOENT, "gone since")
+        node = self.found.get(name)
+        if node is None:
+            if not wait:
+                raise BlockingIOError
+            node = self.found[name] = OddFile(name, lambda flags: OddHandle(bytearray()))
+        return node
+
+
+class Root(Directory):
+    def __init__(self, notices: KernelNotices, events: Events) -> None:
+        super().__init__(ROOT_INODE)
+        self.notices = notices
+        self.events = events
+        self.files: dict[str, Node] = {
+            "many": Many(),
+            "file": (file := OddFile("file", lambda flags: WaitingHandle(file.data))),
+            "sized": SizedFile("sized"),
+            "bug": BuggyFile("bug", lambda flags: BuggyHandle()),
+            "syncs": (syncs := OddFile("syncs", lambda flags: SyncedHandle(syncs.data, flags))),
+            "thread": (thread := OddFile("thread", lambda flags: ThreadHandle(thread.data))),
+            "swap": Swapped(self, 0),
+        }
+
+    def attributes(self, wait: bool) -> Attributes:
+        return attributes_of(self.inode, directory_mode(0o755))
+
+    def names(self) -> list[str]:
+        return list(self.files)
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        if name == "log":
+            text = bytearray(self.events.text().encode())
+            return OddFile(f"log {text!r}", lambda flags: OddHandle(text))
+        if name.startswith("slow-"):
+            return OddFile(name, lambda flags: SyncedHandle(bytearray(), flags, 0.5))
+        kind = name.removeprefix("error-")
+        if kind != name:
+            return OddFile(name, lambda flags: RaisingHandle(_error(kind)))
+        if name not in self.files:
+            raise FileNotFoundError(errno.ENOENT, "no such file")
+        return self.files[name]
+
+    def mkdir(self, name: str, mode: int, caller: Caller) -> Node:
+        """Takes a while, and is never done twice at the same time."""
+        assert threading.current_thread() is not threading.main_thread()
+        before = len(self.files)
+        time.sleep(0.02)
+        assert len(self.files) == before
+        node = Many()
+        node.inode = inode_number("directory", name)
+        self.files[name] = node
+        return node
+
+
+def _error(kind: str) -> Exception:
+    if kind.isdecimal():
+        return OSError(int(kind), os.strerror(int(kind)))
+    if kind == "OffsetOutOfRange":
+        return errors.OffsetOutOfRange(5, 1, 3)
+    if kind == "RecordTooLarge":
+        return errors.RecordTooLarge(5, 3)
+    if kind == "LogLocked":
+        return errors.LogLocked(1)
+    made = getattr(errors, kind)("the message")
+    assert isinstance(made, Exception)
+    return made
+
+
+class OddTree:
+    """What the daemon needs of `FileSystem`."""
+
+    def __init__(self, manager: LogManager, notices: KernelNotices, events: Events) -> None:
+        self.manager = manager
+        self.events = events
+        self.stopping = False
+        self.inodes = InodeTable()
+        self.inodes.remember(Root(notices, events))
+        self.handles = HandleTable()
+
+    def lookup(self, parent: int, name: str, wait: bool) -> Node:
+        directory = self.inodes.get(parent)
+        assert isinstance(directory, Directory)
+        return directory.lookup(name, wait)
+
+    def statfs(self) -> os.statvfs_result:
+        return os.statvfs(self.manager.path)
+
+    def tick(self) -> None:
+        pass
+
+    def housekeeping(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.stopping = True
+
+
+def main() -> None:
+    data, path = sys.argv[1:]
+    events = Events(lambda: time.time_ns() // 1_000_000)
+    notices = KernelNotices(events)
+    tree = OddTree(LogManager.open(data), notices, events)
+    daemon = Daemon(
+        Mount(data, path, MountOptions(), foreground=True),
+        cast(FileSystem, tree),
+        notices,
+        lambda: print("mounted", flush=True),
+    )
+    daemon.mount()
+    sys.exit(daemon.run())
+
+
+if __name__ == "__main__":
+    main()

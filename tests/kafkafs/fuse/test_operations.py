@@ -1,0 +1,252 @@
+"""The handlers, through a real mount of a tree that does what is rare in the real one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kafkafs.fuse.answers import ERRNO, errno_of, reason_of
+from storage import errors
+from tests.kafkafs.fuse.conftest import serving
+from tests.kafkafs.fuse.odd_tree import MANY
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("odd")
+    data = place / "data"
+    data.mkdir()
+    with serving(place, "tests.kafkafs.fuse.odd_tree", str(data)) as mount:
+        yield mount.path
+        mount.ended("fusermount3", "-u")
+
+
+@contextmanager
+def refused_with(number: int) -> Iterator[None]:
+    with pytest.raises(OSError) as raised:  # noqa: PT011 - the number says which
+        yield
+    assert errno.errorcode[raised.value.errno or 0] == errno.errorcode[number]
+
+
+def log_of(odd: Path) -> str:
+    return (odd / "log").read_text()
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def test_every_storage_error_has_an_errno() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert set(kinds) == set(ERRNO)
+
+
+def test_an_error_without_an_entry_counts_as_its_base() -> None:
+    class New(errors.RecordTooLarge):
+        pass
+
+    assert errno_of(New(1, 2)) == errno.EMSGSIZE
+    assert errno_of(OSError(errno.ENOSPC, "full")) == errno.ENOSPC
+    assert errno_of(BlockingIOError()) == errno.EAGAIN
+    assert errno_of(OSError("without a number")) is None
+    assert errno_of(KeyError(1)) is None
+
+
+def test_reasons_are_the_messages() -> None:
+    assert reason_of(OSError(errno.ENOSPC, "full", "/x")) == "full (/x)"
+    assert reason_of(OSError(errno.ENOSPC, "full")) == "full"
+    assert reason_of(errors.CorruptRecord("bad", position=3)) == "bad (position 3)"
+
+
+def test_errors_reach_the_caller(odd: Path) -> None:
+    numbers = {
+        "CorruptRecord": errno.EIO,
+        "UnsupportedFormat": errno.EOPNOTSUPP,
+        "OffsetOutOfRange": errno.ERANGE,
+        "RecordTooLarge": errno.EMSGSIZE,
+        "InvalidRecord": errno.EINVAL,
+        "TopicExists": errno.EEXIST,
+        "ReadOnlyLog": errno.EROFS,
+        "SegmentGone": errno.ESTALE,
+        "LogClosed": errno.ESHUTDOWN,
+        str(errno.ENOSPC): errno.ENOSPC,
+    }
+    for kind, number in numbers.items():
+        with refused_with(number):
+            (odd / f"error-{kind}").read_bytes()
+
+
+def test_errors_of_the_disk_and_of_damage_have_a_line_everyday_ones_have_none(odd: Path) -> None:
+    before = log_of(odd)
+    for name, number in (
+        ("error-CorruptRecord", errno.EIO),
+        ("error-28", errno.ENOSPC),
+        ("error-OffsetOutOfRange", errno.ERANGE),
+        ("missing", errno.ENOENT),
+    ):
+        with refused_with(number):
+            (odd / name).read_bytes()
+    added = log_of(odd).removeprefix(before).splitlines()
+    assert [line.partition(" ")[2] for line in added] == [
+        "read: the message",
+        "read: No space left on device",
+    ]
+
+
+def test_what_nobody_foresaw_is_eio_with_a_traceback_and_the_daemon_lives_on(odd: Path) -> None:
+    with refused_with(errno.EIO):
+        (odd / "bug").read_bytes()
+    descriptor = os.open(odd / "bug", os.O_WRONLY)
+    with refused_with(errno.EIO):
+        os.write(descriptor, b"x")
+    with refused_with(errno.EIO):
+        os.fsync(descriptor)
+    with refused_with(errno.EIO):
+        os.close(descriptor)
+    with refused_with(errno.EIO):
+        os.getxattr(odd / "bug", "user.x")
+    log = log_of(odd)
+    for what in ("read", "write", "fsync", "flush"):
+        assert f"{what}: unforeseen, answered with EIO\nTraceback" in log
+    assert "RuntimeError: nobody foresaw this" in log
+
+
+# -- waiting -------------------------------------------------------------------------------------
+
+
+def test_a_read_that_must_wait_is_repeated_in_a_thread(odd: Path) -> None:
+    with open(odd / "file", "ab", buffering=0) as file:
+        file.write(b"hello\n")
+    assert (odd / "file").read_bytes().endswith(b"hello\n")
+
+
+def test_attributes_that_must_wait(odd: Path) -> None:
+    assert (odd / "sized").stat().st_size == 77
+
+
+def test_changes_of_the_tree_run_one_at_a_time_in_a_worker_thread(odd: Path) -> None:
+    threads = [threading.Thread(target=(odd / f"new{n}").mkdir) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {f"new{n}" for n in range(8)} <= set(os.listdir(odd))
+    (odd / "thread").write_bytes(b"x")
+    assert (odd / "thread").read_bytes() == b"worker\n"
+
+
+def test_fsync_and_synchronous_writes(odd: Path) -> None:
+    for flags, synced in ((0, 0), (os.O_SYNC, 1), (os.O_DSYNC, 2)):
+        descriptor = os.open(odd / "syncs", os.O_WRONLY | flags)
+        os.write(descriptor, b"x")
+        assert (odd / "syncs").read_bytes() == b"synced\n" * synced
+        os.close(descriptor)
+    with open(odd / "syncs", "ab", buffering=0) as file:
+        os.fsync(file)
+        os.fdatasync(file)
+    assert (odd / "syncs").read_bytes() == b"synced\n" * 4
+
+
+def test_a_slow_fsync_holds_up_nobody(odd: Path) -> None:
+    def sync(number: int) -> None:
+        with open(odd / f"slow-{number}", "ab", buffering=0) as file:
+            os.fsync(file)
+
+    with open(odd / "file", "ab", buffering=0) as file:
+        file.write(b"hello\n")
+    threads = [threading.Thread(target=sync, args=(number,)) for number in range(20)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    reads = 0
+    while any(thread.is_alive() for thread in threads):
+        assert (odd / "file").read_bytes().endswith(b"hello\n")
+        reads += 1
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start < 20 * 0.5 / 2
+    assert reads > 50
+
+
+# -- directories ---------------------------------------------------------------------------------
+
+
+def test_a_directory_of_thousands_of_entries_that_must_wait(odd: Path) -> None:
+    names = {f"{number:05}" for number in range(MANY)}
+    shown = {name for name in names if not name.endswith("777")}
+    listed = os.listdir(odd / "many")
+    assert len(listed) == len(shown)
+    assert set(listed) == shown
+    with os.scandir(odd / "many") as entries:
+        assert all(entry.is_file() for entry in entries)
+
+
+def test_two_who_list_at_once_see_everything(odd: Path) -> None:
+    with os.scandir(odd / "many") as one, os.scandir(odd / "many") as other:
+        pairs = list(zip(one, other, strict=True))
+    assert all(first.name == second.name for first, second in pairs)
+
+
+def test_the_kernel_forgets_what_it_was_given(odd: Path) -> None:
+    # The table asserts that nothing is forgotten more often than it was handed out.
+    for _ in range(3):
+        os.listdir(odd / "many")
+        for name in ("00001", "00002", "04999"):
+            os.stat(odd / "many" / name)
+        Path("/proc/sys/vm/drop_caches").write_text("2\n")
+    os.stat(odd / "file")
+    assert "forget" not in log_of(odd)
+
+
+# -- entries that the kernel must forget ---------------------------------------------------------
+
+
+def test_an_entry_that_changed_is_forgotten_before_the_write_is_answered(odd: Path) -> None:
+    seen = set()
+    for _ in range(50):
+        seen.add(os.stat(odd / "swap").st_ino)
+        with open(odd / "swap", "ab", buffering=0) as file:
+            file.write(b"x")
+        assert os.stat(odd / "swap").st_ino not in seen
+
+
+# -- what there is not ---------------------------------------------------------------------------
+
+
+def test_what_this_file_system_does_not_do_is_said_explicitly(odd: Path) -> None:
+    file = odd / "file"
+    refused = [
+        lambda: os.link(file, odd / "other"),
+        lambda: os.symlink("x", odd / "other"),
+        lambda: os.rename(file, odd / "other"),
+        lambda: os.mkfifo(odd / "other"),
+        lambda: os.unlink(file),
+        lambda: os.truncate(file, 0),
+        lambda: os.rmdir(odd / "many"),
+        lambda: os.close(os.open(odd / "other", os.O_CREAT | os.O_WRONLY)),
+    ]
+    for call in refused:
+        with refused_with(errno.EPERM):
+            call()
+    with refused_with(errno.EOPNOTSUPP):
+        os.setxattr(file, "user.x", b"")
+    with refused_with(errno.EOPNOTSUPP):
+        os.removexattr(file, "user.x")
+
+
+def test_attributes_and_figures(odd: Path) -> None:
+    status = os.stat(odd / "sized")
+    assert stat.S_ISREG(status.st_mode)
+    assert status.st_nlink == 1
+    figures, disk = os.statvfs(odd), os.statvfs(odd.parent / "data")
+    assert (figures.f_blocks, figures.f_frsize) == (disk.f_blocks, disk.f_frsize)
+    assert os.getxattr(odd, "user.kafkafs.pid").isdigit()
+    with refused_with(errno.ENODATA):
+        os.getxattr(odd / "file", "user.missing")
