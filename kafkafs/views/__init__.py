@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kafkafs.views._render import Buffer, Cursor, Measure
+    from typing_extensions import Buffer
+
+    from kafkafs.views._render import Cursor, Measure
 
 
 class View(Protocol):

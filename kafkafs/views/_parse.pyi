@@ -1,6 +1,4 @@
-from typing import TypeAlias
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from typing_extensions import Buffer
 
 def encode_lines(
     data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int

@@ -1,6 +1,4 @@
-from typing import TypeAlias
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from typing_extensions import Buffer
 
 MIN_WINDOW: int
 ENTRY_SIZE: int

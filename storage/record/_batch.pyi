@@ -1,5 +1,6 @@
+from typing_extensions import Buffer
+
 from storage.errors import StorageError
-from storage.record.batch import Buffer
 
 def refusal(fault: int, position: int, header: bytes = b"") -> StorageError: ...
 def assign_offsets(

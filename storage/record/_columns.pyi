@@ -1,4 +1,4 @@
-from storage.record.batch import Buffer
+from typing_extensions import Buffer
 
 class Columns:
     @property

@@ -291,7 +291,7 @@ class _Reader:
     def varint(self, width: int = 32) -> int:
         """A varint (width 32) or varlong (64). Bits beyond the width are dropped, as Kafka does."""
         bits = 0
-        for shift in range(0, width + 6, 7):
+        for shift in range(0, (width + 6) // 7 * 7, 7):
             byte = self.byte()
             bits |= (byte & 0x7F) << shift
             if byte < 0x80:

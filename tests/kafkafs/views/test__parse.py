@@ -1,0 +1,174 @@
+"""kafkafs.views._parse: lines become the batches that the plain twin makes of them."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+
+import pytest
+from crc32c import crc32c
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kafkafs.views._parse import encode_lines, last_newline
+from kafkafs.views._render import Cursor, render
+from storage.errors import RecordTooLarge
+from storage.record.batch import HEADER_SIZE, Buffer, Record, decode, encode, parse_header
+from tests import oracle
+from tests.guard_page import before_guard_page
+
+T = 1_700_000_000_000
+UNLIMITED = 2**31 - 1
+
+# Sizes around which a varint, a copying step or the short copy ends.
+sizes = st.integers(0, 140) | st.sampled_from([255, 256, 257, 300, 8180, 8191, 8192, 8193, 20000])
+lines_of = st.lists(
+    st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"?"))
+    | sizes.map(lambda size: b"x" * size),
+    max_size=80,
+)
+
+
+def encoded(data: Buffer, start: int, end: int, timestamp: int, limit: int) -> tuple[bytes, int]:
+    batches, lines = encode_lines(data, start, end, timestamp, limit)
+    return bytes(batches), lines
+
+
+def text_of(lines: list[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+@given(
+    lines=lines_of,
+    before=st.binary(max_size=9),
+    after=st.binary(max_size=9),
+    timestamp=st.integers(-1, 2**63 - 1),
+    limit=st.integers(68, 400) | st.sampled_from([9000, 30000, UNLIMITED, 2**40]),
+)
+@example(lines=[b""] * 70, before=b"", after=b"", timestamp=0, limit=UNLIMITED)
+@example(lines=[b"a" * 50] * 70, before=b"", after=b"", timestamp=0, limit=200)
+def test_same_bytes_as_the_twin(
+    lines: list[bytes], before: bytes, after: bytes, timestamp: int, limit: int
+) -> None:
+    data = before + text_of(lines) + after
+    start, end = len(before), len(data) - len(after)
+    expected = oracle.encode_lines(lines, timestamp, limit)
+    if isinstance(expected, int):
+        with pytest.raises(RecordTooLarge) as caught:
+            encode_lines(data, start, end, timestamp, limit)
+        assert caught.value.line == expected
+        assert caught.value.size > caught.value.limit == min(limit, UNLIMITED)
+    else:
+        assert encoded(data, start, end, timestamp, limit) == (expected, len(lines))
+        with before_guard_page(data[:end]) as view:
+            assert encoded(view, start, end, timestamp, limit) == (expected, len(lines))
+
+
+@given(lines=lines_of, limit=st.sampled_from([21000, 30000, UNLIMITED]))
+def test_what_comes_out_is_what_went_in(lines: list[bytes], limit: int) -> None:
+    text = text_of(lines)
+    batches, count = encode_lines(text, 0, len(text), T, limit)
+    values: list[bytes | None] = []
+    at = 0
+    while at < len(batches):
+        header = parse_header(batches, at)
+        assert header.size <= limit
+        assert (header.base_offset, header.leader_epoch, header.attributes) == (0, 0, 0)
+        assert header.last_offset_delta == header.records_count - 1
+        assert header.producer_id == header.producer_epoch == header.base_sequence == -1
+        records = decode(batches, at)
+        assert [record.offset for record in records] == list(range(header.records_count))
+        assert {(record.key, record.headers, record.timestamp) for record in records} == {
+            (None, (), T)
+        }
+        values += [record.value for record in records]
+        at += header.size
+    assert values == lines
+    assert count == len(lines)
+
+
+def test_one_line() -> None:
+    assert encoded(b"hello\n", 0, 6, T, 1000) == (encode([Record(0, T, 0, None, b"hello")]), 1)
+
+
+def test_no_line() -> None:
+    assert encoded(b"hello\n", 3, 3, T, 1000) == (b"", 0)
+
+
+def test_the_limit_is_the_whole_batchs() -> None:
+    size = len(encode([Record(0, T, 0, None, b"hello")]))
+    assert encoded(b"hello\n", 0, 6, T, size)[1] == 1
+    with pytest.raises(RecordTooLarge) as caught:
+        encode_lines(b"ok\nhello\n", 0, 9, T, size - 1)
+    assert (caught.value.line, caught.value.size, caught.value.limit) == (2, size, size - 1)
+
+
+@pytest.mark.parametrize("limit", [0, -1, -(2**40), HEADER_SIZE])
+def test_limits_that_nothing_meets(limit: int) -> None:
+    with pytest.raises(RecordTooLarge):
+        encode_lines(b"\n", 0, 1, T, limit)
+
+
+@pytest.mark.parametrize("line", [b"", b"ab", b"x" * 99, b"y" * 3000, b"z" * 100_000])
+def test_large_blocks(line: bytes) -> None:
+    # The GIL is released, and where lines are short the first guess at the output is too small.
+    lines = [line] * (1 + 600_000 // (len(line) + 1))
+    lines[7::50] = [b"another"] * len(lines[7::50])
+    text = text_of(lines)
+    for limit in (1_000_012, UNLIMITED):
+        batches, count = encode_lines(text, 0, len(text), T, limit)
+        assert count == len(lines)
+        out = bytearray(len(text))
+        assert render(batches, 0, len(batches), Cursor(0), out, 0, len(out), 0) == (len(out), 0)
+        assert out == text
+        at = 0
+        while at < len(batches):
+            header = parse_header(batches, at)
+            assert header.size <= limit
+            assert header.crc == crc32c(memoryview(batches)[at + 21 : at + header.size])
+            count -= header.records_count
+            at += header.size
+        assert (at, count) == (len(batches), 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(-1, 6), (0, 7), (4, 3), (0, 5), (0, 1), (2**62, 2**62 + 1)]
+)
+def test_wrong_calls(start: int, end: int) -> None:
+    with pytest.raises(ValueError, match="line"):
+        encode_lines(b"hello\n", start, end, T, 1000)
+
+
+def test_input_that_changes_meanwhile() -> None:
+    # What comes out is anybody's guess, but it is batches, and no byte beyond the input is read.
+    size = 1 << 20
+    with mmap.mmap(-1, size) as shared:
+        shared[:] = (b"x" * 99 + b"\n") * (size // 100) + b"\n" * (size % 100)
+        stop = threading.Event()
+
+        def scribble() -> None:
+            at = 99
+            while not stop.is_set():
+                shared[at % (size - 1)] ^= 1
+                at += 100
+
+        writer = threading.Thread(target=scribble)
+        writer.start()
+        try:
+            for _ in range(10):
+                batches, count = encode_lines(shared, 0, size, T, UNLIMITED)
+                records = 0
+                at = 0
+                while at < len(batches):
+                    records += parse_header(batches, at).records_count
+                    at += parse_header(batches, at).size
+                assert (at, records) == (len(batches), count)
+        finally:
+            stop.set()
+            writer.join()
+
+
+@given(data=st.binary(max_size=200) | st.text("a\n", max_size=200).map(str.encode))
+def test_last_newline(data: bytes) -> None:
+    assert last_newline(data) == data.rfind(b"\n")
+    assert last_newline(memoryview(data)) == data.rfind(b"\n")

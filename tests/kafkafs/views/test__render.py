@@ -1,0 +1,399 @@
+"""kafkafs.views._render: the same text in any windows, and no damage that it does not survive."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkafs.views._parse import encode_lines
+from kafkafs.views._render import (
+    ENTRY_SIZE,
+    MIN_WINDOW,
+    Cursor,
+    Measure,
+    find_entry,
+    measure,
+    render,
+)
+from storage.errors import CorruptRecord, StorageError, UnsupportedFormat
+from storage.record.batch import Buffer
+from tests import oracle
+from tests.guard_page import before_guard_page
+from tests.made_logs import MadeLog, cuts, damaged, logs
+from tests.storage.record.test_batch import (
+    ABORT_MARKER,
+    EMPTY_BATCH,
+    REJECTED,
+    THREE_RECORDS,
+    V0_ENTRY,
+)
+
+
+def place(cursor: Cursor) -> tuple[int, int, int, int]:
+    return cursor.position, cursor.batch_end, cursor.record_end, cursor.value_left
+
+
+def text_of(log: Buffer, cursor: Cursor | None = None) -> bytes:
+    """Render a log in one call, into a buffer with room to spare."""
+    out = bytearray(b"\xee" * (len(log) + 100))
+    end, left = render(log, 0, len(log), cursor or Cursor(0), out, 0, len(out), 0)
+    assert left == 0
+    return bytes(out[:end])
+
+
+def entries_of(state: Measure) -> list[tuple[int, int, int, int, int]]:
+    return list(struct.iter_unpack("<QIIII", bytes(state.entries)))
+
+
+@given(log=logs())
+def test_text(log: MadeLog) -> None:
+    cursor = Cursor(0)
+    assert text_of(log.data, cursor=cursor) == oracle.render(log.data)
+    assert place(cursor) == (len(log.data), 0, 0, -1)
+
+
+@given(data=st.data(), log=logs())
+def test_any_windows_and_buffers_give_the_same_text(data: st.DataObject, log: MadeLog) -> None:
+    """The input arrives in pieces, the output leaves in others, and both have strangers around."""
+    text = oracle.render(log.data)
+    skip = data.draw(st.integers(0, len(text)) | st.just(0))
+    given_text = bytearray()
+    cursor = Cursor(0)
+    for end in data.draw(cuts(len(log.data))):
+        start = min(cursor.position, end) - data.draw(st.integers(0, 5))
+        window = log.data[max(start, 0) : end] + b"\xff" * 70
+        while True:
+            room = data.draw(st.sampled_from([1, 2, 30, 100, 400]))
+            out = bytearray(b"\xee" * (room + 10))
+            at, skip = render(
+                window, max(start, 0), len(window) - 70, cursor, out, 5, 5 + room, skip
+            )
+            assert out[:5] == out[5 + room :] == b"\xee" * 5
+            given_text += out[5:at]
+            cursor = cursor.copy()
+            if at < 5 + room:
+                break
+    dropped = len(text) - len(given_text)
+    assert given_text == text[dropped:]
+    assert skip == 0
+    assert cursor.position == len(log.data)
+
+
+@given(log=logs(), skip=st.integers(0, 40000))
+def test_skipped_text_is_dropped(log: MadeLog, skip: int) -> None:
+    text = oracle.render(log.data)
+    out = bytearray(len(text) + 1)
+    end, left = render(log.data, 0, len(log.data), Cursor(0), out, 0, len(out), skip)
+    assert out[:end] == text[skip:]
+    assert left == max(skip - len(text), 0)
+
+
+@given(log=logs())
+def test_it_always_makes_progress(log: MadeLog) -> None:
+    """A window of MIN_WINDOW bytes at the cursor is enough, whatever lies there."""
+    out = bytearray(len(log.data))
+    cursor, state, end = Cursor(0), Measure(), 0
+    while cursor.position < len(log.data):
+        window = log.data[cursor.position : cursor.position + MIN_WINDOW]
+        before = cursor.position
+        end, _ = render(window, before, len(window), cursor, out, end, len(out), 0)
+        assert cursor.position > before
+    while state.position < len(log.data):
+        window = log.data[state.position : state.position + MIN_WINDOW]
+        before = state.position
+        measure(window, before, len(window), state)
+        assert state.position > before
+    assert out[:end] == oracle.render(log.data)
+    assert state.text_length == end
+
+
+def test_skipping_needs_no_bytes_of_what_is_skipped() -> None:
+    log = oracle.put_batch(oracle.put_row(oracle.Row(0, 0, None, b"x" * 5000 + b"end")), 1)
+    out = bytearray(100)
+    cursor = Cursor(0)
+    assert render(log[:80], 0, 80, cursor, out, 0, 100, 5000) == (0, 0)
+    assert 5000 < cursor.position == len(log) - 4
+    rest = log[cursor.position :]
+    assert render(rest, cursor.position, len(rest), cursor, out, 0, 100, 0) == (4, 0)
+    assert out[:4] == b"end\n"
+
+
+def test_keys_and_headers_are_jumped_over() -> None:
+    row = oracle.Row(0, 0, b"k" * 3000, b"value", [(b"h", b"x" * 3000)])
+    log = oracle.put_batch(oracle.put_row(row), 1) + THREE_RECORDS
+    out = bytearray(100)
+    cursor, end, read = Cursor(0), 0, 0
+    while cursor.position < len(log):
+        window = log[cursor.position : cursor.position + MIN_WINDOW]
+        read += len(window)
+        end, _ = render(window, cursor.position, len(window), cursor, out, end, 100, 0)
+    assert out[:end] == b"value\nv1\n\n\n"
+    assert read < 1000
+
+
+def test_what_shows_nothing() -> None:
+    control = bytearray(THREE_RECORDS)
+    control[22] = 0x20
+    assert text_of(EMPTY_BATCH) == b""
+    assert text_of(EMPTY_BATCH * 2 + control + THREE_RECORDS + EMPTY_BATCH) == b"v1\n\n\n"
+
+
+def test_a_control_batchs_records_need_not_be_there() -> None:
+    control = bytearray(THREE_RECORDS)
+    control[22] = 0x20
+    cursor = Cursor(0)
+    assert render(control, 0, 61, cursor, bytearray(10), 0, 10, 0) == (0, 0)
+    assert place(cursor) == (95, 0, 0, -1)
+
+
+def test_large_window() -> None:
+    # Beyond the size from which the GIL is released; one-record batches among large ones.
+    lines = b"".join(b"%d " % n + b"x" * (n % 300) + b"\n" for n in range(5000))
+    many, _ = encode_lines(lines, 0, len(lines), 0, 1 << 20)
+    one, _ = encode_lines(b"hello\n", 0, 6, 0, 1 << 20)
+    log = bytes(one * 50 + many + one * 50)
+    text = b"hello\n" * 50 + lines + b"hello\n" * 50
+    assert text_of(log) == text
+    state = Measure(64)
+    measure(log, 0, len(log), state)
+    assert (state.text_length, state.records) == (len(text), 5100)
+    assert entries_of(state) == oracle.measure(log, 64)
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+# What the values view does not look at: what a record holds behind its value, and counts.
+NOT_SEEN = {
+    "negative count",
+    "fewer records than the count",
+    "more records than the count",
+    "no bytes but a count",
+    "negative header count",
+    "header count with no headers",
+    "largest header count",
+    "null header name",
+    "header name not UTF-8",
+    "header value length -2",
+    "record longer than its fields",
+    "record shorter than its fields",
+    "value longer than its record",
+}
+
+
+@pytest.mark.parametrize("reason", sorted(REJECTED.keys() - NOT_SEEN))
+def test_reader_rejects(reason: str) -> None:
+    log = THREE_RECORDS + REJECTED[reason]
+    out = bytearray(100)
+    cursor = Cursor(0)
+    # The text before the damage comes first, then the error, as often as it is asked for.
+    end, _ = render(log, 0, len(log), cursor, out, 0, 100, 0)
+    assert out[:6] == b"v1\n\n\n" + out[5:6]
+    for _ in range(2):
+        with pytest.raises(CorruptRecord) as caught:
+            render(log, 0, len(log), cursor, out, end, 100, 0)
+        assert caught.value.position == cursor.position >= len(THREE_RECORDS)
+    state = Measure()
+    for _ in range(2):
+        with pytest.raises(CorruptRecord) as caught:
+            measure(log, 0, len(log), state)
+        assert caught.value.position == state.position == cursor.position
+    assert state.text_length == end
+
+
+def test_value_that_does_not_fit_its_record() -> None:
+    body = b"\0\0\0\1" + oracle.put_varint(2) + b"aa"
+    for wrong in (body, b"\0\0\0\1" + oracle.put_varint(2**31 - 1) + b"aa\0"):
+        batch = oracle.put_batch(oracle.put_varint(len(wrong)) + wrong, 1)
+        with pytest.raises(CorruptRecord, match="value's length"):
+            text_of(batch)
+
+
+REFUSED = {
+    "transactions": ABORT_MARKER,
+    "gzip compression": THREE_RECORDS[:22] + b"\1" + THREE_RECORDS[23:],
+    "snappy compression": THREE_RECORDS[:22] + b"\2" + THREE_RECORDS[23:],
+    "message format v0": V0_ENTRY * 3,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_built_yet_is_named(name: str) -> None:
+    for read in (text_of, measured_position):
+        with pytest.raises(UnsupportedFormat) as caught:
+            read(EMPTY_BATCH + REFUSED[name])
+        assert (caught.value.what, caught.value.position) == (name, 61)
+
+
+def measured_position(log: bytes) -> int:
+    state = Measure()
+    measure(log, 0, len(log), state)
+    return state.position
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (bytes(61), "length 0"),
+        (THREE_RECORDS[:16] + b"\3" + THREE_RECORDS[17:], "magic 3"),
+        (THREE_RECORDS[:22] + b"\7" + THREE_RECORDS[23:], "codec has number 7"),
+        (THREE_RECORDS[:8] + struct.pack(">i", -20) + THREE_RECORDS[12:], "length -20"),
+        (THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:], "length 48"),
+    ],
+)
+def test_headers_that_cannot_be(wrong: bytes, reason: str) -> None:
+    for read in (text_of, measured_position):
+        with pytest.raises(CorruptRecord, match=reason) as caught:
+            read(EMPTY_BATCH + wrong)
+        assert caught.value.position == 61
+
+
+def test_a_log_that_ends_inside_a_batch_waits() -> None:
+    for size in range(len(THREE_RECORDS)):
+        cursor = Cursor(0)
+        render(THREE_RECORDS, 0, size, cursor, bytearray(10), 0, 10, 0)
+        before = place(cursor)
+        assert render(THREE_RECORDS, 0, size, cursor, bytearray(10), 0, 10, 0) == (0, 0)
+        assert place(cursor) == before
+        assert size < len(THREE_RECORDS) or cursor.position == size
+
+
+def positions(data: memoryview) -> Iterator[int]:
+    """Where reading arrives, window by window; ends at the end, at damage, or where it waits."""
+    cursor, state = Cursor(0), Measure(1)
+    out = bytearray(50)
+    with contextlib.suppress(StorageError):
+        while cursor.position < len(data):
+            before = place(cursor)
+            window = data[cursor.position : cursor.position + 100]
+            end, _ = render(window, cursor.position, len(window), cursor, out, 0, 50, 0)
+            if end == 0 and place(cursor) == before:
+                break
+            yield cursor.position
+    with contextlib.suppress(StorageError):
+        measure(data, 0, len(data), state)
+    yield state.position
+
+
+@given(data=damaged())
+def test_damage_ends_in_an_error_or_in_text(data: bytes) -> None:
+    with before_guard_page(data) as view:
+        steps = list(positions(view))
+        assert len(steps) <= 2 * len(data) + 2
+        with contextlib.suppress(StorageError):
+            text_of(view)
+
+
+@given(log=logs(), room=st.integers(0, 300))
+def test_nothing_is_written_beyond_the_buffer(log: MadeLog, room: int) -> None:
+    text = oracle.render(log.data)
+    with before_guard_page(bytes(room)) as out:
+        end, _ = render(log.data, 0, len(log.data), Cursor(0), out, 0, room, 0)
+        assert out[:end] == text[:room]
+
+
+@given(data=damaged(), position=st.integers(-5, 200), batch_end=st.integers(-5, 300))
+def test_a_cursor_from_elsewhere(data: bytes, position: int, batch_end: int) -> None:
+    out = bytearray(100)
+    with before_guard_page(data) as view, contextlib.suppress(StorageError):
+        end, _ = render(view, -5, len(data), Cursor(position, batch_end), out, 0, 100, 0)
+        assert 0 <= end <= 100
+
+
+def test_a_cursor_beyond_its_batch() -> None:
+    with pytest.raises(CorruptRecord, match="beyond"):
+        text_of(THREE_RECORDS, cursor=Cursor(80, 70))
+    assert text_of(THREE_RECORDS, cursor=Cursor(95, 95)) == b""
+
+
+def test_wrong_calls() -> None:
+    out = bytearray(10)
+    calls = [
+        (95, Cursor(0), 1, 10, 0, 0),  # the cursor lies before the window
+        (96, Cursor(0), 0, 10, 0, 0),
+        (-1, Cursor(0), 0, 10, 0, 0),
+        (95, Cursor(0), 0, 11, 0, 0),
+        (95, Cursor(0), 0, 10, -1, 0),
+        (95, Cursor(0), 0, 4, 5, 0),
+        (95, Cursor(0), 0, 10, 0, -1),
+    ]
+    for size, cursor, at, out_end, out_start, skip in calls:
+        with pytest.raises(ValueError, match=r"bytes|position|text"):
+            render(THREE_RECORDS, at, size, cursor, out, out_start, out_end, skip)
+    with pytest.raises((TypeError, BufferError)):
+        render(THREE_RECORDS, 0, 95, Cursor(0), b"read-only", 0, 5, 0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="position"):
+        measure(THREE_RECORDS, 1, 95, Measure())
+    with pytest.raises(ValueError, match="segment"):
+        measure(THREE_RECORDS, 2**31 - 95, 95, measured_far())
+    with pytest.raises(ValueError, match="granularity"):
+        Measure(0)
+
+
+def measured_far() -> Measure:
+    """A measure that a control batch, whose length is damage, has taken to the last positions."""
+    header = bytearray(EMPTY_BATCH)
+    header[8:12] = struct.pack(">i", 2**31 - 1)
+    header[22] = 0x20
+    state = Measure()
+    measure(header, 0, 61, state)
+    assert state.position == 2**31 + 11
+    return state
+
+
+# -- measure and find_entry ----------------------------------------------------------------------
+
+
+@given(log=logs(max_batches=8), granularity=st.sampled_from([1, 2, 50, 300, 4096]))
+def test_measure(log: MadeLog, granularity: int) -> None:
+    state = Measure(granularity)
+    measure(log.data, 0, len(log.data), state)
+    text = oracle.render(log.data)
+    assert state.text_length == len(text)
+    assert state.records == len(list(oracle.shown(log.data)))
+    assert (state.position, state.batch_end) == (len(log.data), 0)
+    assert state.granularity == granularity
+    assert entries_of(state) == oracle.measure(log.data, granularity)
+
+
+@given(data=st.data(), log=logs())
+def test_any_windows_give_the_same_measure(data: st.DataObject, log: MadeLog) -> None:
+    state = Measure(40)
+    for end in data.draw(cuts(len(log.data))):
+        start = min(state.position, end)
+        window = log.data[start:end] + b"\xff" * 70
+        measure(window, start, len(window) - 70, state)
+    assert entries_of(state) == oracle.measure(log.data, 40)
+    assert state.text_length == len(oracle.render(log.data))
+    assert state.position == len(log.data)
+
+
+@given(log=logs(max_batches=8), granularity=st.sampled_from([1, 20, 300]))
+def test_an_entry_is_where_its_text_begins(log: MadeLog, granularity: int) -> None:
+    text = oracle.render(log.data)
+    state = Measure(granularity)
+    measure(log.data, 0, len(log.data), state)
+    for before, batch_position, position, batch_end, ordinal in entries_of(state):
+        assert batch_position <= position
+        assert text_of(log.data, cursor=Cursor(position, batch_end)) == text[before:]
+        assert ordinal <= before
+
+
+@given(texts=st.lists(st.integers(1, 2**63), unique=True, max_size=20), text=st.integers(0, 2**63))
+def test_find_entry(texts: list[int], text: int) -> None:
+    made = [(at, n, n + 1, n + 2, n + 3) for n, at in enumerate(sorted([0, *texts]))]
+    entries = bytearray(b"".join(struct.pack("<QIIII", *entry) for entry in made))
+    assert len(entries) == ENTRY_SIZE * len(made)
+    text = min(text, 2**63 - 1)
+    for count in range(1, len(made) + 1):
+        expected = [entry for entry in made[:count] if entry[0] <= text][-1]
+        assert find_entry(entries, count, text) == expected
+    for wrong in (0, -1, len(made) + 1):
+        with pytest.raises(ValueError, match="entries"):
+            find_entry(entries, wrong, text)
+    with pytest.raises(ValueError, match="text -1"):
+        find_entry(entries, 1, -1)

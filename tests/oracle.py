@@ -1,0 +1,248 @@
+"""Plain-Python twins of the hot loops, written from the format and sharing no code with them.
+
+Slow and simple on purpose: one record at a time, no state between calls, whole logs only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+Headers = list[tuple[bytes, bytes | None]]
+
+
+@dataclass
+class Row:
+    """One record as it is stored: deltas, not offsets."""
+
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = field(default_factory=list)
+
+
+@dataclass
+class Batch:
+    """One batch of the log, with its place in the file."""
+
+    position: int
+    size: int
+    base_offset: int
+    leader_epoch: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+
+def put_varint(value: int) -> bytes:
+    bits = (value << 1) ^ (value >> 63)
+    out = b""
+    while bits >= 128:
+        out += bytes([bits % 128 + 128])
+        bits //= 128
+    return out + bytes([bits])
+
+
+def take_varint(data: bytes, at: int) -> tuple[int, int]:
+    bits = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        bits += byte % 128 << shift
+        shift += 7
+        if byte < 128:
+            return (bits >> 1) ^ -(bits & 1), at
+
+
+def put_bytes(value: bytes | None) -> bytes:
+    return put_varint(-1) if value is None else put_varint(len(value)) + value
+
+
+def take_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = take_varint(data, at)
+    return (None, at) if length < 0 else (data[at : at + length], at + length)
+
+
+def put_row(row: Row) -> bytes:
+    body = b"\0" + put_varint(row.timestamp_delta) + put_varint(row.offset_delta)
+    body += put_bytes(row.key) + put_bytes(row.value) + put_varint(len(row.headers))
+    for name, value in row.headers:
+        body += put_bytes(name) + put_bytes(value)
+    return put_varint(len(body)) + body
+
+
+def put_batch(
+    records: bytes,
+    count: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    attributes: int = 0,
+    last_offset_delta: int | None = None,
+    base_timestamp: int = 0,
+    max_timestamp: int = 0,
+) -> bytes:
+    """A batch around encoded records; nothing is checked, so it can be a wrong one."""
+    delta = count - 1 if last_offset_delta is None else last_offset_delta
+    tail = struct.pack(
+        ">hiqqqhii", attributes, delta, base_timestamp, max_timestamp, -1, -1, -1, count
+    )
+    tail += records
+    head = struct.pack(">qiibI", base_offset, len(tail) + 9, leader_epoch, 2, crc32c(tail))
+    return head + tail
+
+
+def walk(log: bytes) -> Iterator[Batch]:
+    position = 0
+    while position < len(log):
+        base, length, epoch = struct.unpack_from(">qii", log, position)
+        attributes, delta, first, largest = struct.unpack_from(">hiqq", log, position + 21)
+        (count,) = struct.unpack_from(">i", log, position + 57)
+        yield Batch(position, length + 12, base, epoch, attributes, delta, first, largest, count)
+        position += length + 12
+
+
+def rows(log: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
+    """Each record of a batch with its position in the log."""
+    at = batch.position + 61
+    while at < batch.end:
+        start = at
+        length, at = take_varint(log, at)
+        end = at + length
+        timestamp_delta, at = take_varint(log, at + 1)
+        offset_delta, at = take_varint(log, at)
+        key, at = take_bytes(log, at)
+        value, at = take_bytes(log, at)
+        count, at = take_varint(log, at)
+        headers: Headers = []
+        for _ in range(count):
+            name, at = take_bytes(log, at)
+            content, at = take_bytes(log, at)
+            headers.append((name or b"", content))
+        assert at == end
+        yield start, Row(timestamp_delta, offset_delta, key, value, headers)
+
+
+def shown(log: bytes) -> Iterator[tuple[Batch, int, Row]]:
+    """Each record that a view shows: control batches show none."""
+    for batch in walk(log):
+        if not batch.attributes & 0x20:
+            for position, row in rows(log, batch):
+                yield batch, position, row
+
+
+def render(log: bytes) -> bytes:
+    """Twin of `_render.render`: a segment's whole text."""
+    return b"".join((row.value or b"") + b"\n" for _, _, row in shown(log))
+
+
+def measure(log: bytes, granularity: int) -> list[tuple[int, int, int, int, int]]:
+    """Twin of `_render.measure`: the line index's entries."""
+    entries = [(0, 0, 0, 0, 0)]
+    text = last = 0
+    for ordinal, (batch, position, row) in enumerate(shown(log)):
+        if text - last >= granularity:
+            entries.append((text, batch.position, position, batch.end, ordinal))
+            last = text
+        text += len(row.value or b"") + 1
+    return entries
+
+
+def encode_lines(lines: list[bytes], timestamp_ms: int, max_batch_bytes: int) -> bytes | int:
+    """Twin of `_parse.encode_lines`; the number of a line that is too long is an int."""
+    out = records = b""
+    count = 0
+    for number, line in enumerate(lines, 1):
+        record = put_row(Row(0, count, None, line))
+        if count and 61 + len(records) + len(record) > max_batch_bytes:
+            out += put_batch(
+                records, count, base_timestamp=timestamp_ms, max_timestamp=timestamp_ms
+            )
+            records, count = b"", 0
+            record = put_row(Row(0, 0, None, line))
+        if 61 + len(record) > max_batch_bytes:
+            return number
+        records += record
+        count += 1
+    if count:
+        out += put_batch(records, count, base_timestamp=timestamp_ms, max_timestamp=timestamp_ms)
+    return out
+
+
+def assign_offsets(
+    log: bytes, first: int, epoch: int
+) -> tuple[bytes, list[tuple[int, int, int, int]]]:
+    """Twin of `_batch.assign_offsets`: what the bytes become, and what is returned."""
+    out = b""
+    told = []
+    for batch in walk(log):
+        last = first + batch.last_offset_delta
+        told.append((batch.position, batch.size, last, batch.max_timestamp))
+        body = log[batch.position + 16 : batch.end]
+        out += struct.pack(">qii", first, batch.size - 12, epoch) + body
+        first = last + 1
+    return out, told
+
+
+@dataclass
+class Index:
+    """What `_batch.Rebuild` collects."""
+
+    offsets: bytes = b""
+    times: bytes = b""
+    max_timestamp: int = -1
+    max_timestamp_offset: int = 0
+    records: int = 0
+    bytes_since: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+
+def rebuild(log: bytes, base_offset: int, interval: int) -> Index:
+    """Twin of `_batch.Rebuild`: LogSegment.append's three steps, batch by batch."""
+    index = Index(max_timestamp_offset=base_offset)
+    last_time = last_epoch = -1
+    for batch in walk(log):
+        if batch.max_timestamp > index.max_timestamp:
+            index.max_timestamp = batch.max_timestamp
+            index.max_timestamp_offset = batch.last_offset
+        if index.bytes_since > interval:
+            relative = batch.last_offset - base_offset
+            index.offsets += struct.pack(">ii", relative, batch.position)
+            if index.max_timestamp > last_time:
+                relative = index.max_timestamp_offset - base_offset
+                index.times += struct.pack(">qi", index.max_timestamp, relative)
+                last_time = index.max_timestamp
+            index.bytes_since = 0
+        index.bytes_since += batch.size
+        index.records += batch.count
+        if batch.leader_epoch > last_epoch:
+            last_epoch = batch.leader_epoch
+            index.epochs.append((last_epoch, batch.base_offset))
+    return index
+
+
+def columns(log: bytes, first: int, last: int) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """Twin of `_columns.decode_columns`: (offset, timestamp, key, value) of each row."""
+    out = []
+    for batch, _, row in shown(log):
+        timestamp = batch.base_timestamp + row.timestamp_delta
+        if batch.attributes & 8:
+            timestamp = batch.max_timestamp
+        offset = batch.base_offset + row.offset_delta
+        if first <= offset < last:
+            out.append((offset, timestamp, row.key, row.value))
+    return out

@@ -1,0 +1,320 @@
+"""storage.record._batch: offsets, the index rebuild and salvage, against their plain twins."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptRecord
+from storage.record._batch import Rebuild, assign_offsets, find_next_batch
+from storage.record.batch import decode, parse_header
+from tests import oracle
+from tests.guard_page import before_guard_page
+from tests.made_logs import MadeLog, cuts, damaged, logs
+from tests.storage.record.test_batch import (
+    ABORT_MARKER,
+    EMPTY_BATCH,
+    THREE_RECORDS,
+    V0_ENTRY,
+    V1_ENTRY,
+    seal,
+)
+
+# -- assign_offsets ------------------------------------------------------------------------------
+
+
+@given(log=logs(), first=st.integers(0, 1 << 40), epoch=st.integers(-1, 2**31 - 1))
+def test_offsets_follow_one_another(log: MadeLog, first: int, epoch: int) -> None:
+    data = bytearray(log.data)
+    told = assign_offsets(data, first, epoch)
+    expected, expected_told = oracle.assign_offsets(log.data, first, epoch)
+    assert data == expected
+    assert told == expected_told
+    for position, size, last_offset, _ in told:
+        header = parse_header(data, position)
+        assert (header.size, header.last_offset, header.leader_epoch) == (size, last_offset, epoch)
+        decode(data, position)  # the CRC still fits
+
+
+MALFORMED = {
+    "a header cut off": THREE_RECORDS[:60],
+    "a batch cut off": THREE_RECORDS[:-1],
+    "an older format": V1_ENTRY + bytes(61),
+    "zeros": bytes(100),
+    "batch length 48": THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:],
+    "negative batch length": THREE_RECORDS[:8] + struct.pack(">i", -5) + THREE_RECORDS[12:],
+    "largest batch length": THREE_RECORDS[:8] + struct.pack(">i", 2**31 - 1) + THREE_RECORDS[12:],
+    "negative last offset delta": THREE_RECORDS[:23] + struct.pack(">i", -1) + THREE_RECORDS[27:],
+}
+
+
+@pytest.mark.parametrize("wrong", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_batches_change_nothing(wrong: bytes) -> None:
+    data = bytearray(THREE_RECORDS + wrong)
+    with pytest.raises(CorruptRecord) as caught:
+        assign_offsets(data, 77, 3)
+    assert caught.value.position == len(THREE_RECORDS)
+    assert data == THREE_RECORDS + wrong
+
+
+@given(data=damaged())
+def test_offsets_on_damage(data: bytes) -> None:
+    patched = bytearray(data)
+    try:
+        told = assign_offsets(patched, 5, 0)
+    except CorruptRecord:
+        assert patched == data
+    else:
+        assert sum(size for _, size, _, _ in told) == len(data)
+
+
+# -- Rebuild -------------------------------------------------------------------------------------
+
+
+def rebuilt(data: bytes, base: int, interval: int) -> Rebuild:
+    rebuild = Rebuild(base, interval)
+    rebuild.feed(data, len(data), 0)
+    return rebuild
+
+
+def facts(rebuild: Rebuild) -> tuple[object, ...]:
+    return (
+        bytes(rebuild.offset_entries),
+        bytes(rebuild.time_entries),
+        rebuild.position,
+        rebuild.next_offset,
+        rebuild.max_timestamp,
+        rebuild.max_timestamp_offset,
+        rebuild.first_max_timestamp,
+        rebuild.last_batch_position,
+        rebuild.records,
+        rebuild.bytes_since,
+        rebuild.epochs,
+        rebuild.fault,
+        rebuild.unsupported,
+    )
+
+
+@given(log=logs(max_batches=8, control=False), interval=st.sampled_from([0, 100, 300, 5000]))
+def test_rebuild_is_what_appending_had_made(log: MadeLog, interval: int) -> None:
+    rebuild = rebuilt(log.data, log.first_offset, interval)
+    expected = oracle.rebuild(log.data, log.first_offset, interval)
+    assert rebuild.fault is None
+    assert rebuild.unsupported is None
+    assert rebuild.position == len(log.data)
+    assert bytes(rebuild.offset_entries) == expected.offsets
+    assert bytes(rebuild.time_entries) == expected.times
+    assert rebuild.max_timestamp == expected.max_timestamp
+    assert rebuild.max_timestamp_offset == expected.max_timestamp_offset
+    assert rebuild.records == expected.records
+    assert rebuild.bytes_since == expected.bytes_since
+    assert rebuild.epochs == expected.epochs
+    found = list(oracle.walk(log.data))
+    if found:
+        assert rebuild.next_offset == log.next_offset
+        assert rebuild.first_max_timestamp == found[0].max_timestamp
+        assert rebuild.last_batch_position == found[-1].position
+    else:
+        assert rebuild.next_offset == log.first_offset
+        assert rebuild.last_batch_position == -1
+
+
+@given(data=st.data(), log=logs(max_batches=8, control=False))
+def test_any_chunks_give_the_same(data: st.DataObject, log: MadeLog) -> None:
+    rebuild = Rebuild(log.first_offset, 150)
+    for end in data.draw(cuts(len(log.data))):
+        chunk = log.data[rebuild.position : end] + b"\xff" * 9
+        before = rebuild.position
+        taken = rebuild.feed(chunk, len(chunk) - 9, rebuild.position)
+        assert rebuild.position == before + taken <= end
+    assert facts(rebuild) == facts(rebuilt(log.data, log.first_offset, 150))
+
+
+@given(log=logs(max_batches=8, control=False), stop=st.integers(0, 8))
+def test_it_resumes_in_the_middle(log: MadeLog, stop: int) -> None:
+    whole = rebuilt(log.data, log.first_offset, 150)
+    at = [*(batch.position for batch in oracle.walk(log.data)), len(log.data)]
+    position = at[min(stop, len(at) - 1)]
+    first = rebuilt(log.data[:position], log.first_offset, 150)
+    indexed = first.position - first.bytes_since
+    times = bytes(first.time_entries)
+    second = Rebuild(
+        log.first_offset,
+        150,
+        position=position,
+        next_offset=first.next_offset,
+        indexed_position=indexed,
+        indexed_timestamp=struct.unpack(">q", times[-12:-4])[0] if times else -1,
+        max_timestamp=first.max_timestamp,
+        max_timestamp_offset=first.max_timestamp_offset,
+        epoch=first.epochs[-1][0] if first.epochs else -1,
+    )
+    rest = log.data[position:]
+    second.feed(rest, len(rest), position)
+    assert first.offset_entries + second.offset_entries == whole.offset_entries
+    assert first.time_entries + second.time_entries == whole.time_entries
+    assert first.epochs + second.epochs == whole.epochs
+    assert first.records + second.records == whole.records
+    assert second.bytes_since == whole.bytes_since
+    assert second.next_offset == whole.next_offset
+    assert second.max_timestamp == whole.max_timestamp
+    assert second.max_timestamp_offset == whole.max_timestamp_offset
+
+
+def test_the_example_of_the_index_rule() -> None:
+    # Interval 4096, batches of 3000 bytes: entries for the third and the fifth.
+    row = oracle.put_row(oracle.Row(0, 0, None, b"x" * (3000 - 61 - 9)))
+    assert len(row) + 61 == 3000
+    data = b"".join(
+        oracle.put_batch(row, 1, base_offset=n, base_timestamp=n, max_timestamp=n) for n in range(5)
+    )
+    rebuild = rebuilt(data, 0, 4096)
+    assert bytes(rebuild.offset_entries) == struct.pack(">iiii", 2, 6000, 4, 12000)
+    assert bytes(rebuild.time_entries) == struct.pack(">qiqi", 2, 2, 4, 4)
+    assert rebuild.bytes_since == 3000
+
+
+def patched(batch: bytes, at: int, form: str, value: int) -> bytes:
+    changed = bytearray(batch)
+    struct.pack_into(form, changed, at, value)
+    return seal(changed)
+
+
+NEXT = patched(THREE_RECORDS, 0, ">q", 3)  # what may follow THREE_RECORDS
+
+FAULTS = {
+    "zeros": (bytes(4096), "batch length 0"),
+    "wrong CRC": (NEXT[:-1] + b"\1", "CRC"),
+    "unknown magic": (patched(NEXT, 16, ">b", 3), "magic 3"),
+    "batch length 48": (NEXT[:8] + struct.pack(">i", 48) + NEXT[12:], "batch length 48"),
+    "negative batch length": (NEXT[:8] + struct.pack(">i", -1) + NEXT[12:], "batch length -1"),
+    "offset goes back": (patched(NEXT, 0, ">q", 2), "base offset 2"),
+    "negative offset": (patched(NEXT, 0, ">q", -1), "base offset -1"),
+    "offset too far": (patched(NEXT, 0, ">q", 2**31 - 2), "too far"),
+    "far too far": (patched(NEXT, 0, ">q", 2**63 - 1), "too far"),
+    "negative last offset delta": (patched(NEXT, 23, ">i", -1), "delta -1"),
+    "negative count": (patched(NEXT, 57, ">i", -1), "count -1"),
+    "unknown codec": (patched(NEXT, 21, ">h", 6), "codec has number 6"),
+    "older format with a wrong CRC": (V0_ENTRY[:-1] + b"x", "CRC"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason"), FAULTS.values(), ids=FAULTS.keys())
+def test_it_stops_at_the_first_batch_that_is_not_valid(wrong: bytes, reason: str) -> None:
+    data = THREE_RECORDS + wrong + NEXT
+    rebuild = Rebuild(0, 4096)
+    assert rebuild.feed(data, len(data), 0) == len(THREE_RECORDS)
+    assert rebuild.fault is not None
+    assert reason in rebuild.fault
+    assert rebuild.unsupported is None
+    assert (rebuild.position, rebuild.next_offset) == (len(THREE_RECORDS), 3)
+    assert rebuild.feed(NEXT, len(NEXT), rebuild.position) == 0
+
+
+def test_offsets_may_reach_as_far_as_an_index_can_name() -> None:
+    last = patched(NEXT, 0, ">q", 2**31 - 3)
+    rebuild = rebuilt(THREE_RECORDS + last, 0, 0)
+    assert rebuild.fault is None
+    assert bytes(rebuild.offset_entries) == struct.pack(">ii", 2**31 - 1, 95)
+
+
+UNSUPPORTED = {
+    "message format v0": V0_ENTRY,
+    "message format v1": V1_ENTRY,
+    "gzip compression": patched(NEXT, 21, ">h", 1),
+    "zstd compression": patched(NEXT, 21, ">h", 4),
+    "transactions": ABORT_MARKER,
+    "control records": patched(NEXT, 21, ">h", 0x20),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_it_stops_at_what_is_not_built_yet(name: str) -> None:
+    data = THREE_RECORDS + UNSUPPORTED[name] + NEXT
+    rebuild = Rebuild(0, 4096)
+    assert rebuild.feed(data, len(data), 0) == len(THREE_RECORDS)
+    assert (rebuild.unsupported, rebuild.fault) == (name, None)
+    assert rebuild.feed(data, len(data), rebuild.position) == 0
+
+
+def test_older_entry_that_is_not_whole_waits_for_the_rest() -> None:
+    assert zlib.crc32(V0_ENTRY[16:]) == int.from_bytes(V0_ENTRY[12:16], "big")
+    for size in range(len(V0_ENTRY)):
+        rebuild = rebuilt(V0_ENTRY[:size], 0, 4096)
+        assert (rebuild.fault, rebuild.unsupported, rebuild.position) == (None, None, 0)
+
+
+def test_without_checking_the_crc() -> None:
+    damage = THREE_RECORDS[:-1] + b"\1"
+    rebuild = Rebuild(0, 4096)
+    assert rebuild.feed(damage, len(damage), 0, check_crc=False) == len(damage)
+    assert rebuild.fault is None
+
+
+def test_empty_batch_takes_its_offsets() -> None:
+    rebuild = rebuilt(EMPTY_BATCH, 100, 4096)
+    assert (rebuild.next_offset, rebuild.records, rebuild.fault) == (110, 0, None)
+
+
+def test_wrong_calls() -> None:
+    rebuild = Rebuild(0, 4096)
+    with pytest.raises(ValueError, match="position"):
+        rebuild.feed(THREE_RECORDS, 95, 1)
+    with pytest.raises(ValueError, match="96 bytes"):
+        rebuild.feed(THREE_RECORDS, 96, 0)
+    with pytest.raises(ValueError, match="-1 bytes"):
+        rebuild.feed(THREE_RECORDS, -1, 0)
+
+
+@given(data=damaged(), check_crc=st.booleans())
+def test_rebuild_on_damage(data: bytes, check_crc: bool) -> None:
+    rebuild = Rebuild(0, 100)
+    with before_guard_page(data) as view:
+        taken = rebuild.feed(view, len(data), 0, check_crc=check_crc)
+        assert find_next_batch(view, 0, 0) < len(data)
+    assert 0 <= taken <= len(data)
+    if check_crc:
+        position = 0
+        while position < taken:
+            decode(data, position)
+            position += parse_header(data, position).size
+
+
+# -- find_next_batch -----------------------------------------------------------------------------
+
+
+@given(garbage=st.binary(max_size=300), log=logs(max_batches=4))
+def test_salvage_finds_the_next_batch(garbage: bytes, log: MadeLog) -> None:
+    data = garbage + log.data
+    found = find_next_batch(data, 0, log.first_offset)
+    positions = [len(garbage) + batch.position for batch in oracle.walk(log.data)]
+    assert found == (positions[0] if positions else -1)
+    for position, following in itertools.pairwise([*positions, -1]):
+        assert find_next_batch(data, position, 0) == position
+        assert find_next_batch(data, position + 1, 0) == following
+
+
+def test_salvage_wants_offsets_that_are_not_used_yet() -> None:
+    data = THREE_RECORDS + b"\2" * 100 + NEXT
+    assert find_next_batch(data, 0, 0) == 0
+    assert find_next_batch(data, 0, 1) == len(data) - len(NEXT)
+    assert find_next_batch(data, 0, 4) == -1
+
+
+def test_salvage_wants_whole_batches_with_a_right_crc() -> None:
+    assert find_next_batch(THREE_RECORDS[:-1], 0, 0) == -1
+    assert find_next_batch(THREE_RECORDS[:-1] + b"\1", 0, 0) == -1
+    assert find_next_batch(b"", 0, 0) == -1
+    assert find_next_batch(THREE_RECORDS, 1000, 0) == -1
+    assert find_next_batch(THREE_RECORDS, -1000, 0) == 0
+
+
+def test_salvage_in_much_garbage() -> None:
+    data = os.urandom(1 << 20) + b"\2" * (1 << 20) + bytes(1 << 20) + THREE_RECORDS + bytes(100)
+    assert find_next_batch(data, 0, 0) == 3 << 20
