@@ -100,21 +100,15 @@ class Timeline(Generic[P]):
             self.unplaced = (*self.unplaced, piece)
 
     def remove_head(self, count: int) -> None:
-        """The first `count` pieces, all of which are placed or none, have left the log."""
-        if self.unplaced:
-            assert count <= len(self.unplaced)
-            self.unplaced = self.unplaced[count:]
-        else:
-            starts, pieces = self.placed
-            self.placed = (starts[count:], pieces[count:])
+        """The first `count` pieces have left the log."""
+        self.replace_head(count, ())
 
     def replace_head(self, count: int, pieces: Sequence[P]) -> None:
         """Unmeasured `pieces` take the place of the first `count`, before the first one left."""
         starts, placed = self.placed
-        kept = count - len(self.unplaced)
-        assert kept >= 0, "what is swapped is measured"
-        self.placed = (starts[kept:], placed[kept:])
-        self.unplaced = tuple(pieces)
+        left = max(count - len(self.unplaced), 0)
+        self.placed = (starts[left:], placed[left:])
+        self.unplaced = (*pieces, *self.unplaced[count:])
 
     def locate(self, absolute: int) -> tuple[P, int]:
         """The piece that holds a position, and where it begins."""
@@ -129,7 +123,6 @@ class Generation(Generic[P]):
     __slots__ = (
         "_cut",
         "_kept",
-        "_kept_start",
         "_past",
         "first_valid",
         "nonce",
@@ -146,8 +139,8 @@ class Generation(Generic[P]):
         # Below `_cut` this generation reads pieces of its own; the timeline's are another history.
         self._cut = log_start
         self._past: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
-        self._kept = b""
-        self._kept_start = 0
+        # (absolute position, text) of what is kept before cuts.
+        self._kept: tuple[tuple[int, bytes], ...] = ()
 
     @property
     def size(self) -> int:
@@ -167,17 +160,16 @@ class Generation(Generic[P]):
     def kept(self, absolute: int, size: int) -> bytes:
         """What is still in memory from `absolute` (< first_valid) on: at most `size` bytes.
 
-        SegmentGone where it begins after `absolute`.
+        SegmentGone where that is not kept.
         """
-        at = absolute - self._kept_start
-        if not 0 <= at < len(self._kept):
-            raise SegmentGone("these bytes have been deleted or rewritten")
-        return self._kept[at : at + size]
+        for start, text in self._kept:
+            if start <= absolute < start + len(text):
+                return text[absolute - start : absolute - start + size]
+        raise SegmentGone("these bytes have been deleted or rewritten")
 
     def keep(self, start: int, text: bytes) -> None:
         """Hold this text, from absolute position `start` to a cut, when its segments are gone."""
-        self._kept_start = start
-        self._kept = text
+        self._kept = (*self._kept, (start, text))
 
     def supersede(self, cut: int) -> None:
         """The timeline below `cut`, the start of one of its pieces, is about to change."""
@@ -192,6 +184,11 @@ class Generation(Generic[P]):
             self._past = (old_starts + starts[first:last], old_pieces + pieces[first:last])
         self._cut = max(self._cut, cut)
 
+    def past_from(self, absolute: int) -> tuple[P, ...]:
+        """Its own pieces that hold text from a position on."""
+        starts, pieces = self._past
+        return pieces[max(bisect_right(starts, absolute) - 1, 0) :]
+
     def forget(self, gone: Callable[[P], bool]) -> bool:
         """Drop the past up to the last piece that is `gone`; whether there was any."""
         starts, pieces = self._past
@@ -200,5 +197,10 @@ class Generation(Generic[P]):
                 following = (*starts, self._cut)[number + 1]
                 self.first_valid = max(self.first_valid, following)
                 self._past = (starts[number + 1 :], pieces[number + 1 :])
+                self._kept = tuple(
+                    (start, text)
+                    for start, text in self._kept
+                    if start + len(text) >= self.first_valid
+                )
                 return True
         return False

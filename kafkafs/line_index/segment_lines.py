@@ -11,6 +11,7 @@ import os
 import struct
 import threading
 import time
+from bisect import bisect_right
 
 from crc32c import crc32c
 
@@ -193,53 +194,59 @@ class SegmentLines:
 
         All of the segment must be measured. Waits.
         """
+        text, position, records = self._batch_before(offset)
         self.segment.lease()
         try:
-            found = self.segment.locate(offset)
-            if found is None:
-                return self.text_length, self.records
-            position, header = found
-            text, records = self._measured_to(position)
-            if header.base_offset >= offset:
-                return text, records
-            data = self.segment.read_at(position, header.size)
+            for at, header in self.segment.batches(position):
+                data = self.segment.read_at(at, header.size)
+                batch = Measure(1)
+                self.view.measure(data, 0, len(data), batch)
+                if header.last_offset >= offset:
+                    shown = sum(record.offset < offset for record in decode(data, 0))
+                    # With a granularity of 1 each record has an entry.
+                    if shown < batch.records:
+                        text += _ENTRY.unpack_from(batch.entries, shown * ENTRY_SIZE)[0]
+                        return text, records + shown
+                    return text + batch.text_length, records + batch.records
+                text += batch.text_length
+                records += batch.records
         finally:
             self.segment.release()
-        below = sum(record.offset < offset for record in decode(data, 0))
-        inside = Measure(1)
-        self.view.measure(data, 0, len(data), inside)
-        if below >= inside.records:
-            return text + inside.text_length, records + inside.records
-        # With a granularity of 1 each record has an entry.
-        entry = _ENTRY.unpack_from(inside.entries, below * ENTRY_SIZE)
-        return text + entry[0], records + below
+        return text, records
 
-    def _measured_to(self, position: int) -> tuple[int, int]:
-        """(text, records) before the batch at `position`, measured from the nearest entry."""
+    def _batch_before(self, offset: int) -> tuple[int, int, int]:
+        """(text, position, records) at the start of a batch not behind `offset`, near to it."""
         saved, tail = self._state
         entries: bytes | bytearray | memoryview
-        if position < saved.covered:
+        if saved.covered and (tail is None or self._base_offset_at(saved.covered) > offset):
             known = self._map or self._open_entries()
-            entries, number, start = known[0], known[1], Saved()
+            entries, count, start = known[0], known[1], Saved()
         else:
             assert tail is not None
-            entries, number, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
-        while True:
-            number -= 1
-            text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-            # An entry inside a batch says nothing of the text before that batch.
-            if start.covered + batch <= position and record - batch in (0, HEADER_SIZE):
-                break
-        at = start.covered + batch
-        scan = Measure(position + 1)
-        buffer = memoryview(bytearray(min(CHUNK, position - at)))
-        while (next_at := at + scan.position) < position:
-            got = self._read(buffer[: min(len(buffer), position - next_at)], next_at)
-            self.view.measure(buffer, scan.position, got, scan)
-        return (
-            start.text_length + text + scan.text_length,
-            start.records + ordinal + scan.records,
+            entries, count, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
+
+        def entry(number: int) -> tuple[int, int, int, int, int]:
+            text, batch, record, end, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+            return text, batch, record, end, ordinal
+
+        number = bisect_right(
+            range(1, count),
+            offset,
+            key=lambda number: self._base_offset_at(start.covered + entry(number)[1]),
         )
+        # An entry inside a batch says nothing of the text before that batch.
+        while number and entry(number)[2] - entry(number)[1] not in (0, HEADER_SIZE):
+            number -= 1
+        text, batch, _, _, ordinal = entry(number)
+        return start.text_length + text, start.covered + batch, start.records + ordinal
+
+    def _base_offset_at(self, position: int) -> int:
+        """Of the batch there; beyond every offset at the end of the log."""
+        buffer = memoryview(bytearray(8))
+        if position >= self.segment.size:
+            return 1 << 63
+        self.segment.read_into(buffer, position, True)
+        return int.from_bytes(buffer, "big")
 
     def unmap(self) -> None:
         """Another's map needs the room. Who still looks into this one keeps it alive."""

@@ -25,7 +25,9 @@ class Events:
         if len(message) > MESSAGE_LIMIT:
             message = message[:MESSAGE_LIMIT] + " … (cut)"
         moment = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
-        self._lines.append(f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {message}")
+        self._lines.append(
+            f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {message}"
+        )
         if self.forward is not None:
             self.forward(message)
 

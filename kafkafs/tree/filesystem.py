@@ -1,22 +1,71 @@
 """The root object of the tree: what `kafkafs.fuse.operations` talks to.
 
-It holds the tables of inodes and handles, the partitions with their views, and what is recent
-(`events`). A request is answered by the node or handle that its number leads to; this object adds
-what belongs to none of them: statfs, shutdown, periodic work.
+It holds the tables of inodes and handles, the partitions with their views, who owns what, and what
+is recent (`events`). A request is answered by the node or handle that its number leads to; this
+object adds what belongs to none of them: statfs, periodic work, shutdown. As the logs' listener it
+passes on what a log tells to its partition.
+
+Owners: uid, gid and mode of topics and partitions are settings of the data directory, or, where
+they were never set, the data directory's own; a partition's come from its topic.
 """
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from kafkafs.line_index import LineStore
+from kafkafs.tree.append_handle import AppendHandle
+from kafkafs.tree.directories import Root
 from kafkafs.tree.events import Events
 from kafkafs.tree.handles import HandleTable
-from kafkafs.tree.inodes import Directory, InodeTable, Node
+from kafkafs.tree.inodes import (
+    KEEP_S,
+    Change,
+    Directory,
+    InodeTable,
+    Node,
+    file_mode,
+    inode_number,
+)
 from kafkafs.tree.notices import NoNotices, Notices
+from kafkafs.tree.partition import Partition
+from kafkafs.tree.virtual_file import Owner
+from kafkafs.views import View
+from kafkafs.views.values import Values
+from storage import paths
+from storage.errors import StorageError
+from storage.listener import LogListener
+from storage.log import Log
+from storage.manager import LogManager, Topic
+from storage.segment import Segment
 
-if TYPE_CHECKING:
-    from storage.manager import LogManager
+SAVE_BYTES = 64 << 20
+"""Bytes of log of one partition after which its view indexes are saved."""
+SAVE_ALL_BYTES = 1 << 30
+"""The same of all partitions together: bounds what their entries take in memory."""
+
+MEASURE_SLICE_S = 0.5
+"""How long measuring in the background goes on at a time."""
+
+HELP = """\
+A topic is a directory, a partition a file: each record's value is a line.
+
+  mkdir TOPIC                   creates a topic (rmdir deletes it, with everything in it)
+  touch TOPIC/N                 creates the next partition
+  echo line >> TOPIC/0          appends a record
+  cat TOPIC/0, tail -f TOPIC/0  read
+  TOPIC/.meta/N/                what the log knows: offsets, segments, index, timeindex
+  TOPIC/.raw/N/                 the segment files
+  TOPIC/.config                 the topic's settings: name=value lines; >> changes one
+  .kafkafs/log                  recent events, and why something was refused
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,51 +81,231 @@ class TreeOptions:
     umask: int = 0
     """Permission bits that nothing shows."""
     isolation: str = "read_committed"
+    attr_timeout: float = KEEP_S
+    """Seconds; 0 where another process appends and nobody tells us."""
 
 
-class FileSystem:
+class FileSystem(LogListener):
     """See the module. `notices` is replaced by the mount when the kernel is there to be told."""
-
-    inodes: InodeTable
-    handles: HandleTable
-    events: Events
-    notices: Notices
-    stopping: bool
-    """Set at shutdown: writes are ESHUTDOWN from then on."""
 
     def __init__(
         self,
-        manager: "LogManager",
+        manager: LogManager,
         options: TreeOptions | None = None,
         *,
-        clock_ms: Callable[[], int],
         notices: Notices | None = None,
         events: Events | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.manager = manager
         self.options = options or TreeOptions()
-        self.inodes = InodeTable()
-        self.handles = HandleTable()
-        self.events = events or Events(clock_ms)
+        self.clock_ns = clock_ns
+        self.started_ns = clock_ns()
+        self.events = events or Events(lambda: clock_ns() // 1_000_000)
         self.notices = notices or NoNotices()
         self.stopping = False
+        self.attr_timeout = self.options.attr_timeout
+        self.views: tuple[View, ...] = (Values(),)
+        """The first is the one whose files stand in the topic itself."""
+        self.store = LineStore(manager.files)
+        self.history_lock = threading.Lock()
+        self.about: dict[str, Callable[[], str]] = {
+            "help": lambda: HELP,
+            "log": self.events.text,
+            "version": lambda: version("kafkafs") + "\n",
+        }
+        self._partitions: dict[Log, Partition] = {}
+        # What is left to be measured in the background; None before it is known.
+        self._unmeasured: list[Log] | None = None
+        self.default_owner = self._default_owner()
+        self.inodes = InodeTable()
+        self.inodes.remember(Root(self))
+        self.handles = HandleTable()
+        manager.listeners.append(self)
 
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
         node = self.inodes.get(parent)
-        assert isinstance(node, Directory)
+        if not isinstance(node, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return node.lookup(name, wait)
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""
         return os.statvfs(self.manager.path)
 
+    # -- partitions ----------------------------------------------------------------------------
+
+    def find_partition(self, topic: Topic, name: str) -> Partition | None:
+        """The partition of a topic whose name this is."""
+        if not (name.isascii() and name.isdecimal()) or len(name) > 10 or str(int(name)) != name:
+            return None
+        log = topic.partitions.get(int(name))
+        return None if log is None else self.partition(log)
+
+    def partition(self, log: Log) -> Partition:
+        """The tree's side of a log, made when first asked for."""
+        found = self._partitions.get(log)
+        if found is None:
+            found = self._partitions.setdefault(log, Partition(self, log))
+        return found
+
+    def cache_directory(self, log: Log) -> str | None:
+        """Where a partition's view indexes go if its own directory may not be written."""
+        if not self.options.read_only and not self.manager.read_only:
+            return None
+        if os.geteuid() == 0:
+            cache = "/var/cache"
+        else:
+            cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        # Directories without topic ids, and copies of one directory, must not share indexes.
+        directory = f"{inode_number(log.directory, log.topic_id):016x}"
+        return os.path.join(cache, "kafkafs", directory)
+
+    # -- owners --------------------------------------------------------------------------------
+
+    def _default_owner(self) -> Owner:
+        found = os.stat(self.manager.path)
+        return self._shown((found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)))
+
+    def _shown(self, owner: tuple[int, int, int]) -> Owner:
+        """(uid, gid, mode) of the settings as the mount options have it shown."""
+        uid, gid, mode = owner
+        options = self.options
+        return (
+            mode & ~options.umask,
+            uid if options.uid is None else options.uid,
+            gid if options.gid is None else options.gid,
+        )
+
+    def topic_owner(self, topic: str) -> Owner:
+        """(permission bits, uid, gid) of a topic's directory."""
+        owner = self.manager.settings.get_owner(topic, None)
+        return self.default_owner if owner is None else self._shown(owner)
+
+    def partition_owner(self, log: Log) -> Owner:
+        """(mode, uid, gid) of a partition's file; as its topic's where it has none of its own."""
+        owner = self.manager.settings.get_owner(log.topic, log.partition)
+        mode, uid, gid = self.topic_owner(log.topic) if owner is None else self._shown(owner)
+        return file_mode(mode & (0o666 if owner is None else 0o7777)), uid, gid
+
+    def set_owner(self, log: Log, change: Change) -> None:
+        """chmod and chown of a partition; durable."""
+        if not change.is_touch:
+            mode, uid, gid = self.partition_owner(log)
+            self._set_owner(log.topic, log.partition, (mode, uid, gid), change)
+            self.partition(log).owner_changed()
+
+    def set_topic_owner(self, topic: Topic, inode: int, change: Change) -> None:
+        """chmod and chown of a topic; durable. Partitions without owners of their own follow."""
+        if change.size is not None:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not change.is_touch:
+            self._set_owner(topic.name, None, self.topic_owner(topic.name), change)
+            for log in topic.partitions.values():
+                self.partition(log).owner_changed()
+
+    def _set_owner(self, topic: str, partition: int | None, now: Owner, change: Change) -> None:
+        if self.manager.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        mode, uid, gid = now
+        self.manager.settings.set_owner(
+            topic,
+            partition,
+            uid if change.uid is None else change.uid,
+            gid if change.gid is None else change.gid,
+            stat.S_IMODE(mode if change.mode is None else change.mode),
+        )
+
+    # -- what the logs tell --------------------------------------------------------------------
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.appended(segment, position, data)
+
+    def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.rolled(sealed, active)
+
+    def removing(self, log: Log, segments: Sequence[Segment]) -> None:
+        self.partition(log).removing(segments)
+
+    def removed(self, log: Log, segment: Segment) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.removed(segment)
+            if log.closed and segment is log.active:
+                # The last one of a deleted topic: who still has it open has all that is left.
+                del self._partitions[log]
+
+    def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        self.partition(log).swapping(old)
+
+    def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        self.partition(log).swapped(old, new)
+
+    # -- periodic work and the end -------------------------------------------------------------
+
     def tick(self) -> None:
-        """Periodic work on the owner's thread, once a second or so: view indexes are saved."""
+        """On the owner's thread, once a second or so: save view indexes that have grown."""
+        unsaved = [
+            (view.unsaved, view)
+            for partition in self._partitions.values()
+            for view in partition.views.values()
+        ]
+        total = sum(size for size, _ in unsaved)
+        for size, view in sorted(unsaved, key=lambda item: item[0], reverse=True):
+            if size < SAVE_BYTES and total < SAVE_ALL_BYTES:
+                break
+            view.save()
+            total -= size
 
     def housekeeping(self) -> None:
-        """Periodic work that may wait for a disk: the daemon runs it in a worker thread."""
+        """In a worker thread, once a second or so: what waits for the disk, for a moment."""
+        for partition in list(self._partitions.values()):
+            for view in list(partition.views.values()):
+                view.keep_pending()
+        self._measure_some(time.monotonic() + MEASURE_SLICE_S)
+
+    def _measure_some(self, until: float) -> None:
+        """Measure partitions that others have written, the smallest first."""
+        if self._unmeasured is None:
+            logs = sorted(self.manager.logs(), key=lambda log: log.size, reverse=True)
+            self._unmeasured = [log for log in logs if log.size and self._is_foreign(log)]
+        while self._unmeasured and time.monotonic() < until:
+            log = self._unmeasured[-1]
+            partition = self.partition(log)
+            try:
+                partition.nonce(True)
+                partition.view(self.views[0]).prepare(True, until)
+            except BlockingIOError:
+                return
+            except (StorageError, OSError) as error:
+                self.events(f"{log.topic}/{log.partition}: cannot be measured: {error}")
+            self._unmeasured.pop()
+
+    def _is_foreign(self, log: Log) -> bool:
+        """Whether the log has no view indexes beside it, as those that we have written have."""
+        first = log.segments[0]
+        return self.manager.read_only or not log.files.exists(first.file_path(paths.LINES))
 
     def stop(self) -> None:
-        """Orderly shutdown: unfinished lines become records, view indexes are saved."""
+        """Orderly shutdown: unfinished lines become records, view indexes are saved.
+
+        Writes are ESHUTDOWN from now on; reading goes on.
+        """
         self.stopping = True
+        for handle in list(self.handles.handles.values()):
+            if isinstance(handle, AppendHandle):
+                try:
+                    handle.release()
+                except (StorageError, OSError):
+                    # Its line in the log is there already.
+                    continue
+        for partition in self._partitions.values():
+            for view in partition.views.values():
+                view.save()

@@ -26,6 +26,9 @@ class Handle:
     """Reads and writes reach us one by one, past the page cache."""
     keep_cache = False
     """The page cache from before this open is still right."""
+    structural = False
+    """Writing and releasing it changes the tree or its settings, and waits for the disk: in a
+    worker thread, one such change at a time."""
     sync_due = False
     """After a write: it is answered only when `sync_plan()` has run (O_SYNC, flush.messages)."""
 

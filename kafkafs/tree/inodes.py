@@ -46,6 +46,11 @@ class Change(NamedTuple):
     size: int | None = None
     times: bool = False
 
+    @property
+    def is_touch(self) -> bool:
+        """Whether nothing is asked for, or times only."""
+        return self.mode is None and self.uid is None and self.gid is None and self.size is None
+
 
 class Caller(NamedTuple):
     """Who sent a request: becomes the owner of what it creates."""
@@ -96,6 +101,10 @@ class Node:
 
     def xattr_names(self) -> Sequence[str]:
         return ()
+
+    def history_entry(self) -> int | None:
+        """The directory whose entry leads here no longer once the partition's history is new."""
+        return None
 
     def remembered(self) -> None:
         """The kernel has begun to know this inode."""

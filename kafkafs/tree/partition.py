@@ -1,0 +1,208 @@
+"""A partition as the tree sees it: a log, its views, and the inodes of it that the kernel knows.
+
+It passes the log's events on to the views and tells the kernel: before an append is answered the
+attributes of every inode of the partition but the written one are dropped; a new history drops the
+entries that lead to the old inodes.
+
+Invariant: `mtime_ns` rises with each append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.partition_view import PartitionView
+from kafkafs.views import View
+from storage import paths
+from storage.flush import FlushPlan
+from storage.log import Log
+from storage.segment import Segment
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.inodes import Node
+
+_BLOCK = 512
+_PAGE = 4096
+
+
+class Partition:
+    """See the module. `known`: inode -> node, of those whose attributes the kernel keeps."""
+
+    __slots__ = (
+        "_history_read",
+        "_owner",
+        "_sealed_blocks",
+        "fs",
+        "known",
+        "log",
+        "mtime_ns",
+        "name",
+        "views",
+        "writer",
+    )
+
+    def __init__(self, fs: FileSystem, log: Log) -> None:
+        self.fs = fs
+        self.log = log
+        self.name = str(log.partition)
+        self.views: dict[str, PartitionView] = {}
+        self.known: dict[int, Node] = {}
+        self.mtime_ns = log.active.mtime_ns
+        # The inode that is being written: it is told of its own size by who writes.
+        self.writer = 0
+        self._history_read = False
+        self._owner: tuple[int, int, int] | None = None
+        self._sealed_blocks: int | None = None
+
+    def view(self, view: View) -> PartitionView:
+        """Its part in a view, made when first asked for."""
+        found = self.views.get(view.name)
+        if found is None:
+            cache = self.fs.cache_directory(self.log)
+            found = PartitionView(self.log, view, self.fs.store, cache)
+            found = self.views.setdefault(view.name, found)
+        return found
+
+    def nonce(self, wait: bool) -> int:
+        """The history's; reading it for the first time waits (and may write it)."""
+        if not self._history_read:
+            if not wait:
+                raise BlockingIOError
+            with self.fs.history_lock:
+                assert self.log.history is not None
+            self._history_read = True
+        return self.log.history.nonce
+
+    def next_time_ns(self) -> int:
+        """Now, but after the last append."""
+        now = self.fs.clock_ns()
+        return now if now > self.mtime_ns else self.mtime_ns + 1
+
+    @property
+    def owner(self) -> tuple[int, int, int]:
+        """(mode of a file, uid, gid)"""
+        owner = self._owner
+        if owner is None:
+            owner = self._owner = self.fs.partition_owner(self.log)
+        return owner
+
+    def owner_changed(self) -> None:
+        """chmod or chown, of it or of its topic."""
+        self._owner = None
+        for inode in list(self.known):
+            self.fs.notices.attributes_changed(inode)
+
+    def blocks(self, wait: bool) -> int:
+        """Blocks of 512 bytes that its segments take up on the disk.
+
+        Of sealed segments as the disk has it; the active one's log by its size, its pre-sized
+        indexes not at all.
+        """
+        sealed = self._sealed_blocks
+        if sealed is None:
+            segments = self.log.segments
+            if not wait and len(segments) > 1:
+                raise BlockingIOError
+            sealed = sum(self._disk_blocks(segment) for segment in segments[:-1])
+            if segments is self.log.segments:
+                self._sealed_blocks = sealed
+        return sealed + (self.log.segments[-1].size + _PAGE - 1) // _PAGE * (_PAGE // _BLOCK)
+
+    def _disk_blocks(self, segment: Segment) -> int:
+        blocks = 0
+        for suffix in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
+            try:
+                blocks += self.log.files.file_stat(segment.file_path(suffix)).st_blocks
+            except FileNotFoundError:
+                continue
+        return blocks
+
+    def flush_plan(self) -> FlushPlan | None:
+        """What fsync of any of its files has to do; None where all is on the disk."""
+        log = self.log
+        if log.read_only or log.closed:
+            return None
+        if log.recovery_point == log.log_end_offset and not log.directory_dirty:
+            return None
+        return log.start_flush()
+
+    # -- what the log tells --------------------------------------------------------------------
+
+    def appended(
+        self, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        """The log has grown."""
+        for view in self.views.values():
+            view.appended(position, data)
+        mtime_ns = segment.mtime_ns
+        self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1
+        writer = self.writer
+        for inode in self.known:
+            if inode != writer:
+                self.fs.notices.attributes_changed(inode)
+
+    def rolled(self, sealed: Segment, active: Segment) -> None:
+        """A new segment has begun."""
+        if self._sealed_blocks is not None:
+            self._sealed_blocks += self._disk_blocks(sealed)
+        for view in self.views.values():
+            view.rolled(active)
+
+    def removing(self, segments: Sequence[Segment]) -> None:
+        """The log is about to lose its head: a new history, which is written down first."""
+        self._prepare_bases(segments)
+        for view in self.views.values():
+            view.removing(len(segments))
+        remaining = self.log.segments[len(segments) :]
+        self._sealed_blocks = None
+        self._new_history(remaining)
+
+    def swapping(self, old: Sequence[Segment]) -> None:
+        """Segments are about to be replaced by cleaned ones: a new history."""
+        self._prepare_bases(old)
+        self._new_history(self.log.segments)
+
+    def swapped(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Now the log has the new segments."""
+        segments = self.log.segments
+        # All before the first segment that was not cleaned counts as replaced.
+        count = segments.index(new[-1]) + 1
+        for view in self.views.values():
+            view.swapped(count - len(new) + len(old), segments[:count])
+        self._sealed_blocks = None
+        self.log.history.save(segments)
+
+    def removed(self, segment: Segment) -> None:
+        """The files of a segment are gone."""
+        for view in self.views.values():
+            view.removed(segment)
+
+    def log_start_moved(self) -> None:
+        """The log start has moved within a segment: another history for who opens it anew."""
+        for view in self.views.values():
+            view.removing(0)
+        self._new_history(self.log.segments)
+
+    def _prepare_bases(self, segments: Sequence[Segment]) -> None:
+        """Where an absolute base goes with these segments, the text up to the next is needed.
+
+        That can wait for the disk, but little: what has a base was measured once.
+        """
+        self.nonce(wait=True)
+        for view in self.fs.views:
+            if self.log.history.base(view.name)[0] >= 0:
+                part = self.view(view)
+                if part.anchored_in(segments):
+                    part.prepare()
+
+    def _new_history(self, segments: Sequence[Segment]) -> None:
+        """Draw a new nonce, write it down, and drop the entries that lead to the old inodes."""
+        history = self.log.history
+        history.new_nonce()
+        history.save(segments)
+        for node in list(self.known.values()):
+            parent = node.history_entry()
+            if parent is not None:
+                self.fs.notices.entry_changed(parent, self.name)

@@ -1,0 +1,48 @@
+"""`.config`: a topic's settings as text, and lines that change them.
+
+`name=value` lines for what is set on the topic, then `# name=value (where it comes from)` for the
+rest. Of lines that are written, `name=value` sets, `name=` goes back to the default, and blank
+ones and those that begin with `#` are ignored, so that one topic's file can be appended to
+another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storage.errors import InvalidConfig, StorageError
+from storage.manager import LogManager
+
+
+def config_text(manager: LogManager, topic: str) -> str:
+    """What reading shows."""
+    overrides = manager.settings.overrides(topic)
+    lines = [f"{name}={value}\n" for name, value in overrides.items()]
+    lines += [
+        f"# {name}={value} ({source})\n"
+        for name, value, source in manager.settings.explain(topic)
+        if name not in overrides
+    ]
+    return "".join(lines)
+
+
+def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> None:
+    """Carry out all of the lines or, where one is wrong, none. InvalidConfig names the line."""
+    before = manager.settings.overrides(topic)
+    changed: list[str] = []
+    try:
+        for number, line in enumerate(lines, start=1):
+            name, equals, value = (part.strip() for part in line.partition("="))
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            if not equals or not name:
+                raise InvalidConfig(f"line {number}: {line.strip()!r} is not name=value")
+            try:
+                manager.set_topic_setting(topic, name, value or None)
+            except InvalidConfig as error:
+                raise InvalidConfig(f"line {number}: {error}") from None
+            changed.append(name)
+    except (StorageError, OSError):
+        for name in reversed(changed):
+            manager.set_topic_setting(topic, name, before.get(name))
+        raise

@@ -1,0 +1,224 @@
+"""A partition's file in a view: the node, and its handle for reading.
+
+The node of an inode number shows one generation. Which one is decided by the nonce when its name
+was looked up; what the generation's positions are is known once the partition is measured.
+
+Appending is `append_handle.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.append_handle import AppendHandle
+from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
+from kafkafs.tree.partition_view import PartitionView, ViewGeneration
+from kafkafs.tree.text import Place, render_text
+
+if TYPE_CHECKING:
+    from kafkafs.tree.partition import Partition
+    from kafkafs.views import View
+
+MEASURE_S = 10.0
+"""How long stat and open wait for a partition's measurement."""
+
+_PREFIX = "user.kafkafs."
+_FACTS = (
+    "log_start",
+    "log_end",
+    "records",
+    "bytes",
+    "segments",
+    "first_timestamp",
+    "last_timestamp",
+    "generation",
+)
+
+
+class ViewFile(Node):
+    """`parent` is the inode of the directory that the name is in."""
+
+    __slots__ = ("_generation", "_nonce", "parent", "part", "partition")
+
+    def __init__(
+        self, inode: int, parent: int, partition: Partition, part: PartitionView, nonce: int
+    ) -> None:
+        super().__init__(inode)
+        self.parent = parent
+        self.partition = partition
+        self.part = part
+        self._nonce = nonce
+        self._generation: ViewGeneration | None = None
+
+    @staticmethod
+    def number(partition: Partition, view: View, nonce: int) -> int:
+        """The inode number of a generation."""
+        log = partition.log
+        isolation = partition.fs.options.isolation
+        return inode_number(log.topic_id, log.partition, view.name, isolation, "", "", nonce)
+
+    def generation(self, wait: bool) -> ViewGeneration:
+        """What it shows. ESTALE where that was over before anybody had seen a byte of it."""
+        generation = self._generation
+        if generation is not None:
+            return generation
+        try:
+            generation = self.part.generation(wait, time.monotonic() + MEASURE_S)
+        except BlockingIOError as error:
+            if wait:
+                log = self.partition.log
+                self.partition.fs.events(f"{log.topic}/{log.partition}: {error.strerror}")
+            raise
+        if generation.nonce != self._nonce or (self.lookups and not self.part.attach(generation)):
+            raise OSError(errno.ESTALE, "the partition's history has been rewritten")
+        self._generation = generation
+        return generation
+
+    # -- what stat shows -----------------------------------------------------------------------
+
+    def attributes(self, wait: bool) -> Attributes:
+        generation = self._generation
+        if generation is None:
+            generation = self.generation(wait)
+        return self._attributes(generation.timeline.end - generation.shift, wait)
+
+    def _attributes(self, size: int, wait: bool) -> Attributes:
+        partition = self.partition
+        mode, uid, gid = partition.owner
+        timeout = partition.fs.attr_timeout
+        return Attributes(
+            self.inode,
+            mode,
+            size,
+            partition.mtime_ns,
+            1,
+            uid,
+            gid,
+            partition.blocks(wait),
+            timeout,
+            timeout,
+        )
+
+    def listed_attributes(self) -> Attributes:
+        try:
+            return self.attributes(False)
+        except BlockingIOError:
+            mode, uid, gid = self.partition.owner
+            mtime_ns = self.partition.mtime_ns
+            return Attributes(self.inode, mode, 0, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
+
+    def set_attributes(self, change: Change) -> None:
+        """chmod and chown last; touch changes nothing; truncate is EPERM."""
+        if change.size is not None:
+            raise OSError(errno.EPERM, "a partition cannot be cut")
+        self.partition.fs.set_owner(self.partition.log, change)
+
+    def history_entry(self) -> int | None:
+        return self.parent
+
+    def remembered(self) -> None:
+        self.partition.known[self.inode] = self
+        if self._generation is not None and not self.part.attach(self._generation):
+            # Superseded between lookup and now: who asks again is told.
+            self._generation = None
+
+    def forgotten(self) -> None:
+        self.partition.known.pop(self.inode, None)
+        if self._generation is not None:
+            self.part.detach(self._generation)
+
+    # -- extended attributes -------------------------------------------------------------------
+
+    def xattr_names(self) -> Sequence[str]:
+        return [_PREFIX + fact for fact in _FACTS]
+
+    def xattr(self, name: str, wait: bool) -> bytes:
+        fact = name.removeprefix(_PREFIX)
+        if fact == name or fact not in _FACTS:
+            raise OSError(errno.ENODATA, "no such attribute")
+        log = self.partition.log
+        if fact == "generation":
+            return b"%016x" % self._nonce
+        if fact == "records":
+            self.part.generation(wait, time.monotonic() + MEASURE_S)
+            return b"%d" % self.part.records
+        timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
+        facts = {
+            "log_start": log.log_start_offset,
+            "log_end": log.log_end_offset,
+            "bytes": log.size,
+            "segments": len(log.segments),
+            "first_timestamp": log.segments[0].first_timestamp,
+            "last_timestamp": timestamps[-1] if timestamps else -1,
+        }
+        return b"%d" % facts[fact]
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`."""
+        if flags & os.O_TRUNC:
+            raise OSError(errno.EPERM, "a partition cannot be cut; >> appends to it")
+        access = flags & os.O_ACCMODE
+        if access == os.O_RDONLY:
+            return ReadHandle(self, self.generation(wait))
+        if not flags & os.O_APPEND:
+            raise OSError(errno.EPERM, "a partition is opened for writing with O_APPEND only")
+        return self.open_for_append(flags, wait)
+
+    def open_for_append(self, flags: int, wait: bool) -> Handle:
+        """Of a partition that was just created, also without O_APPEND: then writes are EPERM."""
+        generation = self.generation(wait)
+        reader = None
+        if flags & os.O_ACCMODE == os.O_RDWR:
+            reader = ReadHandle(self, generation)
+        return AppendHandle(self.partition, self.inode, self.part, generation, flags, reader)
+
+
+class ReadHandle(Handle):
+    """Reading. Where a read goes on where the last one ended, nothing is looked up."""
+
+    __slots__ = ("_file", "_generation", "_last")
+
+    keep_cache = True
+
+    def __init__(self, file: ViewFile, generation: ViewGeneration) -> None:
+        self._file = file
+        self._generation = generation
+        # One tuple, replaced as a whole: a worker thread and the owner may read at once.
+        self._last: tuple[int, Place | None] = (-1, None)
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        generation = self._generation
+        absolute = position + generation.shift
+        left = generation.timeline.end - absolute
+        if left < size:
+            if left <= 0:
+                return b""
+            size = left
+        out = bytearray(size)
+        if absolute < generation.first_valid:
+            self._read_below(generation, absolute, out, wait)
+            return out
+        last, place = self._last
+        if last != position:
+            place = None
+        place = render_text(generation, absolute, out, 0, place, wait)
+        self._last = (position + size, place)
+        return out
+
+    @staticmethod
+    def _read_below(generation: ViewGeneration, absolute: int, out: bytearray, wait: bool) -> None:
+        """What begins where segments are gone: in the text that was kept before the cut."""
+        kept = generation.kept(absolute, len(out))
+        out[: len(kept)] = kept
+        if len(kept) < len(out):
+            render_text(generation, absolute + len(kept), out, len(kept), None, wait)
+
+    def sync_plan(self) -> FlushPlan | None:
+        return self._file.partition.flush_plan()

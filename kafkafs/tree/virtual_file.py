@@ -1,0 +1,112 @@
+"""Files whose text is made when they are opened: what the daemon and the logs know.
+
+What is shown is decided at open and stays that of the handle, so that a reader gets one consistent
+state; stat makes it too, for an exact size. The kernel caches nothing of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Attributes, Node, file_mode
+
+Owner = tuple[int, int, int]
+"""(permission bits, uid, gid)"""
+
+
+class Content(Protocol):
+    """What a virtual file shows: bytes, or something that makes them piece by piece."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, position: int, size: int, wait: bool) -> bytes: ...
+
+
+class Text:
+    """Content that is there."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, text: str) -> None:
+        self._data = text.encode()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, position: int, size: int, wait: bool) -> bytes:
+        return self._data[position : position + size]
+
+
+class VirtualFile(Node):
+    """A read-only file.
+
+    `make` makes its content, on the owner's thread; `prepare(wait)` sees to it beforehand that
+    `make` need not wait, or raises BlockingIOError.
+    """
+
+    __slots__ = ("_make", "_mtime_ns", "_owner", "_prepare")
+
+    def __init__(
+        self,
+        inode: int,
+        make: Callable[[], Content],
+        owner: Callable[[], Owner],
+        mtime_ns: Callable[[], int],
+        prepare: Callable[[bool], object] | None = None,
+    ) -> None:
+        super().__init__(inode)
+        self._make = make
+        self._owner = owner
+        self._mtime_ns = mtime_ns
+        self._prepare = prepare
+
+    def attributes(self, wait: bool) -> Attributes:
+        if self._prepare is not None:
+            self._prepare(wait)
+        # In a worker thread nothing is made: the owner asks once more when that has waited.
+        return self._attributes(0 if wait else len(self._make()))
+
+    def _attributes(self, size: int) -> Attributes:
+        mode, uid, gid = self._owner()
+        mtime_ns = self._mtime_ns()
+        return Attributes(self.inode, file_mode(mode), size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
+
+    def listed_attributes(self) -> Attributes:
+        try:
+            return self.attributes(False)
+        except BlockingIOError:
+            return self._attributes(0)
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            raise OSError(errno.EACCES, "this file can only be read")
+        return self.open_content(wait)
+
+    def open_content(self, wait: bool) -> Handle:
+        """A handle for reading."""
+        if self._prepare is not None:
+            self._prepare(wait)
+        return ContentHandle(self._make, None if wait else self._make())
+
+
+class ContentHandle(Handle):
+    """A virtual file as it was at open, or, where opening it had to wait, at the first read."""
+
+    __slots__ = ("_content", "_make")
+
+    direct_io = True
+
+    def __init__(self, make: Callable[[], Content], content: Content | None) -> None:
+        self._make = make
+        self._content = content
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        if self._content is None:
+            if wait:
+                raise OSError(errno.EIO, "read by a worker thread before the owner's")
+            self._content = self._make()
+        return self._content.read(position, size, wait)
