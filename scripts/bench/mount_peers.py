@@ -116,14 +116,20 @@ class Daemon(Peer):
     def stop(self) -> None:
         if self.daemon is None:
             return
-        self.daemon.send_signal(signal.SIGTERM)
+        self.end()
         try:
             self.daemon.wait(READY_SECONDS)
         except subprocess.TimeoutExpired:
             self.daemon.kill()
             self.daemon.wait()
-            subprocess.run(["fusermount3", "-u", "-z", self.mount_point], check=False)
+        if f" {self.mount_point} " in Path("/proc/self/mountinfo").read_text():
+            subprocess.run(["fusermount3", "-u", "-z", self.mount_point], check=True)
         self.daemon = None
+
+    def end(self) -> None:
+        """Ask the daemon to unmount and end."""
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGTERM)
 
     def set_read_ahead(self, kib: int) -> None:
         device = os.stat(self.mount_point).st_dev
@@ -221,6 +227,10 @@ class Timberfs(Daemon):
 
     def command(self) -> list[str | Path]:
         return ["timberfs", "--quiet", "mount", self.home / "backing", self.mount_point]
+
+    def end(self) -> None:
+        # It does not unmount at SIGTERM.
+        subprocess.run(["timberfs", "--quiet", "umount", self.mount_point], check=True)
 
     def served(self, name: str) -> list[Path]:
         return [self.mount_point / f"{name}.log"]
