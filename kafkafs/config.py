@@ -34,7 +34,7 @@ class MountOptions:
 
 def _number(base: int, limit: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isascii() or not text.isalnum():
+        if not text.isascii() or not text.isdecimal():
             raise ValueError
         number = int(text, base)
         if number > limit:

@@ -56,15 +56,16 @@ def _unescape(text: str) -> str:
 def is_dead(path: str) -> bool:
     """Whether a FUSE daemon that was mounted here has gone without unmounting."""
     try:
-        os.stat(path)
+        # Not stat(), which the kernel may still answer from what it has cached.
+        os.statvfs(path)
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
 
 
 def clean(path: str) -> None:
-    """Take away what dead daemons have left at a mount point. MountError."""
-    while is_dead(path):
+    """Take away what killed daemons of ours have left at a mount point. MountError."""
+    while (mounted := find(path)) is not None and mounted.type == TYPE and is_dead(path):
         unmount(path, lazy=True)
 
 

@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--without-trio", action="store_true")
     parser.add_argument("--watch", action="store_true")
+    parser.add_argument("--subtype", action="append", default=[])
     parser.add_argument("--slow", type=float, default=50.0)
     arguments = parser.parse_args()
     said: list[str] = []
@@ -125,7 +126,9 @@ def main() -> None:
     elif not arguments.stock:
         session_loop.install(pyfuse3, spinner, said.append)
     facts: dict[str, Any] = {"late_ms": []}
-    pyfuse3.init(operations, arguments.mount, {"fsname=bare", "default_permissions"})
+    options = {"fsname=bare", "default_permissions"}
+    options.update(f"subtype={name}" for name in arguments.subtype)
+    pyfuse3.init(operations, arguments.mount, options)
     try:
         trio.run(serve, operations, facts, arguments.watch)
     finally:
