@@ -25,7 +25,7 @@ from storage.record.batch import (
     parse_header,
 )
 from tests import oracle
-from tests.made_logs import damaged
+from tests.made_logs import damaged, names
 
 T = 1_700_000_000_000
 
@@ -120,9 +120,9 @@ def test_delete_horizon() -> None:
             timestamp_type=st.just(CREATE_TIME),
             key=st.none() | st.binary(max_size=200),
             value=st.none() | st.binary(max_size=9000),
-            headers=st.lists(
-                st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=70)), max_size=3
-            ).map(tuple),
+            headers=st.lists(st.tuples(names, st.none() | st.binary(max_size=70)), max_size=3).map(
+                tuple
+            ),
         ),
         min_size=1,
         max_size=6,
