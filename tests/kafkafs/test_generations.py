@@ -1,0 +1,211 @@
+"""Generations against a model: for each open one, the text it must show, as a string."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kafkafs.generations import Generation, Timeline
+from storage.errors import SegmentGone
+
+TEXTS = st.text("abcdefgh", max_size=6)
+
+
+@dataclass(eq=False)
+class FakePiece:
+    """A piece that holds its text."""
+
+    text: str = ""
+    gone: bool = False
+
+    @property
+    def text_length(self) -> int:
+        return len(self.text)
+
+
+@dataclass
+class Opened:
+    """A generation, all of its text, and the absolute positions below which it is gone."""
+
+    generation: Generation[FakePiece]
+    text: str
+    kept: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read(generation: Generation[FakePiece], absolute: int, size: int) -> str:
+    """What a reader does: piece by piece."""
+    text = ""
+    end = min(absolute + size, generation.timeline.end)
+    while absolute + len(text) < end:
+        at = absolute + len(text)
+        if at < generation.first_valid:
+            text += generation.kept(at, end - at).decode()
+            continue
+        piece, start = generation.locate(at)
+        assert not piece.gone
+        assert start <= at < start + piece.text_length
+        text += piece.text[at - start :][: end - at]
+    return text
+
+
+class History(RuleBasedStateMachine):
+    """The log grows, rolls, loses its head and is cleaned, while generations are opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces = [FakePiece()]
+        self.timeline: Timeline[FakePiece] = Timeline(self.pieces)
+        self.timeline.place(0, 1000)
+        self.open: list[Opened] = []
+        self.retired: list[FakePiece] = []
+
+    def measured(self) -> None:
+        if self.timeline.unplaced:
+            self.timeline.place()
+
+    @rule(text=TEXTS)
+    def append(self, text: str) -> None:
+        self.pieces[-1].text += text
+        self.timeline.end = self.timeline.placed[0][-1] + self.pieces[-1].text_length
+        for opened in self.open:
+            opened.text += text
+
+    @rule()
+    def roll(self) -> None:
+        self.pieces.append(FakePiece())
+        self.timeline.extend(self.pieces[-1])
+
+    @rule(inside=st.integers(0, 3))
+    def open_current(self, inside: int) -> None:
+        """Also with a log start inside the first segment."""
+        self.measured()
+        inside = min(inside, self.pieces[0].text_length)
+        log_start = self.timeline.start + inside
+        text = "".join(piece.text for piece in self.pieces)[inside:]
+        self.open.append(Opened(Generation(self.timeline, len(self.open), log_start), text))
+
+    def supersede(self, count: int) -> None:
+        first = count - len(self.timeline.unplaced)
+        if first < 0:
+            return
+        cut = self.timeline.placed[0][first]
+        for opened in self.open:
+            generation = opened.generation
+            generation.supersede(cut)
+            start = max(cut - 3, generation.first_valid)
+            if start < cut:
+                generation.keep(start, read(generation, start, cut - start).encode())
+                opened.kept.append((start, cut))
+
+    @precondition(lambda self: len(self.pieces) > 1)
+    @rule(data=st.data())
+    def remove_head(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, len(self.pieces) - 1))
+        self.supersede(count)
+        self.timeline.remove_head(count)
+        self.retired += self.pieces[:count]
+        del self.pieces[:count]
+
+    @precondition(lambda self: len(self.pieces) > 1)
+    @rule(data=st.data(), texts=st.lists(TEXTS, max_size=3))
+    def clean(self, data: st.DataObject, texts: list[str]) -> None:
+        count = data.draw(st.integers(1, len(self.pieces) - 1))
+        self.supersede(count)
+        new = [FakePiece(text) for text in texts]
+        self.timeline.replace_head(count, new)
+        self.retired += self.pieces[:count]
+        self.pieces[:count] = new
+
+    @precondition(lambda self: self.retired)
+    @rule()
+    def delete_files(self) -> None:
+        for piece in self.retired:
+            piece.gone = True
+            for opened in self.open:
+                opened.generation.forget(lambda known: known.gone)
+        self.retired.clear()
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+
+    @rule()
+    def measure(self) -> None:
+        self.measured()
+
+    @invariant()
+    def shows_its_history(self) -> None:
+        for opened in self.open:
+            generation = opened.generation
+            assert generation.size == len(opened.text)
+            for position in range(len(opened.text)):
+                absolute = position + generation.shift
+                kept = any(start <= absolute < end for start, end in opened.kept)
+                if absolute >= generation.first_valid:
+                    expected = opened.text[position : position + 5]
+                    assert read(generation, absolute, 5) == expected
+                elif not kept:
+                    with pytest.raises(SegmentGone):
+                        read(generation, absolute, 5)
+
+    @invariant()
+    def loses_no_more_than_is_gone(self) -> None:
+        for opened in self.open:
+            generation = opened.generation
+            if generation.first_valid > generation.shift:
+                assert generation.first_valid <= generation.timeline.end
+
+
+History.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestHistory = History.TestCase
+
+
+def test_places_before_and_behind_the_anchor() -> None:
+    timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
+    timeline.place(1, -10)
+    assert timeline.placed[0] == (-12, -10, -7)
+    assert (timeline.start, timeline.end) == (-12, -6)
+
+
+def test_cleaned_pieces_end_where_the_first_uncleaned_one_begins() -> None:
+    timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
+    timeline.place()
+    timeline.replace_head(2, [FakePiece("a longer text")])
+    assert timeline.placed[0] == (5,)
+    timeline.place()
+    assert timeline.placed[0] == (-8, 5)
+    assert timeline.locate(4)[0].text == "a longer text"
+
+
+def test_empty_pieces_hold_nothing() -> None:
+    timeline = Timeline([FakePiece("aa"), FakePiece(), FakePiece("c"), FakePiece()])
+    timeline.place()
+    assert timeline.locate(2)[0].text == "c"
+    assert timeline.locate(1)[0].text == "aa"
+
+
+def test_what_was_kept_ends_with_the_next_cut() -> None:
+    pieces = [FakePiece("abc"), FakePiece("def"), FakePiece("ghi")]
+    timeline = Timeline(pieces)
+    timeline.place()
+    generation = Generation(timeline, 1, 0)
+    for count, text in ((1, b"bc"), (1, b"ef")):
+        cut = timeline.placed[0][count]
+        generation.supersede(cut)
+        generation.keep(cut - 2, text)
+        timeline.remove_head(count)
+    generation.forget(lambda piece: piece is pieces[0])
+    assert generation.first_valid == 3
+    assert generation.kept(1, 9) == b"bc"
+    assert read(generation, 3, 6) == "defghi"
+    generation.forget(lambda piece: piece is pieces[1])
+    assert generation.first_valid == 6
+    assert generation.kept(4, 1) == b"e"
+    with pytest.raises(SegmentGone):
+        generation.kept(3, 1)
+    assert not generation.forget(lambda piece: piece is pieces[0])

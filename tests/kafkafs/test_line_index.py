@@ -1,0 +1,303 @@
+"""The line index against plain rendering: every text position leads to the right record."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafkafs.line_index import LineStore, SegmentLines
+from kafkafs.views._render import Cursor, render
+from kafkafs.views.values import Values
+from storage import LogManager
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.listener import LogListener
+from storage.log import Log
+from storage.segment import Segment
+from tests.storage.logs import append, opened
+
+BATCHES = st.lists(
+    st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=12
+)
+FEW = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@contextlib.contextmanager
+def a_log(tmp_path: Path) -> Iterator[Log]:
+    """An empty log in a new directory."""
+    data = tmp_path / f"data{time.monotonic_ns()}"
+    data.mkdir()
+    with opened(data) as manager:
+        manager.create_topic("t", 1)
+        yield manager.log("t", 0)
+
+
+class Following(LogListener):
+    """Keeps one segment's index while it is appended to."""
+
+    def __init__(self, lines: SegmentLines) -> None:
+        self.lines = lines
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        self.lines.append(position, data)
+
+
+def text_of(batches: list[list[bytes | None]]) -> bytes:
+    return b"".join((value or b"") + b"\n" for values in batches for value in values)
+
+
+def check(lines: SegmentLines, text: bytes) -> None:
+    """Totals are right, and rendering from where `find` leads gives the text."""
+    assert lines.complete
+    assert (lines.text_length, lines.covered) == (len(text), lines.segment.size)
+    log = lines.segment.read_at(0, lines.segment.size)
+    for position in range(len(text)):
+        before, at, batch_end = lines.find(position, True)
+        assert before <= position
+        out = bytearray(20)
+        size = min(20, len(text) - position)
+        end, skip = render(
+            log[at:], at, len(log) - at, Cursor(at, batch_end), out, 0, size, position - before
+        )
+        assert (end, skip) == (size, 0)
+        assert out[:size] == text[position : position + size]
+
+
+def new_lines(log: Log, store: LineStore | None = None, **more: str) -> SegmentLines:
+    return SegmentLines(store or LineStore(Files(), granularity=16), log.active, Values(), **more)
+
+
+@FEW
+@given(batches=BATCHES, save_after=st.sets(st.integers(0, 11)))
+def test_kept_while_appending(
+    tmp_path: Path, batches: list[list[bytes | None]], save_after: set[int]
+) -> None:
+    with a_log(tmp_path) as log:
+        lines = new_lines(log)
+        log.listeners.append(Following(lines))
+        for number, values in enumerate(batches):
+            append(log, *values)
+            if number in save_after:
+                assert lines.save()
+                assert not lines.unsaved
+        text = text_of(batches)
+        assert lines.records == sum(map(len, batches))
+        check(lines, text)
+        lines.save()
+        again = new_lines(log)
+        again.measure()
+        assert (again.covered, again.text_length, again.records) == (
+            lines.covered,
+            lines.text_length,
+            lines.records,
+        )
+        assert not again.unsaved
+        check(again, text)
+
+
+@FEW
+@given(batches=BATCHES, saved=st.integers(0, 11))
+def test_measured_where_it_was_not_kept(
+    tmp_path: Path, batches: list[list[bytes | None]], saved: int
+) -> None:
+    """Also the rest of what was saved, as after the daemon's death."""
+    with a_log(tmp_path) as log:
+        lines = new_lines(log)
+        log.listeners.append(Following(lines))
+        for number, values in enumerate(batches):
+            append(log, *values)
+            if number == saved:
+                lines.save()
+        again = new_lines(log)
+        assert again.text_length == 0
+        again.measure()
+        check(again, text_of(batches))
+
+
+@FEW
+@given(batches=BATCHES, save_after=st.integers(0, 11))
+def test_text_before_an_offset(
+    tmp_path: Path, batches: list[list[bytes | None]], save_after: int
+) -> None:
+    with a_log(tmp_path) as log:
+        lines = new_lines(log)
+        log.listeners.append(Following(lines))
+        for number, values in enumerate(batches):
+            append(log, *values)
+            if number == save_after:
+                lines.save()
+        values = [value for batch in batches for value in batch]
+        for offset in range(len(values) + 1):
+            assert lines.text_before(offset) == (len(text_of([values[:offset]])), offset)
+
+
+def test_granularity_bounds_the_scan(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        lines = new_lines(log, LineStore(Files(), granularity=100))
+        log.listeners.append(Following(lines))
+        append(log, *[b"x" * 9] * 100)
+        for position in range(1000):
+            assert position - lines.find(position, False)[0] < 110
+
+
+def damaged(change: Callable[[bytearray], None]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        change(data)
+        path.write_bytes(data)
+
+    return damage
+
+
+def _flip(at: int) -> Callable[[Path], None]:
+    def change(data: bytearray) -> None:
+        data[at] ^= 1
+
+    return damaged(change)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        _flip(20),
+        _flip(-1),
+        damaged(lambda data: data.__delitem__(slice(-10, None))),
+        damaged(bytearray.clear),
+    ],
+    ids=["missing", "header", "entries", "cut", "empty"],
+)
+@pytest.mark.parametrize("when", ["before loading", "after loading"])
+def test_a_damaged_file_is_measured_anew(
+    tmp_path: Path, damage: Callable[[Path], None], when: str
+) -> None:
+    values = [b"%d" % number for number in range(200)]
+    with a_log(tmp_path) as log:
+        lines = new_lines(log)
+        log.listeners.append(Following(lines))
+        append(log, *values)
+        lines.save()
+        path = Path(lines.path)
+        if when == "before loading":
+            damage(path)
+            lines = new_lines(log)
+            lines.measure()
+        else:
+            damage(path)
+        check(lines, text_of([list(values)]))
+        again = new_lines(log)
+        again.measure()
+        check(again, text_of([list(values)]))
+
+
+def test_the_index_of_another_log_is_not_taken(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log, a_log(tmp_path) as other:
+        for target, value in ((log, b"aaa"), (other, b"b")):
+            lines = new_lines(target)
+            target.listeners.append(Following(lines))
+            append(target, *[value] * 50)
+            lines.save()
+        Path(new_lines(log).path).write_bytes(Path(new_lines(other).path).read_bytes())
+        lines = new_lines(log)
+        lines.measure()
+        check(lines, b"aaa\n" * 50)
+
+
+def test_of_sealed_segments_a_bounded_number_stays_mapped(tmp_path: Path) -> None:
+    store = LineStore(Files(), granularity=16, map_budget=3000)
+    with a_log(tmp_path) as log:
+        sealed = []
+        for _ in range(8):
+            lines = new_lines(log, store)
+            log.listeners[:] = [Following(lines)]
+            append(log, *[b"x" * 20] * 50)
+            log.roll(1)
+            lines.seal()
+            sealed.append(lines)
+        for lines in sealed:
+            with pytest.raises(BlockingIOError):
+                lines.find(0, False)
+            check(lines, (b"x" * 20 + b"\n") * 50)
+            assert 0 < store.mapped_bytes <= 3000
+        sealed[-1].find(5, False)
+        with pytest.raises(BlockingIOError):
+            sealed[0].find(5, False)
+
+
+def test_where_nothing_can_be_saved_sealed_segments_are_measured_again(tmp_path: Path) -> None:
+    class Full(Files):
+        def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+            raise OSError(28, "no space")
+
+    with a_log(tmp_path) as log:
+        lines = new_lines(log, LineStore(Full(), granularity=16))
+        log.listeners.append(Following(lines))
+        append(log, *[b"y"] * 100)
+        assert not lines.save()
+        check(lines, b"y\n" * 100)
+        log.roll(1)
+        lines.seal()
+        check(lines, b"y\n" * 100)
+        assert not os.path.exists(lines.path) or os.path.getsize(lines.path) == 0
+
+
+def test_a_cache_directory_takes_the_file(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache" / "deep")
+    with a_log(tmp_path) as log:
+        lines = new_lines(log, cache=cache)
+        log.listeners.append(Following(lines))
+        append(log, b"z")
+        assert lines.save()
+        assert os.listdir(cache) == ["00000000000000000000.lines"]
+        again = new_lines(log, cache=cache)
+        again.measure()
+        assert not again.unsaved
+        check(again, b"z\n")
+
+
+def test_measuring_stops_in_time_and_goes_on(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        append(log, *[b"v"] * 10)
+        lines = new_lines(log)
+        with pytest.raises(BlockingIOError):
+            lines.measure(time.monotonic())
+        lines.measure()
+        check(lines, b"v\n" * 10)
+
+
+def test_appends_behind_a_gap_wait_for_measuring(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        append(log, b"before")
+        lines = new_lines(log)
+        log.listeners.append(Following(lines))
+        append(log, b"behind")
+        assert lines.covered == 0
+        lines.measure()
+        append(log, b"after")
+        check(lines, b"before\nbehind\nafter\n")
+
+
+def test_a_log_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    manager = LogManager.open(str(data))
+    try:
+        manager.create_topic("t", 1)
+        log = manager.log("t", 0)
+        append(log, *[b"v"] * 10)
+        os.truncate(log.active.log_path, log.active.size - 3)
+        with pytest.raises(CorruptRecord):
+            new_lines(log).measure()
+    finally:
+        manager.abandon()
