@@ -12,22 +12,16 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy, memset
 
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LAST_OFFSET_DELTA,
     LEADER_EPOCH, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, store32, store64,
+    RELEASE_GIL_FROM, crc_of, store32, store64,
 )
 
-from crc32c import crc32c
-
 from storage.errors import RecordTooLarge
-
-cdef extern from "Python.h":
-    const int PyBUF_READ
 
 cdef extern from "string.h":
     void *memrchr(const void *start, int byte, size_t size) noexcept nogil
@@ -134,12 +128,6 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
     block.batch_lines = delta >> 1
     block.batch_room = batch_room
     return stop
-
-
-cdef object crc_of(const uint8_t *batch, int64_t size):
-    return crc32c(
-        PyMemoryView_FromMemory(<char *> (batch + ATTRIBUTES), size - ATTRIBUTES, PyBUF_READ)
-    )
 
 
 cdef int finish_batch(uint8_t *batch, int64_t size, int64_t lines, int64_t timestamp_ms) except -1:

@@ -1,12 +1,14 @@
-"""What every hot loop over record batches shares: loads, stores, varints and a batch's header.
+"""What every hot loop over record batches shares: loads, varints, heads, and the walk over them.
 
-All functions are inline and run without the GIL on plain pointers. None knows where its bytes
-end: each says how many it may touch, and the caller makes sure that they are there.
+The functions are inline and run without the GIL on plain pointers. Those that take a pointer do
+not know where its bytes end: each says how many it touches, and the caller makes sure that they
+are there. Those that take a Window look at nothing outside it, and where it ends too early say
+NEEDS_MORE and stay where they are.
 
 Layouts: `storage/record/batch.py`.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 
@@ -16,33 +18,26 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
-    static inline uint16_t kafkafs_load16(const uint8_t *at)
-    { uint16_t bits; memcpy(&bits, at, 2); return be16toh(bits); }
     static inline uint32_t kafkafs_load32(const uint8_t *at)
     { uint32_t bits; memcpy(&bits, at, 4); return be32toh(bits); }
     static inline uint64_t kafkafs_load64(const uint8_t *at)
     { uint64_t bits; memcpy(&bits, at, 8); return be64toh(bits); }
     static inline uint64_t kafkafs_load64_little(const uint8_t *at)
     { uint64_t bits; memcpy(&bits, at, 8); return le64toh(bits); }
-    static inline void kafkafs_store16(uint8_t *at, uint16_t bits)
-    { bits = htobe16(bits); memcpy(at, &bits, 2); }
     static inline void kafkafs_store32(uint8_t *at, uint32_t bits)
     { bits = htobe32(bits); memcpy(at, &bits, 4); }
     static inline void kafkafs_store64(uint8_t *at, uint64_t bits)
     { bits = htobe64(bits); memcpy(at, &bits, 8); }
     """
-    uint16_t load16 "kafkafs_load16"(const uint8_t *at) noexcept nogil
     uint32_t load32 "kafkafs_load32"(const uint8_t *at) noexcept nogil
     uint64_t load64 "kafkafs_load64"(const uint8_t *at) noexcept nogil
     uint64_t load64_little "kafkafs_load64_little"(const uint8_t *at) noexcept nogil
-    void store16 "kafkafs_store16"(uint8_t *at, uint16_t bits) noexcept nogil
     void store32 "kafkafs_store32"(uint8_t *at, uint32_t bits) noexcept nogil
     void store64 "kafkafs_store64"(uint8_t *at, uint64_t bits) noexcept nogil
-    bint likely "__builtin_expect"(bint condition, bint expected) noexcept nogil
 
 
 cdef enum:
-    # Byte positions in a batch's header (storage-format: RecordBatch, DefaultRecordBatch.java).
+    # Byte positions in a batch's header (DefaultRecordBatch.java).
     BASE_OFFSET = 0
     BATCH_LENGTH = 8
     LEADER_EPOCH = 12
@@ -73,6 +68,9 @@ cdef enum:
     # Working through less than this many bytes keeps the GIL: it takes some 30 microseconds,
     # and who gives the GIL up may wait for it a whole switch interval (5 ms).
     RELEASE_GIL_FROM = 262144
+
+
+cdef object crc_of(const uint8_t *batch, int64_t size)
 
 
 cdef enum Fault:

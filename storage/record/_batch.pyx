@@ -7,9 +7,7 @@ LogSegment.append and LogSegment.recover.
 
 import zlib
 
-from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.string cimport memchr
 
@@ -55,6 +53,7 @@ def refusal(int fault, long long position, bytes header=b""):
 
 
 cdef object crc_of(const uint8_t *batch, int64_t size):
+    """The CRC-32C that the header of this whole batch should have."""
     return crc32c(
         PyMemoryView_FromMemory(<char *> (batch + ATTRIBUTES), size - ATTRIBUTES, PyBUF_READ)
     )
