@@ -377,9 +377,9 @@ def _feed(origin: Origin, rebuild: Rebuild, fd: int, size: int, *, check_crc: bo
         if rebuild.fault is not None or rebuild.unsupported is not None:
             return
         if consumed == 0:
-            if rebuild.position + count >= size:
-                return  # the last batch is incomplete
             needed = int.from_bytes(chunk[8:12], "big") + LOG_OVERHEAD
+            if rebuild.position + max(count, needed) > size or count == size - rebuild.position:
+                return  # the last batch is incomplete
             chunk = bytearray(max(needed, 2 * len(chunk)))
 
 
