@@ -1,0 +1,114 @@
+"""The command line as processes, on a data directory of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.fuse import mount_point
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_S = 30
+PROGRAM = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
+
+
+def kafkafs(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=PATIENCE_S,
+    )
+
+
+class Place:
+    """A data directory and a mount point; whatever is left mounted is taken down at the end."""
+
+    def __init__(self, base: Path) -> None:
+        self.data = base / "data"
+        self.path = base / "mnt"
+        self.data.mkdir()
+        self.path.mkdir()
+
+    def mount(self, *options: str) -> None:
+        """In the background."""
+        done = kafkafs("mount", self.data, self.path, *options)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def umount(self) -> None:
+        done = kafkafs("umount", self.path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    @contextlib.contextmanager
+    def foreground(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+        """A daemon in the foreground, ready; killed at the end if it still runs."""
+        address = f"\0kafkafs-test-{os.getpid()}"
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices,
+            _bound(notices, address),
+            subprocess.Popen(
+                [*PROGRAM, "mount", "-f", str(self.data), str(self.path), *options],
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, "NOTIFY_SOCKET": "@" + address[1:]},
+            ) as process,
+        ):
+            try:
+                notices.settimeout(PATIENCE_S)
+                assert notices.recv(100) == b"READY=1"
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+    @property
+    def pid(self) -> int:
+        """The daemon's."""
+        return int(os.getxattr(self.path, mount_point.PID_ATTRIBUTE))
+
+    @property
+    def was_closed_cleanly(self) -> bool:
+        return (self.data / ".kafka_cleanshutdown").exists()
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(self.pid, signal.SIGKILL)
+        mount_point.clean(str(self.path))
+        assert mount_point.find(str(self.path)) is None
+
+
+@contextlib.contextmanager
+def _bound(notices: socket.socket, address: str) -> Iterator[None]:
+    notices.bind(address)
+    yield
+
+
+@contextlib.contextmanager
+def ending(pid: int) -> Iterator[None]:
+    """The process must have ended, or end soon, after the block."""
+    process = os.pidfd_open(pid)
+    try:
+        yield
+        ended, _, _ = select.select([process], [], [], PATIENCE_S)
+        assert ended
+    finally:
+        os.close(process)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.end()

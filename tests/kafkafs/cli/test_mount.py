@@ -1,0 +1,425 @@
+"""`kafkafs mount` and `umount`: how a mount begins and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.fuse import mount_point
+from tests.kafkafs.cli.conftest import (
+    PATIENCE_S,
+    PROGRAM,
+    ROOT,
+    Place,
+    ending,
+    kafkafs,
+)
+
+
+def failed(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a failed command has for the user."""
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removesuffix("\n")
+
+
+# -- beginning -----------------------------------------------------------------------------------
+
+
+def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_written(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    with open(place.path / "orders/0", "a") as partition:
+        partition.write("hello\n")
+    assert not place.was_closed_cleanly
+    with ending(place.pid):
+        place.umount()
+        assert place.was_closed_cleanly
+    assert os.listdir(place.path) == []
+    place.mount()
+    assert (place.path / "orders/0").read_text() == "hello\n"
+
+
+def test_the_mount_table_names_type_and_data_directory(place: Place) -> None:
+    place.mount()
+    mounted = mount_point.find(str(place.path))
+    assert mounted is not None
+    assert (mounted.type, mounted.source) == ("fuse.kafkafs", str(place.data))
+
+
+def test_odd_names_of_directories(tmp_path: Path) -> None:
+    for name in ("a, b\\", "día"):
+        base = tmp_path / name
+        base.mkdir()
+        place = Place(base)
+        try:
+            place.mount()
+            (place.path / "orders").mkdir()
+            place.umount()
+        finally:
+            place.end()
+        assert (place.data / "orders-0").is_dir()
+
+
+def test_the_daemon_is_in_the_background(place: Place) -> None:
+    place.mount()
+    pid = place.pid
+    assert os.getsid(pid) == pid != os.getsid(0)
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert {os.readlink(f"/proc/{pid}/fd/{stream}") for stream in (0, 1, 2)} == {"/dev/null"}
+
+
+def test_limits_and_read_ahead_are_raised(place: Place) -> None:
+    place.mount()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert resource.prlimit(place.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    mounted = mount_point.find(str(place.path))
+    assert mounted is not None
+    read_ahead = Path(f"/sys/class/bdi/{mounted.device}/read_ahead_kb")
+    assert read_ahead.read_text() == "1024\n"
+
+
+def test_a_second_mount_of_a_data_directory_names_the_holder(place: Place, tmp_path: Path) -> None:
+    place.mount()
+    other = tmp_path / "other"
+    other.mkdir()
+    line = failed(kafkafs("mount", place.data, other))
+    assert f"in use by process {place.pid}" in line
+    assert "in use by process" in failed(kafkafs("mount", "-f", place.data, other))
+
+
+def test_a_mount_point_in_use_is_left_alone(place: Place, tmp_path: Path) -> None:
+    place.mount()
+    other = tmp_path / "other"
+    other.mkdir()
+    line = failed(kafkafs("mount", other, place.path))
+    assert line == f"kafkafs: {place.path}: {place.data} is mounted here already"
+    assert os.listdir(other) == []
+
+
+def test_what_cannot_be_mounted(place: Place, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    file = tmp_path / "file"
+    file.touch()
+    inside = place.data / "inside"
+    inside.mkdir()
+    assert failed(kafkafs("mount", missing, place.path)).startswith(f"kafkafs: {missing}: ")
+    assert failed(kafkafs("mount", file, place.path)).startswith(f"kafkafs: {file}: ")
+    for path in (missing, file):
+        assert failed(kafkafs("mount", place.data, path)).startswith(f"kafkafs: {path}: ")
+    for data, path in ((place.data, inside), (inside, place.data), (place.data, place.data)):
+        assert "must not lie in one another" in failed(kafkafs("mount", data, path))
+    assert not (place.data / ".lock").exists()
+
+
+def test_settings_that_make_no_sense_are_one_line(place: Place) -> None:
+    (place.data / "kafkafs.properties").write_text("log.segment.bytes=x\n")
+    assert "log.segment.bytes" in failed(kafkafs("mount", place.data, place.path))
+    assert mount_point.find(str(place.path)) is None
+
+
+def test_an_unknown_option_is_refused(place: Place) -> None:
+    done = kafkafs("mount", place.data, place.path, "-o", "ro,no_such_option")
+    assert done.returncode == 2
+    assert "there is no mount option 'no_such_option'" in done.stderr
+    assert mount_point.find(str(place.path)) is None
+
+
+def test_what_a_killed_daemon_left_is_cleaned_at_the_next_mount(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    descriptor = os.open(place.path / "orders/0", os.O_WRONLY | os.O_APPEND)
+    os.write(descriptor, b"survives\nis lost")
+    pid = place.pid
+    with ending(pid):
+        os.kill(pid, signal.SIGKILL)
+    place.mount()
+    assert place.pid != pid
+    assert (place.path / "orders/0").read_text() == "survives\n"
+    with pytest.raises(OSError, match="endpoint"):
+        os.close(descriptor)
+
+
+def test_progress_of_a_slow_opening_is_shown_on_a_terminal(place: Place) -> None:
+    place.mount()
+    for topic in ("a", "b", "c"):
+        (place.path / topic).mkdir()
+    place.umount()
+    (place.data / ".kafka_cleanshutdown").unlink()
+    impatient = (
+        "from kafkafs.cli import main, progress\nprogress.PATIENCE_S = 0\n"
+        f"main(['mount', {str(place.data)!r}, {str(place.path)!r}])"
+    )
+    terminal, end = pty.openpty()
+    with subprocess.Popen([PROGRAM[0], "-c", impatient], stderr=end, cwd=ROOT) as process:
+        os.close(end)
+        shown = b""
+        while chunk := _read(terminal):
+            shown += chunk
+        assert process.wait(PATIENCE_S) == 0
+    os.close(terminal)
+    assert b"reading partitions" in shown
+    assert b"/3" in shown
+
+
+def _read(terminal: int) -> bytes:
+    """What is on the terminal; empty when nobody has it open any more."""
+    with contextlib.suppress(OSError):
+        return os.read(terminal, 4096)
+    return b""
+
+
+# -- options -------------------------------------------------------------------------------------
+
+
+def test_read_only_takes_no_lock_and_writes_nothing(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    with open(place.path / "orders/0", "a") as partition:
+        partition.write("hello\n")
+    place.umount()
+
+    def contents() -> dict[str, tuple[int, int]]:
+        return {
+            str(file): (file.stat().st_size, file.stat().st_mtime_ns)
+            for file in place.data.rglob("*")
+        }
+
+    before = contents()
+    place.mount("-o", "ro")
+    assert (place.path / "orders/0").read_text() == "hello\n"
+    with pytest.raises(OSError, match="Read-only"):
+        (place.path / "more").mkdir()
+    with pytest.raises(OSError, match="Read-only"):
+        os.open(place.path / "orders/0", os.O_WRONLY | os.O_APPEND)
+    place.umount()
+    assert contents() == before
+
+
+def test_read_only_beside_a_writer_keeps_no_attributes(place: Place, tmp_path: Path) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    reader = tmp_path / "reader"
+    reader.mkdir()
+    done = kafkafs("mount", place.data, reader, "-o", "ro")
+    try:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert os.listdir(reader) == ["orders"]
+    finally:
+        assert kafkafs("umount", reader).returncode == 0
+    assert os.listdir(place.path) == ["orders"]
+
+
+def test_owner_and_mask_of_everything(place: Place) -> None:
+    place.mount("-o", "uid=12,gid=34", "-o", "umask=077,show_dot")
+    (place.path / "orders").mkdir()
+    for path in (place.path, place.path / "orders", place.path / "orders/0"):
+        status = path.stat()
+        assert (status.st_uid, status.st_gid) == (12, 34)
+        assert stat.S_IMODE(status.st_mode) & 0o077 == 0
+    assert ".kafkafs" in os.listdir(place.path)
+
+
+# -- an ordinary user ----------------------------------------------------------------------------
+
+ORDINARY_USER = 65534
+
+# That user may perhaps not read what root has installed: all that is needed is imported before.
+AS_ORDINARY_USER = f"""
+import codecs
+import difflib
+import os
+from kafkafs.cli import main, mount, umount
+from kafkafs.fuse import background, daemon, mount_point
+codecs.lookup("ascii")
+os.setgroups([])
+os.setgid({ORDINARY_USER})
+os.setuid({ORDINARY_USER})
+main()
+"""
+
+# /dev/fuse is for everyone on a usual machine; it is made so here for this script alone.
+SCRIPT = """
+set -e
+kafkafs() { "$PYTHON" -c "$AS_ORDINARY_USER" "$@"; }
+ordinary() { setpriv --reuid "$USER_ID" --regid "$USER_ID" --clear-groups sh -c "$1"; }
+chmod 755 .
+mkdir dev data mnt
+mount -t tmpfs none dev
+mknod -m 666 dev/fuse c 10 229
+mount --bind dev/fuse /dev/fuse
+trap 'umount -l mnt 2>/dev/null || true' EXIT
+chown "$USER_ID" data mnt
+"""
+
+
+@pytest.fixture
+def as_ordinary_user() -> Iterator[Callable[[str], str]]:
+    """Runs a script with `kafkafs` and `ordinary COMMAND` in it; returns all that it says."""
+    # Not in pytest's own directory, which is root's alone.
+    with tempfile.TemporaryDirectory(prefix="kafkafs-test-") as base:
+
+        def run(script: str) -> str:
+            done = subprocess.run(
+                ["unshare", "--mount", "sh", "-c", SCRIPT + script],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=base,
+                env={
+                    **os.environ,
+                    "PYTHON": sys.executable,
+                    "PYTHONPATH": str(ROOT),
+                    "AS_ORDINARY_USER": AS_ORDINARY_USER,
+                    "USER_ID": str(ORDINARY_USER),
+                },
+                timeout=PATIENCE_S,
+            )
+            assert done.returncode == 0, done.stdout
+            return done.stdout.replace(base, "BASE")
+
+        yield run
+
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+
+
+@needs_root
+def test_an_ordinary_user_mounts_and_unmounts(as_ordinary_user: Callable[[str], str]) -> None:
+    said = as_ordinary_user(
+        """
+        kafkafs mount data mnt
+        ordinary 'mkdir mnt/orders && echo hello >> mnt/orders/0 && cat mnt/orders/0'
+        ordinary 'stat -c %u mnt/orders/0'
+        ls mnt 2>&1 || true  # without allow_other nobody else looks in, not even root
+        kafkafs umount mnt
+        ls -A data/.kafka_cleanshutdown mnt
+        """
+    )
+    assert said.splitlines() == [
+        "hello",
+        str(ORDINARY_USER),
+        "ls: cannot access 'mnt': Permission denied",
+        "data/.kafka_cleanshutdown",
+        "",
+        "mnt:",
+    ]
+
+
+@needs_root
+def test_what_fusermount_refuses_is_one_line(as_ordinary_user: Callable[[str], str]) -> None:
+    said = as_ordinary_user(
+        """
+        kafkafs mount data mnt -o allow_other && exit 1
+        chown 0 mnt
+        kafkafs mount data mnt && exit 1
+        ls data/.kafka_cleanshutdown
+        """
+    )
+    allow_other, no_access, marker = said.splitlines()
+    prefix = "kafkafs: BASE/mnt: cannot mount: fusermount3: "
+    assert allow_other.startswith(prefix + "option allow_other only allowed if")
+    assert no_access.startswith(prefix + "user has no write access to mountpoint")
+    assert marker == "data/.kafka_cleanshutdown"
+
+
+# -- ending --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None:
+    with place.foreground() as process:
+        (place.path / "orders").mkdir()
+        descriptor = os.open(place.path / "orders/0", os.O_WRONLY | os.O_APPEND)
+        os.write(descriptor, b"whole\nunfinished")
+        process.send_signal(number)
+        _, lines = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert lines == f"kafkafs: {number.name}: shutting down\n"
+        with pytest.raises(OSError, match=r"not connected|abort"):
+            os.write(descriptor, b"too late\n")
+        with pytest.raises(OSError, match=r"not connected|abort"):
+            os.close(descriptor)
+    assert place.was_closed_cleanly
+    assert mount_point.find(str(place.path)) is None
+    place.mount()
+    assert (place.path / "orders/0").read_text() == "whole\nunfinished\n"
+
+
+def test_an_unmount_from_outside_ends_it_in_order(place: Place) -> None:
+    with place.foreground() as process:
+        (place.path / "orders").mkdir()
+        with open(place.path / "orders/0", "a") as partition:
+            partition.write("hello\n")
+        subprocess.run(["fusermount3", "-u", str(place.path)], check=True)
+        assert process.wait(PATIENCE_S) == 0
+    assert place.was_closed_cleanly
+
+
+def test_a_lazy_unmount_ends_it_when_the_last_file_is_closed(place: Place) -> None:
+    with place.foreground() as process:
+        (place.path / "orders").mkdir()
+        with open(place.path / "orders/0", "a") as partition:
+            subprocess.run(["fusermount3", "-uz", str(place.path)], check=True)
+            partition.write("still\n")
+            partition.flush()
+            assert process.poll() is None
+        assert process.wait(PATIENCE_S) == 0
+    place.mount()
+    assert (place.path / "orders/0").read_text() == "still\n"
+
+
+def test_a_forced_unmount_ends_it_in_order(place: Place) -> None:
+    with place.foreground() as process:
+        (place.path / "orders").mkdir()
+        subprocess.run(["umount", "-f", str(place.path)], check=True)
+        assert process.wait(PATIENCE_S) == 0
+    assert place.was_closed_cleanly
+
+
+def test_umount_of_a_busy_mount_says_so_and_changes_nothing(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    with open(place.path / "orders/0", "a") as partition:
+        assert "busy" in failed(kafkafs("umount", place.path))
+        partition.write("hello\n")
+    assert (place.path / "orders/0").read_text() == "hello\n"
+
+
+def test_umount_of_what_is_not_mounted(place: Place) -> None:
+    assert "no kafkafs is mounted here" in failed(kafkafs("umount", place.path))
+
+
+def test_umount_of_a_stale_mount(place: Place) -> None:
+    place.mount()
+    with ending(place.pid):
+        os.kill(place.pid, signal.SIGKILL)
+    place.umount()
+    assert mount_point.find(str(place.path)) is None
+
+
+def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
+    with place.foreground() as process:
+        (place.path / "orders").mkdir()
+        with open(place.path / "orders/0", "a") as partition:
+            partition.write("hello\n")
+        # Where the checkpoints' temporary files would be.
+        (place.data / "recovery-point-offset-checkpoint.tmp").mkdir()
+        process.send_signal(signal.SIGTERM)
+        _, lines = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 1
+        assert "was not closed cleanly" in lines
+    assert not place.was_closed_cleanly
+    assert mount_point.find(str(place.path)) is None

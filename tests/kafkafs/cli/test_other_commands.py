@@ -1,0 +1,79 @@
+"""`kafkafs version`, `repair`, and the command line itself."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from storage import LogManager
+from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.storage.logs import append, values
+
+
+def test_version() -> None:
+    assert kafkafs("version").stdout == f"kafkafs {version('kafkafs')}\n"
+
+
+def test_help_names_every_command() -> None:
+    done = kafkafs("--help")
+    assert done.returncode == 0
+    for name in ("mount", "umount", "repair", "version"):
+        assert f"  {name} " in done.stdout
+        assert kafkafs(name, "--help").returncode == 0
+    assert kafkafs("no-such-command").returncode == 2
+
+
+def damaged(place: Place) -> Path:
+    """A partition of three batches, the second of which is damaged."""
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("orders")
+        log = manager.log("orders", 0)
+        for value in (b"one", b"two", b"three"):
+            append(log, value)
+    path = place.data / "orders-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"two")] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def kept(place: Place) -> list[bytes | None]:
+    with LogManager.open(str(place.data)) as manager:
+        return values(manager.log("orders", 0))
+
+
+def test_repair_of_what_is_whole(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        append(manager.create_topic("orders").partitions[0], b"one", b"two")
+    done = kafkafs("repair", place.data)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "1 partitions with 2 offsets: whole\n"
+
+
+def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> None:
+    path = damaged(place)
+    done = kafkafs("repair", place.data)
+    assert done.returncode == 0
+    assert f"{path}: cut " in done.stdout
+    assert kept(place) == [b"one"]
+    done = kafkafs("repair", place.data, "--salvage")
+    assert "took back 1 records in 1 batches" in done.stdout
+    assert kept(place) == [b"one", b"three"]
+    done = kafkafs("repair", place.data, "--purge")
+    assert done.stdout.endswith(".cut: removed\n")
+    assert list(place.data.rglob("*.cut")) == []
+    assert kept(place) == [b"one", b"three"]
+
+
+def test_salvage_and_purge_in_one(place: Place) -> None:
+    damaged(place)
+    assert kafkafs("repair", place.data, "--salvage", "--purge").returncode == 0
+    assert kept(place) == [b"one", b"three"]
+    assert list(place.data.rglob("*.cut")) == []
+
+
+def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
+    place.mount()
+    done = kafkafs("repair", place.data)
+    assert done.returncode == 1
+    assert done.stderr.startswith("kafkafs: the data directory is in use by process")
