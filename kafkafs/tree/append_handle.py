@@ -127,10 +127,13 @@ class AppendHandle(Handle):
     def _append(self, data: bytes | bytearray, start: int, end: int) -> None:
         partition = self._partition
         log = partition.log
-        now_ns = partition.next_time_ns()
+        now_ns = partition.fs.clock_ns()
         batches, _ = self._part.view.parse(
             data, start, end, now_ns // 1_000_000, log.config.max_message_bytes
         )
+        # The time of modification rises even where the clock does not.
+        if now_ns <= partition.mtime_ns:
+            now_ns = partition.mtime_ns + 1
         partition.writer = self._inode
         try:
             log.append(batches, now_ns=now_ns, defer_flush=True)

@@ -308,4 +308,5 @@ class FileSystem(LogListener):
                     continue
         for partition in self._partitions.values():
             for view in partition.views.values():
+                view.give_up_pending()
                 view.save()

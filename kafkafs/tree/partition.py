@@ -75,11 +75,6 @@ class Partition:
             self._history_read = True
         return self.log.history.nonce
 
-    def next_time_ns(self) -> int:
-        """Now, but after the last append."""
-        now = self.fs.clock_ns()
-        return now if now > self.mtime_ns else self.mtime_ns + 1
-
     @property
     def owner(self) -> tuple[int, int, int]:
         """(mode of a file, uid, gid)"""

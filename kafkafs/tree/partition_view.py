@@ -258,7 +258,7 @@ class PartitionView:
         try:
             render_text(generation, start, text, 0, None, wait=False)
         except BlockingIOError:
-            # Their files stay until `keep_pending` has read them.
+            # As most often: it is of sealed segments. Their files stay until `keep_pending`.
             segments = [piece.segment for piece in generation.past_from(start)]
             for segment in segments:
                 segment.lease()
@@ -282,6 +282,12 @@ class PartitionView:
             finally:
                 for segment in segments:
                     segment.release()
+
+    def give_up_pending(self) -> None:
+        """At the end: let go of the segments that `keep_pending` would have read."""
+        while self._pending:
+            for segment in self._pending.pop()[3]:
+                segment.release()
 
     # -- saving --------------------------------------------------------------------------------
 

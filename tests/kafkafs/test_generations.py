@@ -176,9 +176,9 @@ def test_cleaned_pieces_end_where_the_first_uncleaned_one_begins() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
     timeline.place()
     timeline.replace_head(2, [FakePiece("a longer text")])
-    assert timeline.placed[0] == (5,)
+    assert list(timeline.placed[0]) == [5]
     timeline.place()
-    assert timeline.placed[0] == (-8, 5)
+    assert list(timeline.placed[0]) == [-8, 5]
     assert timeline.locate(4)[0].text == "a longer text"
 
 

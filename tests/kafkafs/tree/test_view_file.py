@@ -1,0 +1,560 @@
+"""Reading a partition's file: sizes, bytes, and one history per inode."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafkafs.tree import text
+from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Change
+from kafkafs.tree.view_file import ViewFile
+from storage.errors import SegmentGone
+from storage.files import Files
+from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, clean, in_thread, read
+from tests.storage.logs import append
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+def lines(start: int, end: int) -> bytes:
+    return b"".join(b"line %d\n" % number for number in range(start, end))
+
+
+def check_everywhere(handle: Handle, expected: bytes) -> None:
+    """Any read at any (position, size) is a slice of the expected bytes."""
+    for position in range(0, len(expected) + 3, 3):
+        for size in (1, 7, 40):
+            assert read(handle, position, size) == expected[position : position + size]
+    assert read(handle, 0, len(expected) + 1) == expected
+
+
+# -- reading and sizes ---------------------------------------------------------------------------
+
+
+def test_shows_values_as_lines(tree: Tree) -> None:
+    append(tree.log(), b"one", None, b"two\nlines", b"")
+    file = tree.file()
+    assert tree.read(file) == b"one\n\ntwo\nlines\n\n"
+    assert tree.attributes(file).size == 16
+
+
+def test_reads_across_segments(tree: Tree) -> None:
+    expected = b""
+    file = tree.file()
+    for number in range(6):
+        tree.append(file, lines(number, number + 5))
+        expected += lines(number, number + 5)
+        if number % 2:
+            tree.roll()
+    check_everywhere(tree.open(file), expected)
+    assert tree.attributes(file).size == len(expected)
+
+
+def test_a_remounted_partition_has_the_same_inode_and_size(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        file = tree.file()
+        for _ in range(3):
+            tree.append(file, lines(0, 50))
+            tree.roll()
+        before = tree.attributes(file)
+    with a_tree(tmp_path / "data") as tree:
+        after = tree.attributes(tree.file())
+        assert (after.inode, after.size) == (before.inode, before.size)
+        check_everywhere(tree.open("t/0"), lines(0, 50) * 3)
+
+
+def test_measured_anew_where_the_view_indexes_are_lost(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 200))
+        tree.roll()
+        tree.append("t/0", lines(200, 300))
+        inode = tree.file().inode
+    for path in (tmp_path / "data" / "t-0").glob("*.lines"):
+        path.unlink()
+    with a_tree(tmp_path / "data") as tree:
+        file = tree.file()
+        assert file.inode == inode
+        assert tree.read(file) == lines(0, 300)
+
+
+def test_an_open_file_grows(tree: Tree) -> None:
+    file = tree.file()
+    handle = tree.open(file)
+    assert read(handle) == b""
+    position = 0
+    for number in range(20):
+        tree.append(file, b"%d\n" % number)
+        if number % 3 == 0:
+            tree.roll()
+        assert read(handle, position) == b"%d\n" % number
+        position += len(b"%d\n" % number)
+    assert read(handle, position) == b""
+
+
+def test_large_values_and_many_small_ones(tree: Tree) -> None:
+    """More log than one buffer takes, and batches that hold more keys and headers than text."""
+    big = os.urandom(900_000).replace(b"\n", b" ")
+    tree.append("t/0", big + b"\n" + b"\n" * 100_000 + big + b"\n")
+    expected = big + b"\n" + b"\n" * 100_000 + big + b"\n"
+    handle = tree.open("t/0")
+    position = 0
+    while piece := read(handle, position, 1 << 17):
+        assert piece == expected[position : position + (1 << 17)]
+        position += len(piece)
+    assert position == len(expected)
+    for position in random.Random(1).sample(range(len(expected)), 50):
+        assert read(handle, position, 4096) == expected[position : position + 4096]
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_read_is_a_slice(tmp_path: Path, data: st.DataObject) -> None:
+    with a_tree(tmp_path / f"data{time.monotonic_ns()}") as tree:
+        tree.mkdir("t")
+        handle = tree.open("t/0")
+        expected = b""
+        for _ in range(data.draw(st.integers(1, 6))):
+            values = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=9))
+            append(tree.log(), *values)
+            expected += b"".join(value + b"\n" for value in values)
+            if data.draw(st.booleans()):
+                tree.roll()
+            for _ in range(3):
+                position = data.draw(st.integers(0, len(expected) + 2))
+                size = data.draw(st.integers(1, 200))
+                assert read(handle, position, size) == expected[position : position + size]
+                assert read(handle, position + size, 9) == expected[position + size :][:9]
+
+
+def test_the_log_start_may_lie_inside_a_segment(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 10))
+        tree.roll()
+        tree.append("t/0", lines(10, 20))
+        tree.append("t/0", lines(20, 30))
+    (tmp_path / "data" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 14\n")
+    with a_tree(tmp_path / "data") as tree:
+        file = tree.file()
+        assert tree.read(file) == lines(14, 30)
+        assert asked(lambda wait: file.xattr("user.kafkafs.records", wait)) == b"16"
+
+
+# -- waiting for the disk ------------------------------------------------------------------------
+
+
+class ColdFiles(Files):
+    """Nothing of a log is in the page cache, once `cold` is set."""
+
+    cold = False
+
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        return None if self.cold else super().preadv_nowait(fd, buffer, position)
+
+
+def test_cold_reads_wait_in_a_worker_thread(tmp_path: Path) -> None:
+    files = ColdFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 100))
+        handle = tree.open("t/0")
+        files.cold = True
+        with pytest.raises(BlockingIOError):
+            handle.read(0, 100, False)
+        assert in_thread(lambda: bytes(handle.read(0, 100, True))) == lines(0, 100)[:100]
+        with pytest.raises(BlockingIOError):
+            handle.read(100, 100, False)
+        files.cold = False
+        assert bytes(handle.read(100, 100, False)) == lines(0, 100)[100:200]
+
+
+class PartlyColdFiles(Files):
+    """The page cache holds the first `warm` bytes of each file."""
+
+    warm = 1 << 40
+
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        if position >= self.warm:
+            return None
+        return super().preadv_nowait(fd, memoryview(buffer)[: self.warm - position], position)
+
+
+def test_partly_cold_reads_start_over_in_a_worker_thread(tmp_path: Path) -> None:
+    files = PartlyColdFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 500))
+        handle = tree.open("t/0")
+        for warm in range(60, 200):
+            files.warm = warm
+            assert read(handle, 0, 300) == lines(0, 500)[:300]
+            assert read(handle, 300, 300) == lines(0, 500)[300:600]
+        files.warm = 1 << 40
+
+
+def test_measuring_is_left_to_a_worker_thread(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 10))
+    with a_tree(tmp_path / "data") as tree:
+        topic = tree.directory("t")
+        with pytest.raises(BlockingIOError):
+            topic.lookup("0", False)
+        file = in_thread(lambda: topic.lookup("0", True))
+        listed = file.listed_attributes()
+        assert (listed.size, listed.attr_timeout) == (0, 0)
+        with pytest.raises(BlockingIOError):
+            file.attributes(False)
+        assert tree.attributes(file).size == len(lines(0, 10))
+        assert file.listed_attributes().size == len(lines(0, 10))
+
+
+def test_measuring_that_takes_long_is_eagain_and_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        append(tree.log(), b"value")
+    monkeypatch.setattr("kafkafs.tree.view_file.MEASURE_S", 0)
+    with a_tree(tmp_path / "data") as tree:
+        file = asked(lambda wait: tree.directory("t").lookup("0", wait))
+        with pytest.raises(BlockingIOError) as caught:
+            in_thread(lambda: file.attributes(True))
+        assert caught.value.errno == errno.EAGAIN
+        assert "t/0: measured 0 of 73 bytes so far" in tree.events()
+        monkeypatch.undo()
+        assert tree.attributes(file).size == 6
+
+
+# -- one history per inode -----------------------------------------------------------------------
+
+
+def test_removal_of_the_head_publishes_a_new_inode(tree: Tree) -> None:
+    file = tree.file()
+    for number in range(4):
+        tree.append(file, lines(number * 10, number * 10 + 10))
+        tree.roll()
+    old = tree.open(file)
+    tree.notices.clear()
+    tree.remove_head(2)
+    assert tree.notices.entries == [(tree.node("t").inode, "0")]
+    new = tree.file()
+    assert new.inode != file.inode
+    assert tree.read(new) == lines(20, 40)
+    assert tree.attributes(new).size == len(lines(20, 40))
+    # The old inode shows what it did, and grows.
+    check_everywhere(old, lines(0, 40))
+    tree.append(new, b"more\n")
+    assert tree.attributes(file).size == len(lines(0, 40)) + 5
+    assert read(old) == lines(0, 40) + b"more\n"
+    assert tree.read(new) == lines(20, 40) + b"more\n"
+
+
+def test_deleted_bytes_are_estale_but_for_the_kept_ones(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafkafs.tree.partition_view.KEPT", 15)
+    file = tree.file()
+    tree.append(file, lines(0, 10))
+    tree.roll()
+    tree.append(file, lines(10, 20))
+    old = tree.open(file)
+    size = tree.attributes(file).size
+    cut = len(lines(0, 10))
+    tree.remove_head(1)
+    in_thread(tree.fs.housekeeping)
+    assert read(old) == lines(0, 20)
+    tree.delete_files()
+    with pytest.raises(SegmentGone):
+        read(old, 0, 10)
+    with pytest.raises(SegmentGone):
+        read(old, cut - 16, 10)
+    assert read(old, cut - 15, 10) == lines(0, 20)[cut - 15 : cut - 5]
+    assert read(old, cut - 15, 100) == lines(0, 20)[cut - 15 :][:100]
+    assert read(old, cut) == lines(10, 20)
+    assert tree.attributes(file).size == size
+
+
+def test_what_is_kept_before_a_cut_may_have_to_wait(tmp_path: Path) -> None:
+    files = ColdFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        file = tree.file()
+        tree.append(file, lines(0, 10))
+        tree.roll()
+        tree.append(file, lines(10, 20))
+        old = tree.open(file)
+        files.cold = True
+        tree.remove_head(1)
+        tree.delete_files()
+        files.cold = False
+        assert list(Path(tree.log().directory).glob("*.deleted")), "the lease keeps the files"
+        in_thread(tree.fs.housekeeping)
+        tree.delete_files()
+        assert not list(Path(tree.log().directory).glob("*.deleted"))
+        assert read(old) == lines(0, 20)
+
+
+def test_cleaning_a_prefix_moves_nothing_behind_it(tree: Tree, tmp_path: Path) -> None:
+    file = tree.file()
+    for number in range(4):
+        tree.append(file, lines(number * 10, number * 10 + 10))
+        tree.roll()
+    old = tree.open(file)
+    clean(tree.log(), 2, lambda record: record.offset % 2 == 0, tmp_path / "cleaned")
+    expected = b"".join(b"line %d\n" % number for number in range(1, 20, 2)) + lines(20, 40)
+    new = tree.file()
+    assert new.inode != file.inode
+    check_everywhere(tree.open(new), expected)
+    check_everywhere(old, lines(0, 40))
+    tree.append(new, b"x\n")
+    assert tree.read(new) == expected + b"x\n"
+    assert read(old) == lines(0, 40) + b"x\n"
+    in_thread(tree.fs.housekeeping)
+    tree.delete_files()
+    cut = len(lines(0, 20))
+    assert read(old, cut) == lines(20, 40) + b"x\n"
+    assert read(old, 0, 40) == lines(0, 40)[:40], "less than what is kept"
+
+
+def test_several_histories_are_open_at_once(tree: Tree, tmp_path: Path) -> None:
+    """Roll, clean, remove the head, clean again, with a reader of each history."""
+    text = b""
+    readers: list[tuple[Handle, ViewFile, bytes]] = []
+
+    def grow(number: int) -> None:
+        nonlocal text
+        more = lines(number * 10, number * 10 + 10)
+        tree.append("t/0", more)
+        tree.roll()
+        text += more
+        for at, (handle, file, expected) in enumerate(readers):
+            readers[at] = (handle, file, expected + more)
+
+    def look() -> None:
+        file = tree.file()
+        handle = tree.open(file)
+        assert read(handle) == text
+        readers.append((handle, file, text))
+        for handle, file, expected in readers:
+            check_everywhere(handle, expected)
+            assert tree.attributes(file).size == len(expected)
+
+    for number in range(3):
+        grow(number)
+    look()
+    clean(tree.log(), 2, lambda record: record.offset % 3 == 0, tmp_path / "one")
+    text = tree.read("t/0")
+    look()
+    grow(3)
+    tree.remove_head(1)
+    text = lines(20, 40)
+    look()
+    grow(4)
+    clean(tree.log(), 2, lambda record: record.offset % 2 == 0, tmp_path / "two")
+    text = b"".join(b"line %d\n" % number for number in range(21, 40, 2)) + lines(40, 50)
+    look()
+    grow(5)
+    look()
+    assert len({file.inode for _, file, _ in readers[:4]}) == 4
+
+
+def test_absolute_positions_survive_a_remount(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 10))
+        tree.roll()
+        tree.append("t/0", lines(10, 20))
+        tree.remove_head(1)
+        start = tree.file().generation(False).shift
+        assert start == len(lines(0, 10))
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.file().generation(False).shift == start
+        tree.append("t/0", lines(20, 30))
+        tree.roll()
+    with a_tree(tmp_path / "data") as tree:
+        # Nobody has looked at the partition yet.
+        tree.remove_head(1)
+        assert tree.file().generation(False).shift == len(lines(0, 30))
+
+
+def test_an_inode_that_was_never_seen_is_stale_once_history_is_new(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 10))
+        tree.roll()
+    with a_tree(tmp_path / "data") as tree:
+        file = asked(lambda wait: tree.directory("t").lookup("0", wait))
+        tree.remove_head(1)
+        with pytest.raises(OSError, match="rewritten") as caught:
+            tree.attributes(file)
+        assert caught.value.errno == errno.ESTALE
+
+
+def test_forgotten_histories_are_let_go(tree: Tree) -> None:
+    file = tree.file()
+    tree.append(file, lines(0, 10))
+    tree.roll()
+    tree.remove_head(1)
+    assert len(file.part.open) == 1
+    tree.file()
+    assert len(file.part.open) == 2
+    tree.fs.inodes.forget(file.inode, file.lookups)
+    assert len(file.part.open) == 1
+    assert file.inode not in file.partition.known
+
+
+def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:
+    file = tree.file()
+    tree.append(file, lines(0, 10))
+    old = tree.open(file)
+    tree.log().log_start_offset = 4
+    file.partition.log_start_moved()
+    assert tree.read(tree.file()) == lines(4, 10)
+    assert read(old) == lines(0, 10)
+
+
+# -- attributes ----------------------------------------------------------------------------------
+
+
+def test_mtime_strictly_rises(tree: Tree) -> None:
+    file = tree.file()
+    seen = [tree.attributes(file).mtime_ns]
+    for _ in range(5):
+        tree.append(file, b"x\n")
+        seen.append(tree.attributes(file).mtime_ns)
+    tree.clock.now_ns -= 10**9
+    tree.append(file, b"x\n")
+    seen.append(tree.attributes(file).mtime_ns)
+    assert seen == sorted(set(seen))
+
+
+def test_blocks_are_those_of_the_disk(tree: Tree) -> None:
+    file = tree.file()
+    assert tree.attributes(file).blocks == 0
+    for _ in range(3):
+        tree.append(file, b"x" * 10_000 + b"\n")
+        tree.roll()
+        on_disk = sum(
+            path.stat().st_blocks
+            for path in Path(tree.log().directory).glob("0*")
+            if path.suffix in (".log", ".index", ".timeindex")
+        )
+        assert tree.attributes(file).blocks == on_disk
+    tree.remove_head(1)
+    assert tree.attributes(file).blocks == on_disk * 2 / 3
+
+
+def test_extended_attributes(tree: Tree) -> None:
+    file = tree.file()
+    empty = {name: asked(lambda wait: file.xattr(name, wait)) for name in file.xattr_names()}  # noqa: B023
+    assert empty["user.kafkafs.first_timestamp"] == b"-1"
+    tree.append(file, b"a\nb\n")
+    tree.clock.now_ns += 5_000_000_000
+    tree.append(file, b"c\n")
+    tree.roll()
+    facts = {
+        name.removeprefix("user.kafkafs."): asked(lambda wait: file.xattr(name, wait))  # noqa: B023
+        for name in file.xattr_names()
+    }
+    assert facts == {
+        "log_start": b"0",
+        "log_end": b"3",
+        "records": b"3",
+        "bytes": b"%d" % tree.log().size,
+        "segments": b"2",
+        "first_timestamp": b"1700000000000",
+        "last_timestamp": b"1700000005000",
+        "generation": b"%016x" % tree.log().history.nonce,
+    }
+    with pytest.raises(OSError, match="no such attribute") as caught:
+        file.xattr("security.capability", False)
+    assert caught.value.errno == errno.ENODATA
+
+
+# -- opening and changing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        os.O_WRONLY,
+        os.O_RDWR,
+        os.O_WRONLY | os.O_TRUNC,
+        os.O_RDONLY | os.O_TRUNC,
+        APPEND | os.O_TRUNC,
+    ],
+)
+def test_opening_is_as_under_chattr_a(tree: Tree, flags: int) -> None:
+    tree.append("t/0", b"stays\n")
+    with pytest.raises(PermissionError):
+        tree.open("t/0", flags)
+    assert tree.read("t/0") == b"stays\n"
+
+
+def test_truncate_is_eperm_and_touch_changes_nothing(tree: Tree) -> None:
+    tree.append("t/0", b"stays\n")
+    file = tree.file()
+    before = tree.attributes(file)
+    with pytest.raises(PermissionError):
+        file.set_attributes(Change(size=0))
+    file.set_attributes(Change(times=True))
+    assert tree.attributes(file) == before
+
+
+def test_read_only_mounts_keep_their_indexes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", lines(0, 300))
+        tree.roll()
+        tree.append("t/0", lines(300, 310))
+    for path in (tmp_path / "data" / "t-0").glob("*.lines"):
+        path.unlink()
+    before = sorted(path.name for path in (tmp_path / "data" / "t-0").iterdir())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for _ in range(2):
+        with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+            assert tree.read("t/0") == lines(0, 310)
+    assert sorted(path.name for path in (tmp_path / "data" / "t-0").iterdir()) == before
+    cached = list((tmp_path / "cache" / "kafkafs").glob("*/*.lines"))
+    assert sorted(path.name for path in cached) == [
+        "00000000000000000000.lines",
+        "00000000000000000300.lines",
+    ]
+
+
+def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        append(tree.log(), *[b"v"] * 10)
+    assert not list((tmp_path / "data" / "t-0").glob("*.lines"))
+    with a_tree(tmp_path / "data") as tree:
+        in_thread(tree.fs.housekeeping)
+        partition = tree.fs.partition(tree.log())
+        assert partition.view(tree.fs.views[0]).unmeasured == 0
+
+
+def test_the_scratch_buffer_is_the_owners_alone() -> None:
+    assert len(text._scratch) == text.CHUNK

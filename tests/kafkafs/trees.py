@@ -1,0 +1,230 @@
+"""What tests of the tree share: a tree over a real data directory, asked as the FUSE layer asks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
+from kafkafs.tree.view_file import ViewFile
+from storage import LogManager, Record, encode
+from storage.files import Files
+from storage.log import Log
+from storage.record.batch import decode
+from storage.segment import Segment
+
+T = TypeVar("T")
+CALLER = Caller(1000, 100)
+APPEND = os.O_WRONLY | os.O_APPEND
+
+
+class RecordedNotices:
+    """Notices that are kept for the test to look at."""
+
+    def __init__(self) -> None:
+        self.attributes: list[int] = []
+        self.entries: list[tuple[int, str]] = []
+
+    def attributes_changed(self, inode: int) -> None:
+        self.attributes.append(inode)
+
+    def entry_changed(self, parent: int, name: str) -> None:
+        self.entries.append((parent, name))
+
+    def clear(self) -> None:
+        self.attributes.clear()
+        self.entries.clear()
+
+
+class Clock:
+    """Nanoseconds that only a test moves."""
+
+    def __init__(self, now_ns: int = 1_700_000_000_000_000_000) -> None:
+        self.now_ns = now_ns
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def ms(self) -> int:
+        return self.now_ns // 1_000_000
+
+
+def in_thread(function: Callable[[], T]) -> T:
+    """Call in a worker thread, as the FUSE layer does what may wait."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def asked(function: Callable[[bool], T]) -> T:
+    """Ask without waiting, then with."""
+    try:
+        return function(False)
+    except BlockingIOError:
+        return in_thread(lambda: function(True))
+
+
+class Tree:
+    """A tree and its data directory. Paths are those under the mount point."""
+
+    def __init__(
+        self, data: Path, options: TreeOptions | None = None, files: Files | None = None
+    ) -> None:
+        self.clock = Clock()
+        self.notices = RecordedNotices()
+        read_only = options is not None and options.read_only
+        self.manager = LogManager.open(
+            str(data), files=files, clock_ms=self.clock.ms, read_only=read_only
+        )
+        self.fs = FileSystem(self.manager, options, notices=self.notices, clock_ns=self.clock)
+
+    def attributes(self, node: Node) -> Attributes:
+        """As `operations` asks: what a worker thread has made possible is asked for again."""
+        try:
+            return node.attributes(False)
+        except BlockingIOError:
+            found = in_thread(lambda: node.attributes(True))
+        try:
+            return node.attributes(False)
+        except BlockingIOError:
+            return found
+
+    def node(self, path: str) -> Node:
+        """Look up a path, name by name; the kernel knows what is on the way."""
+        node: Node = self.fs.inodes.get(1)
+        for name in path.split("/"):
+            parent = node
+            node = asked(lambda wait: self.fs.lookup(parent.inode, name, wait))  # noqa: B023
+            self.attributes(node)
+            node = self.fs.inodes.remember(node)
+        return node
+
+    def file(self, path: str = "t/0") -> ViewFile:
+        node = self.node(path)
+        assert isinstance(node, ViewFile)
+        return node
+
+    def directory(self, path: str) -> Directory:
+        node = self.node(path)
+        assert isinstance(node, Directory)
+        return node
+
+    def mkdir(self, name: str, mode: int = 0o755) -> Directory:
+        root = self.fs.inodes.get(1)
+        assert isinstance(root, Directory)
+        topic = root.mkdir(name, mode, CALLER)
+        assert isinstance(topic, Directory)
+        node = self.fs.inodes.remember(topic)
+        assert isinstance(node, Directory)
+        return node
+
+    def open(self, node: Node | str, flags: int = os.O_RDONLY) -> Handle:
+        found = self.node(node) if isinstance(node, str) else node
+        return asked(lambda wait: found.open(flags, wait))
+
+    def read(self, node: Node | str, position: int = 0, size: int = 1 << 20) -> bytes:
+        handle = node if isinstance(node, Handle) else self.open(node)
+        try:
+            return read(handle, position, size)
+        finally:
+            handle.release()
+
+    def append(self, node: Node | str, data: bytes) -> None:
+        """Open, write at what the kernel takes for the end, close."""
+        found = self.node(node) if isinstance(node, str) else node
+        handle = self.open(found, APPEND)
+        handle.write(found.attributes(False).size, data)
+        handle.flush()
+        handle.release()
+
+    def log(self, topic: str = "t", partition: int = 0) -> Log:
+        return self.manager.log(topic, partition)
+
+    def roll(self, topic: str = "t") -> None:
+        self.log(topic).roll(self.clock.ms())
+
+    def remove_head(self, count: int, topic: str = "t") -> None:
+        self.log(topic).remove_head(count, self.clock.ms())
+
+    def delete_files(self, topic: str = "t") -> None:
+        """The delay of what was removed is over."""
+        for path in self.log(topic).release_retired(1 << 62):
+            os.unlink(path)
+
+    def events(self) -> str:
+        return self.fs.about["log"]()
+
+    def stop(self) -> None:
+        self.fs.stop()
+        self.manager.close()
+
+
+def read(handle: Handle, position: int = 0, size: int = 1 << 20) -> bytes:
+    return bytes(asked(lambda wait: handle.read(position, size, wait)))
+
+
+@contextlib.contextmanager
+def a_tree(
+    data: Path, options: TreeOptions | None = None, files: Files | None = None
+) -> Iterator[Tree]:
+    """A tree over a directory, which is made, and checked at the end."""
+    data.mkdir(exist_ok=True)
+    tree = Tree(data, options, files)
+    try:
+        yield tree
+        faults = tree.manager.check()
+        assert faults == [], faults
+    except BaseException:
+        tree.manager.abandon()
+        raise
+    tree.stop()
+
+
+def clean(log: Log, count: int, drop: Callable[[Record], bool], scratch: Path) -> None:
+    """Replace the first `count` segments by one without some records, as a cleaner will."""
+    old = log.segments[:count]
+    kept: list[bytes] = []
+    for segment in old:
+        for position, header in segment.batches():
+            records = decode(segment.read_at(position, header.size), 0)
+            staying = [record for record in records if not drop(record)]
+            if staying:
+                kept.append(encode(staying, base_offset=header.base_offset))
+    scratch.mkdir()
+    new = Segment.create(
+        log.files, str(scratch), old[0].base_offset, log.config, now_ms=1_700_000_000_000
+    )
+    for batch in kept:
+        first = decode(batch, 0)
+        entry = (0, len(batch), first[-1].offset, max(record.timestamp for record in first))
+        new.append(batch, [entry], 1_700_000_000_000_000_000)
+    new.seal()
+    for listener in log.listeners:
+        listener.swapping(log, old, [new])
+    for segment in old:
+        segment.mark_deleted()
+        log.retired.append((0, segment))
+    for path in scratch.iterdir():
+        path.rename(Path(log.directory) / path.name)
+    new.relocate(log.directory)
+    log.segments = (new, *log.segments[count:])
+    for listener in log.listeners:
+        listener.swapped(log, old, [new])
