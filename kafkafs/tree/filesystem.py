@@ -119,7 +119,8 @@ class FileSystem(LogListener):
         self._unmeasured: list[Log] | None = None
         self.default_owner = self._default_owner()
         self.inodes = InodeTable()
-        self.inodes.remember(Root(self))
+        self.root = Root(self)
+        self.inodes.remember(self.root)
         self.handles = HandleTable()
         manager.listeners.append(self)
 

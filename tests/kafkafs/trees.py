@@ -128,9 +128,7 @@ class Tree:
         return node
 
     def mkdir(self, name: str, mode: int = 0o755) -> Directory:
-        root = self.fs.inodes.get(1)
-        assert isinstance(root, Directory)
-        topic = root.mkdir(name, mode, CALLER)
+        topic = self.fs.root.mkdir(name, mode, CALLER)
         assert isinstance(topic, Directory)
         node = self.fs.inodes.remember(topic)
         assert isinstance(node, Directory)

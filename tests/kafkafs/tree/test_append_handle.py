@@ -1,0 +1,323 @@
+"""The append rules: lines, rests, refusals, and what the kernel is told."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.handles import Handle
+from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
+from storage.files import Files
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read
+from tests.storage.logs import values
+
+LIMIT = 300
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.manager.set_topic_setting("t", "max.message.bytes", str(LIMIT))
+        yield tree
+
+
+@pytest.fixture
+def handle(tree: Tree) -> Handle:
+    tree.file()
+    return tree.open("t/0", APPEND)
+
+
+def test_each_complete_line_is_a_record(tree: Tree, handle: Handle) -> None:
+    assert handle.write(0, b"a\n\nc\n") == 5
+    assert values(tree.log()) == [b"a", b"", b"c"]
+    assert len(list(tree.log().active.batches())) == 1, "one batch"
+
+
+def test_the_rest_waits_for_the_next_write(tree: Tree, handle: Handle) -> None:
+    assert handle.write(0, b"a\nb") == 3
+    assert values(tree.log()) == [b"a"]
+    assert handle.write(3, b"c") == 1
+    assert handle.write(4, b"d\ne\nf") == 5
+    assert values(tree.log()) == [b"a", b"bcd", b"e"]
+    handle.release()
+    assert values(tree.log()) == [b"a", b"bcd", b"e", b"f"]
+    handle.release()
+    assert len(values(tree.log())) == 4
+
+
+def test_flush_only_checks(tree: Tree, handle: Handle) -> None:
+    handle.write(0, b"half")
+    handle.flush()
+    assert values(tree.log()) == []
+    tree.manager.set_topic_setting("t", "max.message.bytes", "10")
+    with pytest.raises(RecordTooLarge):
+        handle.flush()
+    tree.manager.set_topic_setting("t", "max.message.bytes", None)
+    handle.flush()
+    handle.write(4, b" and half\n")
+    handle.flush()
+    assert values(tree.log()) == [b"half and half"]
+
+
+def test_rests_of_two_handles_never_mix(tree: Tree, handle: Handle) -> None:
+    other = tree.open("t/0", APPEND)
+    handle.write(0, b"one ")
+    other.write(0, b"two ")
+    handle.write(0, b"line\n")
+    other.release()
+    assert values(tree.log()) == [b"one line", b"two "]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    content=st.lists(st.sampled_from([b"\n", b"a", b"bb\n", b"c\nd"]), max_size=20).map(b"".join),
+    cuts=st.lists(st.integers(0, 40), max_size=8),
+)
+def test_any_split_of_the_bytes_gives_the_same_records(
+    tree: Tree, content: bytes, cuts: list[int]
+) -> None:
+    start = tree.log().log_end_offset
+    handle = tree.open("t/0", APPEND)
+    edges = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    for begin, end in itertools.pairwise(edges):
+        assert handle.write(begin, content[begin:end]) == end - begin
+    handle.release()
+    expected = content.split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    assert values(tree.log(), start) == expected
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def test_a_line_that_is_too_large(tree: Tree, handle: Handle) -> None:
+    with pytest.raises(RecordTooLarge):
+        handle.write(0, b"fits\n" + b"x" * LIMIT + b"\nfits too\n")
+    assert values(tree.log()) == [], "nothing of the request"
+    handle.write(0, b"next\n")
+    assert values(tree.log()) == [b"next"]
+    assert "t/0: append refused: line 2: a batch of" in tree.events()
+
+
+def test_what_is_too_large_is_dropped_through_its_newline(tree: Tree, handle: Handle) -> None:
+    handle.write(0, b"x" * 200)
+    with pytest.raises(RecordTooLarge):
+        handle.write(200, b"x" * 200)
+    assert handle.write(400, b"remainder") == 9
+    assert handle.write(409, b" of it\nnext\nlast") == 16
+    handle.release()
+    assert values(tree.log()) == [b"next", b"last"]
+
+
+def test_an_unfinished_line_that_is_too_large_refuses_all_of_its_write(
+    tree: Tree, handle: Handle
+) -> None:
+    with pytest.raises(RecordTooLarge):
+        handle.write(0, b"fits\n" + b"x" * LIMIT)
+    handle.write(0, b"xxx\nnext\n")
+    assert values(tree.log()) == [b"next"]
+
+
+def test_the_largest_record_passes_in_pieces(tree: Tree, handle: Handle) -> None:
+    for size in range(LIMIT - 80, LIMIT):
+        line = b"y" * size
+        whole = True
+        try:
+            tree.append("t/0", line + b"\n")
+        except RecordTooLarge:
+            whole = False
+        pieces = tree.open("t/0", APPEND)
+        try:
+            for start in range(0, size, 7):
+                pieces.write(start, line[start : start + 7])
+            pieces.write(size, b"\n")
+        except RecordTooLarge:
+            assert not whole
+        else:
+            assert whole
+    assert {len(value or b"") for value in values(tree.log())} >= {LIMIT - 80, LIMIT - 75}
+
+
+class FullFiles(Files):
+    full = False
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().pwrite(fd, data, position)
+
+
+def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path) -> None:
+    files = FullFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        handle = tree.open("t/0", APPEND)
+        handle.write(0, b"begun ")
+        files.full = True
+        with pytest.raises(OSError, match="No space") as caught:
+            handle.write(6, b"and done\nrest")
+        assert caught.value.errno == errno.ENOSPC
+        files.full = False
+        assert values(tree.log()) == []
+        handle.write(6, b"and done\nrest")
+        handle.release()
+        assert values(tree.log()) == [b"begun and done", b"rest"]
+        assert "append refused: No space left on device" in tree.events()
+
+
+def test_a_compacted_topic_takes_no_line_without_a_key(tree: Tree, handle: Handle) -> None:
+    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    with pytest.raises(InvalidRecord):
+        handle.write(0, b"line\n")
+    handle.write(0, b"half")
+    with pytest.raises(InvalidRecord):
+        handle.flush()
+    tree.manager.set_topic_setting("t", "cleanup.policy", None)
+    handle.release()
+    assert values(tree.log()) == [b"half"]
+
+
+def test_writing_while_stopping_is_eshutdown(tree: Tree, handle: Handle) -> None:
+    tree.fs.handles.add(handle)
+    handle.write(0, b"rest")
+    tree.fs.stop()
+    assert values(tree.log()) == [b"rest"], "an unfinished line is a record"
+    with pytest.raises(OSError, match="unmounted") as caught:
+        handle.write(0, b"x\n")
+    assert caught.value.errno == errno.ESHUTDOWN
+    handle.flush()
+    handle.release()
+    assert values(tree.log()) == [b"rest"]
+
+
+def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
+    handle.write(0, b"half")
+    tree.fs.root.rmdir("t")
+    with pytest.raises(LogClosed):
+        handle.write(0, b"x\n")
+    with pytest.raises(LogClosed):
+        handle.flush()
+    with pytest.raises(LogClosed):
+        handle.release()
+
+
+def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+        handle = tree.open("t/0", APPEND)
+        with pytest.raises(ReadOnlyLog):
+            handle.write(0, b"x\n")
+        assert handle.sync_plan() is None
+
+
+def test_what_was_created_without_o_append_cannot_be_written(tree: Tree) -> None:
+    node, handle = tree.directory("t").create("1", 0o644, os.O_WRONLY | os.O_TRUNC, CALLER)
+    for data in (b"whole\n", b"part"):
+        with pytest.raises(PermissionError):
+            handle.write(0, data)
+    handle.flush()
+    handle.release()
+    assert tree.attributes(node).size == 0
+
+
+def test_reading_while_appending_needs_both(tree: Tree, handle: Handle) -> None:
+    handle.write(0, b"line\n")
+    with pytest.raises(OSError, match="not open for reading") as caught:
+        read(handle)
+    assert caught.value.errno == errno.EBADF
+    both = tree.open("t/0", os.O_RDWR | os.O_APPEND)
+    both.write(5, b"more\n")
+    assert read(both) == b"line\nmore\n"
+    with pytest.raises(OSError, match="not open for writing"):
+        tree.open("t/0").write(0, b"x\n")
+
+
+# -- what the kernel is told ---------------------------------------------------------------------
+
+
+def test_the_written_inode_is_told_where_the_guess_is_wrong(tree: Tree, handle: Handle) -> None:
+    inode = tree.file().inode
+    tree.notices.clear()
+    handle.write(0, b"line\n")
+    assert tree.notices.attributes == [], "the kernel's guess is right"
+    handle.write(3, b"line\n")
+    assert tree.notices.attributes == [inode], "it wrote somewhere else"
+    tree.notices.clear()
+    handle.write(10, b"half")
+    assert tree.notices.attributes == [inode], "it counts what is not there"
+    tree.notices.clear()
+    handle.release()
+    assert tree.notices.attributes == [inode], "and not the newline"
+
+
+def test_every_other_known_inode_is_told_before_the_reply(tree: Tree, handle: Handle) -> None:
+    tree.append("t/0", b"first\n")
+    tree.roll()
+    old = tree.file()
+    tree.remove_head(1)
+    writer = tree.open("t/0", APPEND)
+    current = tree.file()
+    raw = tree.node("t/.raw/0/00000000000000000001.log")
+    tree.directory("t").create("1", 0o644, APPEND, CALLER)
+    other = tree.file("t/1")
+    tree.notices.clear()
+    writer.write(0, b"line\n")
+    assert sorted(tree.notices.attributes) == sorted([old.inode, raw.inode])
+    assert tree.attributes(old).size == 11
+    assert tree.attributes(current).size == 5
+    tree.notices.clear()
+    handle.write(11, b"line\n")
+    assert sorted(tree.notices.attributes) == sorted([current.inode, raw.inode])
+    tree.fs.inodes.forget(raw.inode, raw.lookups)
+    tree.fs.inodes.forget(old.inode, old.lookups)
+    tree.notices.clear()
+    writer.write(10, b"line\n")
+    assert tree.notices.attributes == []
+    assert other.inode not in tree.notices.attributes
+
+
+# -- durability ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", [0, os.O_SYNC, os.O_DSYNC])
+def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
+    handle = tree.open("t/0", APPEND | flag)
+    handle.write(0, b"line\n")
+    assert handle.sync_due == bool(flag)
+    plan = handle.sync_plan()
+    assert plan is not None
+    plan.run()
+    plan.finish()
+    assert tree.log().recovery_point == 1
+    assert not handle.sync_due
+    assert handle.sync_plan() is None
+    assert tree.open("t/0").sync_plan() is None
+
+
+def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
+    tree.manager.set_topic_setting("t", "flush.messages", "3")
+    due = []
+    for number in range(4):
+        handle.write(number * 2, b"x\n")
+        due.append(handle.sync_due)
+        if handle.sync_due:
+            plan = handle.sync_plan()
+            assert plan is not None
+            plan.run()
+            plan.finish()
+    assert due == [False, False, True, False]

@@ -1,0 +1,112 @@
+"""`.config`: settings as lines, and the rules of files that act on lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.inodes import Change
+from storage.errors import InvalidConfig
+from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
+from tests.storage.logs import write_settings
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    (tmp_path / "data").mkdir()
+    write_settings(tmp_path / "data", log_retention_hours=1)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+def overrides(tree: Tree, topic: str = "t") -> dict[str, str]:
+    return tree.manager.settings.overrides(topic)
+
+
+def config(tree: Tree, topic: str = "t") -> list[str]:
+    node = tree.node(f"{topic}/.config")
+    data = tree.read(node)
+    assert tree.attributes(node).size == len(data)
+    return data.decode().splitlines()
+
+
+def test_lists_what_is_set_and_then_the_rest(tree: Tree) -> None:
+    tree.manager.set_topic_setting("t", "segment.ms", "5000")
+    lines = config(tree)
+    assert lines[0] == "segment.ms=5000"
+    assert all(line.startswith("# ") for line in lines[1:])
+    assert "# retention.ms=3600000 (log.retention.hours in kafkafs.properties)" in lines
+    assert "# flush.ms=1000 (default)" in lines
+
+
+def test_a_line_acts_in_the_write_that_has_its_newline(tree: Tree) -> None:
+    handle = tree.open("t/.config", APPEND)
+    assert handle.structural
+    assert handle.write(0, b"retention.ms=12") == 15
+    assert overrides(tree) == {}
+    assert handle.write(0, b"3\nsegment.ms=7") == 14
+    assert overrides(tree) == {"retention.ms": "123"}
+    handle.release()
+    assert overrides(tree) == {"retention.ms": "123", "segment.ms": "7"}
+    assert tree.log().config.retention_ms == 123
+
+
+def test_both_ways_of_redirecting_are_the_same(tree: Tree) -> None:
+    for flags in (os.O_WRONLY | os.O_TRUNC, APPEND, os.O_RDWR):
+        handle = tree.open("t/.config", flags)
+        handle.write(0, b"  segment.ms = 9 \n\n# retention.ms=1\n")
+        assert overrides(tree) == {"segment.ms": "9"}
+        if flags == os.O_RDWR:
+            assert b"# segment.ms=604800000 (default)" in read(handle), "as it was at open"
+        else:
+            with pytest.raises(OSError, match="not open for reading"):
+                read(handle)
+        handle.write(0, b"segment.ms=\n")
+        assert overrides(tree) == {}
+        handle.release()
+    tree.node("t/.config").set_attributes(Change(size=0))
+    with pytest.raises(PermissionError):
+        tree.node("t/.config").set_attributes(Change(mode=0o600))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"segment.ms", b"=5", b"no.such.setting=5", b"segment.ms=x", b"\xff=1", b"flush.ms=-1"],
+)
+def test_a_wrong_line_changes_nothing(tree: Tree, wrong: bytes) -> None:
+    tree.manager.set_topic_setting("t", "segment.ms", "1")
+    handle = tree.open("t/.config", APPEND)
+    with pytest.raises(InvalidConfig):
+        handle.write(0, b"segment.ms=2\nretention.ms=3\n" + wrong + b"\n")
+    assert overrides(tree) == {"segment.ms": "1"}
+    if wrong[0] != 255:
+        assert "t/.config: line 3: " in tree.events()
+    handle.write(0, b"segment.ms=4\n")
+    assert overrides(tree) == {"segment.ms": "4"}
+
+
+def test_one_topics_file_can_be_appended_to_anothers(tree: Tree) -> None:
+    tree.mkdir("u")
+    tree.manager.set_topic_setting("t", "segment.ms", "5000")
+    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    tree.append("u/.config", tree.read("t/.config"))
+    assert overrides(tree, "u") == overrides(tree)
+
+
+def test_an_endless_line_is_refused(tree: Tree) -> None:
+    handle = tree.open("t/.config", APPEND)
+    with pytest.raises(InvalidConfig):
+        handle.write(0, b"x" * 100_000)
+    handle.release()
+    assert overrides(tree) == {}
+
+
+def test_what_is_open_stays_as_it_was(tree: Tree) -> None:
+    handle = asked(lambda wait: tree.node("t/.config").open(os.O_RDONLY, wait))
+    before = read(handle)
+    tree.append("t/.config", b"segment.ms=1\n")
+    assert read(handle) == before

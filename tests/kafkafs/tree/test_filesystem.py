@@ -1,0 +1,96 @@
+"""The whole tree: periodic work, the end, the daemon's own files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.filesystem import FileSystem
+from tests.kafkafs.trees import APPEND, Tree, a_tree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        for topic in ("t", "u"):
+            tree.mkdir(topic)
+            tree.file(f"{topic}/0")
+        yield tree
+
+
+def saved(tree: Tree) -> list[str]:
+    return sorted(
+        path.parent.name
+        for path in Path(tree.manager.path).glob("*/*.lines")
+        if path.stat().st_size
+    )
+
+
+def test_a_tick_saves_what_has_grown(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafkafs.tree.filesystem.SAVE_BYTES", 1000)
+    tree.append("t/0", b"x" * 2000 + b"\n")
+    tree.append("u/0", b"x" * 200 + b"\n")
+    tree.fs.tick()
+    assert saved(tree) == ["t-0"]
+    monkeypatch.setattr("kafkafs.tree.filesystem.SAVE_ALL_BYTES", 250)
+    tree.fs.tick()
+    assert saved(tree) == ["t-0", "u-0"]
+    assert tree.read("t/0") == b"x" * 2000 + b"\n"
+
+
+def test_a_roll_and_the_end_save(tree: Tree) -> None:
+    tree.append("t/0", b"x\n")
+    tree.append("u/0", b"x\n")
+    assert saved(tree) == []
+    tree.roll()
+    assert saved(tree) == ["t-0"]
+    tree.fs.stop()
+    assert saved(tree) == ["t-0", "u-0"]
+
+
+def test_what_the_tree_keeps_in_memory_does_not_grow_with_the_data(tree: Tree) -> None:
+    partition = tree.fs.partition(tree.log())
+    for _ in range(20):
+        tree.append("t/0", b"0123456789\n" * 2000)
+        tree.roll()
+    pieces = partition.view(tree.fs.views[0]).timeline.pieces
+    assert [piece.unsaved for piece in pieces] == [0] * 21
+    assert tree.fs.store.mapped_bytes == 0
+    assert tree.attributes(tree.file()).size == 20 * 22_000
+
+
+def test_the_daemons_own_files(tree: Tree) -> None:
+    tree.fs.events("something happened")
+    assert tree.read(".kafkafs/version").decode() == version("kafkafs") + "\n"
+    assert tree.read(".kafkafs/log").endswith(b" something happened\n")
+    assert b"mkdir TOPIC" in tree.read(".kafkafs/help")
+    with pytest.raises(PermissionError):
+        tree.open(".kafkafs/log", APPEND)
+
+
+def test_statfs_is_the_disks(tree: Tree) -> None:
+    assert tree.fs.statfs().f_blocks == os.statvfs(tree.manager.path).f_blocks
+
+
+def test_logs_that_nobody_looks_at_have_no_cost(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        for number in range(5):
+            tree.manager.create_topic(f"t{number}", 1)
+        assert len(tree.fs._partitions) == 0
+        assert isinstance(tree.fs, FileSystem)
+
+
+def test_removal_of_what_nobody_has_seen_is_a_new_history(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"x\n")
+        tree.roll()
+        inode = tree.file("t/0").inode
+    with a_tree(tmp_path / "data") as tree:
+        tree.remove_head(1)
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.file("t/0").inode != inode

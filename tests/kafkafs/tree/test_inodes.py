@@ -1,0 +1,78 @@
+"""Inode numbers, and the table of what the kernel knows."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kafkafs.tree.inodes import ROOT_INODE, Directory, InodeTable, Node, inode_number
+
+
+class CountedNode(Node):
+    """Counts how often it was remembered and forgotten."""
+
+    def __init__(self, inode: int) -> None:
+        super().__init__(inode)
+        self.told: list[str] = []
+
+    def remembered(self) -> None:
+        self.told.append("remembered")
+
+    def forgotten(self) -> None:
+        self.told.append("forgotten")
+
+
+def test_numbers_are_hashes_of_what_a_node_is() -> None:
+    assert inode_number("a", 1) == inode_number("a", "1")
+    numbers = {inode_number(*parts) for parts in (("a", 1), ("a", 2), ("a", "1", ""), ("a1",))}
+    assert len(numbers) == 4
+    assert all(ROOT_INODE < number < 1 << 64 for number in numbers)
+
+
+def test_a_node_is_there_while_the_kernel_knows_it() -> None:
+    table = InodeTable()
+    node = CountedNode(5)
+    assert table.remember(node) is node
+    assert table.remember(CountedNode(5)) is node, "one node for a number"
+    assert table.get(5) is node
+    table.forget(5, 1)
+    assert table.known(5)
+    assert node.told == ["remembered"]
+    table.forget(5, 1)
+    assert node.told == ["remembered", "forgotten"]
+    assert table.find(5) is None
+    with pytest.raises(OSError, match="not given") as caught:
+        table.get(5)
+    assert caught.value.errno == errno.ESTALE
+    table.forget(5, 1)
+
+
+def test_the_root_is_never_forgotten() -> None:
+    table = InodeTable()
+    table.remember(Directory(ROOT_INODE))
+    table.forget(ROOT_INODE, 1)
+    assert table.known(ROOT_INODE)
+
+
+def test_at_unmount_everything_is_forgotten() -> None:
+    table = InodeTable()
+    nodes = [CountedNode(number) for number in (5, 6)]
+    for node in nodes:
+        table.remember(node)
+    table.forget_all()
+    assert not table.nodes
+    assert all(node.told == ["remembered", "forgotten"] for node in nodes)
+
+
+def test_what_a_node_does_not_say_is_refused() -> None:
+    node, directory = Node(5), Directory(6)
+    assert not node.is_directory
+    assert directory.is_directory
+    with pytest.raises(IsADirectoryError):
+        directory.open(0, False)
+    with pytest.raises(OSError, match="no such attribute"):
+        node.xattr("user.x", False)
+    assert list(node.xattr_names()) == []
+    with pytest.raises(PermissionError):
+        directory.unlink("x")

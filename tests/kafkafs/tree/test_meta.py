@@ -1,0 +1,128 @@
+"""`.meta/N`: the log's state as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.handles import Handle
+from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
+from tests.storage.logs import append
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.manager.set_topic_setting("t", "index.interval.bytes", "100")
+        yield tree
+
+
+def text(tree: Tree, name: str) -> str:
+    """The file's content, of which stat has told the size."""
+    node = tree.node(f"t/.meta/0/{name}")
+    size = tree.attributes(node).size
+    data = tree.read(node)
+    assert len(data) == size
+    return data.decode()
+
+
+def rows(tree: Tree, name: str) -> list[dict[str, str]]:
+    header, *lines = text(tree, name).splitlines()
+    return [dict(zip(header.split(), line.split(), strict=True)) for line in lines]
+
+
+def fill(tree: Tree, segments: int = 3, batches: int = 30) -> None:
+    for _ in range(segments):
+        for number in range(batches):
+            append(tree.log(), b"value", timestamp_ms=1_700_000_000_000 + number)
+        tree.roll()
+
+
+def test_offsets(tree: Tree) -> None:
+    assert text(tree, "offsets") == (
+        "log_start 0\nlog_end 0\nlast_stable 0\nhigh_watermark 0\nrecovery_point 0\n"
+    )
+    fill(tree)
+    tree.log().flush()
+    append(tree.log(), b"x")
+    tree.remove_head(1)
+    assert text(tree, "offsets") == (
+        "log_start 30\nlog_end 91\nlast_stable 91\nhigh_watermark 91\nrecovery_point 90\n"
+    )
+
+
+def test_segments(tree: Tree) -> None:
+    fill(tree)
+    append(tree.log(), b"a", b"b")
+    tree.remove_head(1)
+    found = rows(tree, "segments")
+    assert [row["state"] for row in found] == ["being_deleted", "sealed", "sealed", "active"]
+    assert [row["base_offset"] for row in found] == ["0", "30", "60", "90"]
+    assert [row["next_offset"] for row in found] == ["30", "60", "90", "92"]
+    assert [row["records"] for row in found] == ["-1", "30", "30", "2"]
+    log = tree.log()
+    for row, segment in zip(found[1:], log.segments, strict=True):
+        assert int(row["bytes"]) == segment.size
+        assert int(row["index_entries"]) == segment.offset_index.count
+        assert int(row["timeindex_entries"]) == segment.time_index.count
+        assert int(row["first_timestamp"]) == segment.first_timestamp
+        assert int(row["last_timestamp"]) == segment.max_timestamp
+    assert found[0]["index_fill"] == "0.0%"
+
+
+def test_index_and_timeindex_show_every_entry(tree: Tree) -> None:
+    fill(tree)
+    fill(tree, 1, 5)
+    append(tree.log(), *[b"value"] * 50)
+    append(tree.log(), b"the active one has an entry")
+    log = tree.log()
+    offsets = [entry for segment in log.segments for entry in segment.offset_index.entries()]
+    assert len(offsets) > 30
+    found = rows(tree, "index")
+    assert [(int(row["offset"]), int(row["position"])) for row in found] == offsets
+    times = [entry for segment in log.segments for entry in segment.time_index.entries()]
+    found = rows(tree, "timeindex")
+    assert [(int(row["timestamp"]), int(row["offset"])) for row in found] == times
+
+
+@pytest.mark.parametrize("name", ["index", "timeindex"])
+def test_any_part_of_a_table_can_be_read(tree: Tree, name: str) -> None:
+    fill(tree)
+    whole = text(tree, name).encode()
+    handle = tree.open(f"t/.meta/0/{name}")
+    for position in range(0, len(whole) + 40, 13):
+        for size in (1, 33, 200):
+            assert read(handle, position, size) == whole[position : position + size]
+
+
+def test_what_is_open_stays_as_it_was(tree: Tree) -> None:
+    fill(tree)
+    before = {name: text(tree, name) for name in ("offsets", "segments", "index", "timeindex")}
+    handles: dict[str, Handle] = {name: tree.open(f"t/.meta/0/{name}") for name in before}
+    fill(tree, 2)
+    for name, handle in handles.items():
+        assert read(handle).decode() == before[name]
+        assert len(text(tree, name)) > len(before[name]) or name == "offsets"
+
+
+def test_of_a_partition_that_was_never_looked_at(tmp_path: Path, tree: Tree) -> None:
+    fill(tree)
+    tree.fs.stop()
+    tree.manager.close()
+    again = Tree(tmp_path / "data")
+    try:
+        node = asked(lambda wait: again.directory("t/.meta/0").lookup("segments", wait))
+        assert node.listed_attributes().size == 0, "not measured yet"
+        handle = again.open(node)
+        assert b" 30 " in read(handle)
+    finally:
+        again.manager.abandon()
+
+
+@pytest.mark.parametrize("name", ["offsets", "index"])
+def test_nothing_can_be_written(tree: Tree, name: str) -> None:
+    with pytest.raises(PermissionError):
+        tree.open(f"t/.meta/0/{name}", APPEND)

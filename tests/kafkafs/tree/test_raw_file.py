@@ -1,0 +1,122 @@
+"""`.raw/N`: the segment files themselves."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.files import Files
+from tests.kafkafs.trees import APPEND, Tree, a_tree, clean, in_thread, read
+
+LOG = "t/.raw/0/00000000000000000000.log"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+def test_shows_the_files_byte_for_byte(tree: Tree) -> None:
+    tree.append("t/0", b"line\n" * 2000)
+    tree.roll()
+    tree.append("t/0", b"more\n")
+    tree.log().flush()
+    directory = tree.directory("t/.raw/0")
+    assert set(directory.names()) == {
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000002000.index",
+        "00000000000000002000.log",
+        "00000000000000002000.snapshot",
+        "00000000000000002000.timeindex",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    }
+    for name in directory.names():
+        on_disk = Path(tree.log().directory, name).read_bytes()
+        node = tree.node(f"t/.raw/0/{name}")
+        assert tree.attributes(node).size == len(on_disk)
+        handle = tree.open(node)
+        assert read(handle, 0, len(on_disk) + 1) == on_disk
+        assert read(handle, 5, 7) == on_disk[5:12]
+        assert read(handle, len(on_disk), 7) == b""
+        handle.release()
+
+
+def test_sizes_are_exact_and_times_rise_with_each_append(tree: Tree) -> None:
+    log = tree.node(LOG)
+    index = tree.node("t/.raw/0/00000000000000000000.index")
+    before = tree.attributes(index).mtime_ns
+    tree.clock.now_ns = before + 1_000_000_000
+    for _ in range(3):
+        tree.append("t/0", b"line\n")
+        assert tree.attributes(log).size == tree.log().active.size
+        assert tree.attributes(index).mtime_ns > before
+        before = tree.attributes(index).mtime_ns
+
+
+def test_can_only_be_read(tree: Tree) -> None:
+    for flags in (APPEND, os.O_RDWR, os.O_RDONLY | os.O_TRUNC):
+        with pytest.raises(PermissionError):
+            tree.open(LOG, flags)
+
+
+def test_a_replaced_file_is_another_inode(tree: Tree, tmp_path: Path) -> None:
+    tree.append("t/0", b"a\nb\n")
+    tree.roll()
+    node = tree.node(LOG)
+    handle = tree.open(node)
+    content = read(handle)
+    clean(tree.log(), 1, lambda record: record.offset == 0, tmp_path / "cleaned")
+    assert tree.node(LOG).inode != node.inode
+    with pytest.raises(OSError, match="deleted or replaced") as caught:
+        node.attributes(False)
+    assert caught.value.errno == errno.ESTALE
+    assert read(handle) == content
+    tree.delete_files()
+    assert read(handle) == content, "an open file outlives its name"
+    assert read(tree.open(LOG)) != content
+
+
+def test_a_deleted_file_is_stale(tree: Tree) -> None:
+    tree.append("t/0", b"a\n")
+    tree.roll()
+    node = tree.node(LOG)
+    tree.remove_head(1)
+    with pytest.raises(FileNotFoundError):
+        tree.node(LOG)
+    with pytest.raises(OSError, match="deleted or replaced"):
+        node.attributes(False)
+    assert not [name for name in tree.directory("t/.raw/0").names() if "deleted" in name]
+
+
+def test_fsync_of_it_flushes_the_partition(tree: Tree) -> None:
+    tree.append("t/0", b"a\n")
+    plan = tree.open(LOG).sync_plan()
+    assert plan is not None
+    plan.run()
+    plan.finish()
+    assert tree.log().recovery_point == 1
+
+
+class ColdFiles(Files):
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        return None
+
+
+def test_cold_reads_wait_in_a_worker_thread(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", files=ColdFiles()) as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"a\n")
+        handle = tree.open(LOG)
+        with pytest.raises(BlockingIOError):
+            handle.read(0, 10, False)
+        assert len(in_thread(lambda: handle.read(0, 100, True))) == 69
+        handle.release()
