@@ -190,12 +190,11 @@ class TopicDirectory(TreeDirectory):
 
     def view_file(self, partition: Partition, view: View, parent: int, wait: bool) -> ViewFile:
         """The current file of a partition in a view."""
+        part = partition.view(view)
         nonce = partition.nonce(wait)
         inode = ViewFile.number(partition, view, nonce)
         return self.known_or(
-            ViewFile,
-            inode,
-            lambda: ViewFile(inode, parent, partition, partition.view(view), nonce),
+            ViewFile, inode, lambda: ViewFile(inode, parent, partition, part, nonce)
         )
 
     def partition_names(self) -> list[str]:
@@ -204,6 +203,9 @@ class TopicDirectory(TreeDirectory):
 
     def names(self) -> list[str]:
         names = self.partition_names()
+        for log in self.topic.partitions.values():
+            # Here and now: the lookups that follow may be in a worker thread.
+            self.fs.partition(log).view(self.fs.views[0])
         return [*_DOT_NAMES, *names] if self.fs.options.show_dot else names
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:

@@ -105,6 +105,8 @@ class FileSystem(LogListener):
         self.notices = notices or NoNotices()
         self.stopping = False
         self.attr_timeout = self.options.attr_timeout
+        self.follows = manager.read_only and self.attr_timeout == 0
+        """Whether another process appends, so that each stat looks for it."""
         self.views: tuple[View, ...] = (Values(),)
         """The first is the one whose files stand in the topic itself."""
         self.store = LineStore(manager.files)
@@ -116,7 +118,7 @@ class FileSystem(LogListener):
         }
         self._partitions: dict[Log, Partition] = {}
         # What is left to be measured in the background; None before it is known.
-        self._unmeasured: list[Log] | None = None
+        self._unmeasured: list[Partition] | None = None
         self.default_owner = self._default_owner()
         self.inodes = InodeTable()
         self.root = Root(self)
@@ -253,10 +255,15 @@ class FileSystem(LogListener):
 
     def tick(self) -> None:
         """On the owner's thread, once a second or so: save view indexes that have grown."""
+        partitions = list(self._partitions.values())
+        if self.follows:
+            for partition in partitions:
+                if partition.known:
+                    partition.follow()
+        if self._unmeasured is None:
+            self._unmeasured = self._foreign()
         unsaved = [
-            (view.unsaved, view)
-            for partition in self._partitions.values()
-            for view in partition.views.values()
+            (view.unsaved, view) for partition in partitions for view in partition.views.values()
         ]
         total = sum(size for size, _ in unsaved)
         for size, view in sorted(unsaved, key=lambda item: item[0], reverse=True):
@@ -265,27 +272,31 @@ class FileSystem(LogListener):
             view.save()
             total -= size
 
+    def _foreign(self) -> list[Partition]:
+        """Partitions that others have written, the smallest last."""
+        logs = sorted(self.manager.logs(), key=lambda log: log.size, reverse=True)
+        partitions = [self.partition(log) for log in logs if log.size and self._is_foreign(log)]
+        for partition in partitions:
+            partition.view(self.views[0])
+        return partitions
+
     def housekeeping(self) -> None:
         """In a worker thread, once a second or so: what waits for the disk, for a moment."""
         for partition in list(self._partitions.values()):
-            for view in list(partition.views.values()):
+            for view in partition.views.values():
                 view.keep_pending()
         self._measure_some(time.monotonic() + MEASURE_SLICE_S)
 
     def _measure_some(self, until: float) -> None:
-        """Measure partitions that others have written, the smallest first."""
-        if self._unmeasured is None:
-            logs = sorted(self.manager.logs(), key=lambda log: log.size, reverse=True)
-            self._unmeasured = [log for log in logs if log.size and self._is_foreign(log)]
         while self._unmeasured and time.monotonic() < until:
-            log = self._unmeasured[-1]
-            partition = self.partition(log)
+            partition = self._unmeasured[-1]
             try:
                 partition.nonce(True)
                 partition.view(self.views[0]).prepare(True, until)
             except BlockingIOError:
                 return
             except (StorageError, OSError) as error:
+                log = partition.log
                 self.events(f"{log.topic}/{log.partition}: cannot be measured: {error}")
             self._unmeasured.pop()
 
@@ -307,7 +318,7 @@ class FileSystem(LogListener):
                 except (StorageError, OSError):
                     # Its line in the log is there already.
                     continue
-        for partition in self._partitions.values():
+        for partition in list(self._partitions.values()):
             for view in partition.views.values():
                 view.give_up_pending()
                 view.save()

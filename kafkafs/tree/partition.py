@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.partition_view import PartitionView
 from kafkafs.views import View
 from storage import paths
+from storage.errors import StorageError
 from storage.flush import FlushPlan
 from storage.log import Log
 from storage.segment import Segment
@@ -33,6 +34,7 @@ class Partition:
     __slots__ = (
         "_history_read",
         "_owner",
+        "_refused",
         "_sealed_blocks",
         "fs",
         "known",
@@ -54,15 +56,20 @@ class Partition:
         self.writer = 0
         self._history_read = False
         self._owner: tuple[int, int, int] | None = None
+        self._refused = ""
         self._sealed_blocks: int | None = None
 
     def view(self, view: View) -> PartitionView:
-        """Its part in a view, made when first asked for."""
+        """Its part in a view, made when first asked for: before the log can tell of a change.
+
+        So that must be on the owner's thread, or before anybody else knows the partition.
+        """
         found = self.views.get(view.name)
         if found is None:
             cache = self.fs.cache_directory(self.log)
             found = PartitionView(self.log, view, self.fs.store, cache)
-            found = self.views.setdefault(view.name, found)
+            # Replaced as a whole, for who walks over it in another thread.
+            self.views = {**self.views, view.name: found}
         return found
 
     def nonce(self, wait: bool) -> int:
@@ -70,8 +77,13 @@ class Partition:
         if not self._history_read:
             if not wait:
                 raise BlockingIOError
-            with self.fs.history_lock:
-                assert self.log.history is not None
+            active = self.log.active
+            active.lease()
+            try:
+                with self.fs.history_lock:
+                    assert self.log.history is not None
+            finally:
+                active.release()
             self._history_read = True
         return self.log.history.nonce
 
@@ -122,6 +134,17 @@ class Partition:
         if log.recovery_point == log.log_end_offset and not log.directory_dirty:
             return None
         return log.start_flush()
+
+    def follow(self) -> None:
+        """See what the process that owns the data directory has appended."""
+        try:
+            self.log.refresh()
+        except (StorageError, OSError) as error:
+            # Not again at every stat.
+            if str(error) != self._refused:
+                self._refused = str(error)
+                log = self.log
+                self.fs.events(f"{log.topic}/{log.partition}: cannot be followed: {error}")
 
     # -- what the log tells --------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ class ViewFile(Node):
     # -- what stat shows -----------------------------------------------------------------------
 
     def attributes(self, wait: bool) -> Attributes:
+        if not wait and self.partition.fs.follows:
+            self.partition.follow()
         generation = self._generation
         if generation is None:
             generation = self.generation(wait)

@@ -545,12 +545,39 @@ def test_read_only_mounts_keep_their_indexes_elsewhere(
     ]
 
 
+def test_a_read_only_mount_follows_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    options = TreeOptions(read_only=True, attr_timeout=0)
+    with a_tree(tmp_path / "data") as writer:
+        writer.mkdir("t")
+        writer.append("t/0", lines(0, 10))
+        with a_tree(tmp_path / "data", options) as tree:
+            file = tree.file()
+            handle = tree.open(file)
+            assert read(handle) == lines(0, 10)
+            for number in range(1, 4):
+                writer.append("t/0", lines(number * 10, number * 10 + 10))
+                if number == 2:
+                    writer.roll()
+                before = tree.attributes(file).mtime_ns
+                assert tree.attributes(file).size == len(lines(0, number * 10 + 10))
+                assert read(handle) == lines(0, number * 10 + 10)
+            writer.append("t/0", b"more\n")
+            tree.fs.tick()
+            assert tree.notices.attributes[-1] == file.inode
+            assert tree.attributes(file).mtime_ns > before
+
+
 def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
         append(tree.log(), *[b"v"] * 10)
     assert not list((tmp_path / "data" / "t-0").glob("*.lines"))
     with a_tree(tmp_path / "data") as tree:
+        tree.fs.tick()
         in_thread(tree.fs.housekeeping)
         partition = tree.fs.partition(tree.log())
         assert partition.view(tree.fs.views[0]).unmeasured == 0
