@@ -89,7 +89,7 @@ def speed_ratio(work: Work, ours: list[float], theirs: list[float]) -> float:
 
 
 def verdict(ratio: float, met: bool) -> str:
-    return f"**{ratio:.2f}** {'met' if met else 'MISSED'}"
+    return f"**{ratio:.3g}** {'met' if met else 'MISSED'}"
 
 
 def judge(work: Work, figures: Figures) -> str:
@@ -156,7 +156,7 @@ def make_text(path: Path, size: int) -> Path:
 
 
 @contextlib.contextmanager
-def mounted(directory: Path, scale: Scale, tools: Path, limit: Path) -> Iterator[list[Peer]]:
+def mounted(directory: Path, scale: Scale, limit: Path) -> Iterator[list[Peer]]:
     """All peers, mounted and with the same texts."""
     text = make_text(directory / "text", scale.text)
     small = make_text(directory / "small", scale.small)
@@ -180,7 +180,7 @@ def mounted(directory: Path, scale: Scale, tools: Path, limit: Path) -> Iterator
             if isinstance(peer, Timberfs) and peer.reads:
                 with open(peer.served("text")[0], "ab") as store:
                     subprocess.run(["cat", text], stdout=store, check=True)
-        os.sync()
+        scale.settle()
         yield peers
 
 
@@ -203,7 +203,7 @@ def measure(works: list[Work], peers: list[Peer], tools: Tools, runs: int) -> Fi
             for peer in suited:
                 figure = work.measure(tools, peer)
                 if work.writes:
-                    os.sync()
+                    tools.scale.settle()
                 if run:
                     figures.setdefault(work.key, {}).setdefault(peer.name, []).append(figure)
         medians = {name: statistics.median(found) for name, found in figures[work.key].items()}
@@ -246,14 +246,15 @@ def main() -> None:
         directory = Path(name)
         limit, client = build(directory)
         tools = Tools(scale, client, make_text(directory / "appendix", scale.append))
-        with mounted(directory, scale, client, limit) as peers:
+        with mounted(directory, scale, limit) as peers:
             peers[0].stop()
             peers[0].start()
             memory = [f"just mounted: {memory_of(peers)}"]
             figures = measure([work for work in works if work.key != "start"], peers, tools, runs)
             memory.append(f"after all this: {memory_of(peers)}")
             figures |= measure([work for work in works if work.key == "start"], peers, tools, runs)
-    print(f"{platform.platform()}, {len(os.sched_getaffinity(0))} cores; {runs} runs;")
+    cpus = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs"
+    print(f"{platform.platform()}, {cpus}; medians of {runs} runs;")
     print(f"text {scale.text >> 20} MiB, big {scale.big >> 20} MiB, small {scale.small >> 20} MiB")
     print("\n".join(["", *table(peers, figures), ""]))
     print("\n".join(f"daemon memory {line}" for line in memory))

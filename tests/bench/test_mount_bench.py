@@ -11,7 +11,7 @@ BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 def test_the_table_has_every_work(tmp_path: Path) -> None:
     command = [sys.executable, f"{BENCH}/mount.py", "--tiny", "--directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     table = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     titles = [row[0] for row in table]
