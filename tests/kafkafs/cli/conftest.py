@@ -78,7 +78,6 @@ class Place:
         """The daemon's."""
         return int(os.getxattr(self.path, mount_point.PID_ATTRIBUTE))
 
-    @property
     def was_closed_cleanly(self) -> bool:
         return (self.data / ".kafka_cleanshutdown").exists()
 

@@ -43,10 +43,10 @@ def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_written(pla
     (place.path / "orders").mkdir()
     with open(place.path / "orders/0", "a") as partition:
         partition.write("hello\n")
-    assert not place.was_closed_cleanly
+    assert not place.was_closed_cleanly()
     with ending(place.pid):
         place.umount()
-        assert place.was_closed_cleanly
+        assert place.was_closed_cleanly()
     assert os.listdir(place.path) == []
     place.mount()
     assert (place.path / "orders/0").read_text() == "hello\n"
@@ -352,7 +352,7 @@ def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None
             os.write(descriptor, b"too late\n")
         with pytest.raises(OSError, match=r"not connected|abort"):
             os.close(descriptor)
-    assert place.was_closed_cleanly
+    assert place.was_closed_cleanly()
     assert mount_point.find(str(place.path)) is None
     place.mount()
     assert (place.path / "orders/0").read_text() == "whole\nunfinished\n"
@@ -365,7 +365,7 @@ def test_an_unmount_from_outside_ends_it_in_order(place: Place) -> None:
             partition.write("hello\n")
         subprocess.run(["fusermount3", "-u", str(place.path)], check=True)
         assert process.wait(PATIENCE_S) == 0
-    assert place.was_closed_cleanly
+    assert place.was_closed_cleanly()
 
 
 def test_a_lazy_unmount_ends_it_when_the_last_file_is_closed(place: Place) -> None:
@@ -386,7 +386,7 @@ def test_a_forced_unmount_ends_it_in_order(place: Place) -> None:
         (place.path / "orders").mkdir()
         subprocess.run(["umount", "-f", str(place.path)], check=True)
         assert process.wait(PATIENCE_S) == 0
-    assert place.was_closed_cleanly
+    assert place.was_closed_cleanly()
 
 
 def test_umount_of_a_busy_mount_says_so_and_changes_nothing(place: Place) -> None:
@@ -421,5 +421,5 @@ def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
         _, lines = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1
         assert "was not closed cleanly" in lines
-    assert not place.was_closed_cleanly
+    assert not place.was_closed_cleanly()
     assert mount_point.find(str(place.path)) is None

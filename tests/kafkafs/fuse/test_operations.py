@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -222,7 +222,7 @@ def test_an_entry_that_changed_is_forgotten_before_the_write_is_answered(odd: Pa
 
 def test_what_this_file_system_does_not_do_is_said_explicitly(odd: Path) -> None:
     file = odd / "file"
-    refused = [
+    refused: list[Callable[[], object]] = [
         lambda: os.link(file, odd / "other"),
         lambda: os.symlink("x", odd / "other"),
         lambda: os.rename(file, odd / "other"),
