@@ -9,9 +9,6 @@ import pyfuse3
 from kafkafs.tree.inodes import Attributes
 from storage import errors
 
-#: st_blksize of files: what tools take as a good size for one read or write.
-BLOCK_SIZE = 128 * 1024
-
 #: What a StorageError is to the caller; the closest base class counts.
 ERRNO: dict[type[Exception], int] = {
     errors.StorageError: errno.EIO,
@@ -76,7 +73,6 @@ def entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
     entry.st_uid = attributes.uid
     entry.st_gid = attributes.gid
     entry.st_blocks = attributes.blocks
-    entry.st_blksize = BLOCK_SIZE
     entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = attributes.mtime_ns
     entry.attr_timeout = attributes.attr_timeout
     entry.entry_timeout = attributes.entry_timeout
