@@ -25,6 +25,7 @@ import os
 import platform
 import random
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -236,6 +237,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is unmounted
     runs = given.runs
     scale = Scale.of(given.size, tiny=given.tiny)
     works = [work for work in WORKS if not given.only or work.key in given.only]
