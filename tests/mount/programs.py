@@ -1,0 +1,109 @@
+"""Programs that the tests of the mount run: where they are, and what they say while they run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_PACKAGES = {
+    "getfattr": "attr",
+    "less": "less",
+    "node": "nodejs",
+    "rsync": "rsync",
+    "setpriv": "util-linux",
+    "setsid": "util-linux",
+    "unshare": "util-linux",
+}
+
+
+def program(name: str) -> str:
+    """The path of a program; where it is missing, what installs it."""
+    path = shutil.which(name)
+    assert path is not None, f"{name} is missing: apt-get install {_PACKAGES.get(name, name)}"
+    return path
+
+
+class Output:
+    """What comes out of a descriptor, read by a thread as it comes, so that nobody waits for us.
+
+    A terminal's master side ends with EIO, which is an end like another. `close` ends the thread:
+    the other side must be closed by then.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._data = bytearray()
+        self._ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._fd, 1 << 20)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                data = b""
+            with self._changed:
+                self._data += data
+                self._ended = not data
+                self._changed.notify_all()
+            if not data:
+                return
+
+    def close(self) -> None:
+        self._thread.join()
+
+    def wait(self, done: Callable[[bytearray], bool], seconds: float = 30.0) -> bytes:
+        """All of it from the start, as soon as it is as wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or done(self._data), seconds)
+            assert done(self._data), f"{len(self._data)} bytes came: …{bytes(self._data[-200:])!r}"
+            return bytes(self._data)
+
+
+class Running:
+    """A program whose output is read as it comes. A context manager, which ends the program."""
+
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._process = subprocess.Popen(
+            [str(word) for word in command],
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        assert self._process.stdout is not None
+        self._output = Output(self._process.stdout.fileno())
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
+
+    def read_until(self, ending: bytes) -> bytes:
+        """All output from the start, as soon as it ends with `ending`."""
+        return self._output.wait(lambda data: data.endswith(ending))
+
+    def read_bytes(self, size: int) -> bytes:
+        """All output from the start, as soon as it is so long."""
+        return self._output.wait(lambda data: len(data) >= size)
+
+    def errors(self) -> str:
+        """What it has said on standard error."""
+        return os.pread(self._errors.fileno(), 1 << 16, 0).decode()

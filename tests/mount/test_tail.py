@@ -1,0 +1,113 @@
+"""`tail` follows a partition while it rolls: every record once, in order."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.mount.line_writer import Writers, lines_of
+from tests.mount.mounting import Mount
+from tests.mount.programs import Running
+from tests.mount.test_many_writers import by_writer
+
+SEGMENT_BYTES = 200_000
+FAST = ["--sleep-interval=0.02"]
+# Opens the file by its name anew after each look that has found nothing new.
+BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
+
+
+@pytest.fixture
+def rolling(mount: Mount) -> Path:
+    """A partition whose segments are small."""
+    orders = mount.topic()
+    mount.run('echo "internal.segment.bytes=$BYTES" >> orders/.config', BYTES=SEGMENT_BYTES)
+    return orders
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab", buffering=0) as file:
+        assert file.write(data) == len(data)
+
+
+def sealed_segments(mount: Mount) -> int:
+    return mount.run("ls orders/.raw/0").decode().count(".log\n") - 1
+
+
+@pytest.mark.parametrize("options", [["-f", *FAST], BY_NAME], ids=["-f", "-F"])
+def test_follow_while_processes_append_through_rolls(
+    mount: Mount, rolling: Path, options: list[str]
+) -> None:
+    names = ["a", "b", "c"]
+    append(rolling, b"before\n" * 5)
+    with Running(["tail", *options, "--lines=2", rolling]) as tail:
+        tail.read_until(b"before\n" * 2)
+        with Writers(rolling, names, 0, [0] * len(names)) as writers:
+            writers.go()
+            # They write until tail has shown so much.
+            tail.read_bytes(20 * SEGMENT_BYTES)
+            writers.kill()
+        append(rolling, b"the last line\n")
+        shown = tail.read_until(b"the last line\n")
+        assert tail.errors() == ""
+    assert shown == b"before\n" * 2 + rolling.read_bytes()[len(b"before\n" * 5) :]
+    found = by_writer(shown[len(b"before\n" * 2) : -len(b"the last line\n")])
+    assert found.keys() == set(names)
+    for name, lines in found.items():
+        expected = list(itertools.islice(lines_of(name), len(lines)))
+        assert lines[:-1] == expected[:-1]
+        # The one that the writer was killed in.
+        assert expected[-1].startswith(lines[-1])
+        assert sum(len(line) + 1 for line in lines[:-1]) <= writers.written[name]
+    assert sealed_segments(mount) >= 10
+
+
+@pytest.mark.parametrize("options", [["-f", *FAST], BY_NAME], ids=["-f", "-F"])
+def test_follow_line_by_line_over_a_roll(mount: Mount, rolling: Path, options: list[str]) -> None:
+    """Each line is shown before the next one is appended: tail stands at every place of a roll."""
+    padding = b"." * 40_000
+    expected = b""
+    with Running(["tail", *options, "--lines=+1", rolling]) as tail:
+        for number in range(40):
+            line = b"%d %s\n" % (number, padding)
+            append(rolling, line)
+            expected += line
+            assert tail.read_until(line) == expected
+        assert tail.errors() == ""
+    assert sealed_segments(mount) >= 5
+
+
+def test_follow_a_line_that_is_being_written(rolling: Path) -> None:
+    """An unfinished line is not there for tail; finished, it comes once and whole."""
+    with Running(["tail", "-f", *FAST, "--lines=+1", rolling]) as tail:
+        with rolling.open("ab", buffering=0) as first:
+            first.write(b"begun, ")
+            append(rolling, b"another's\n")
+            assert tail.read_until(b"\n") == b"another's\n"
+            first.write(b"ended\nand a rest")
+            assert tail.read_until(b"ended\n") == b"another's\nbegun, ended\n"
+        shown = tail.read_until(b"rest\n")
+        assert shown == b"another's\nbegun, ended\nand a rest\n"
+
+
+def test_follow_starts_at_the_end_and_says_each_line_at_its_default_pace(rolling: Path) -> None:
+    append(rolling, b"".join(b"%d\n" % number for number in range(100_000)))
+    with Running(["tail", "-f", rolling]) as tail:
+        tail.read_until(b"99999\n")
+        append(rolling, b"one more\n")
+        shown = tail.read_until(b"one more\n")
+    assert shown == b"".join(b"%d\n" % number for number in range(99_990, 100_000)) + b"one more\n"
+
+
+def test_follow_two_partitions(mount: Mount) -> None:
+    orders = mount.topic(partitions=2).parent
+    append(orders / "0", b"zero\n")
+    append(orders / "1", b"one\n")
+    with Running(["tail", *BY_NAME, orders / "0", orders / "1"]) as tail:
+        tail.read_until(b"one\n")
+        append(orders / "0", b"more\n")
+        shown = tail.read_until(b"more\n").decode()
+        assert tail.errors() == ""
+    head = f"==> {orders}"
+    assert shown == f"{head}/0 <==\nzero\n\n{head}/1 <==\none\n\n{head}/0 <==\nmore\n"

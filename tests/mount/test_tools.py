@@ -1,0 +1,484 @@
+"""Programs as people use them, on a mounted partition: what they write is there, and comes back.
+
+A partition is to them a file under `chattr +a`. What each test compares with is the bytes that
+went in, a plain file beside the mount, or what the same program says of a plain file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.mount.mounting import Mount, mounted
+from tests.mount.programs import Output, program
+
+MIB = 1 << 20
+FILE_SIZE = 200_000_000
+
+
+def records(partition: Path) -> int:
+    return int(os.getxattr(partition, "user.kafkafs.records"))
+
+
+def log_file(path: Path, size: int) -> None:
+    """A file of numbered lines of mixed lengths, some empty, some of bytes that are no text."""
+    draw = random.Random("log file")
+    patterns = [draw.randbytes(draw.choice((0, 8, 80, 150, 600))) for _ in range(997)]
+    patterns = [pattern.replace(b"\n", b" ") for pattern in patterns]
+    with path.open("wb") as file:
+        written = number = 0
+        while written < size:
+            block = bytearray()
+            for pattern in patterns:
+                block += b"%d %b\n\n" % (number, pattern)
+                number += 1
+            written += file.write(block)
+
+
+# -- appending ---------------------------------------------------------------------------------
+
+
+def test_echo(mount: Mount, orders: Path) -> None:
+    said = mount.run(
+        """
+        for number in {1..200}; do
+            echo "line $number" >> orders/0
+            tail -n 1 orders/0
+        done
+        """
+    )
+    expected = "".join(f"line {number}\n" for number in range(1, 201))
+    assert said.decode() == expected
+    assert orders.read_text() == expected
+    assert records(orders) == 200
+
+
+def test_a_line_without_a_newline_is_there_when_its_program_has_ended(mount: Mount) -> None:
+    mount.topic()
+    said = mount.run(
+        """
+        for number in {1..100}; do
+            printf "line %d" $number >> orders/0
+            tail -n 1 orders/0
+            stat --format=%s orders/0
+        done
+        """
+    )
+    lines = [f"line {number}\n" for number in range(1, 101)]
+    sizes = itertools.accumulate(map(len, lines))
+    assert said.decode() == "".join(f"{line}{next(sizes)}\n" for line in lines)
+
+
+def test_a_line_is_put_together_by_several_programs(mount: Mount, orders: Path) -> None:
+    mount.run("{ echo -n a; ls / > /dev/null; /bin/echo -n x; (exit 0); echo b; } >> orders/0")
+    assert orders.read_bytes() == b"axb\n"
+    assert records(orders) == 1
+
+
+def test_cat_of_a_large_file(mount: Mount, orders: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    log_file(source, FILE_SIZE)
+    mount.run('cat "$SOURCE" >> orders/0', SOURCE=source)
+    mount.run('cmp "$SOURCE" orders/0', SOURCE=source)
+    said = mount.run('cat "$SOURCE" | wc --lines; wc --lines < orders/0', SOURCE=source).split()
+    assert said[0] == said[1] == b"%d" % records(orders)
+    mount.restart()
+    mount.run('cmp "$SOURCE" orders/0', SOURCE=source)
+
+
+def test_tee_appends_to_two_partitions(mount: Mount) -> None:
+    mount.topic(partitions=2)
+    echoed = mount.run("seq 50000 | tee --append orders/0 orders/1")
+    assert echoed == b"".join(b"%d\n" % number for number in range(1, 50_001))
+    assert (mount / "orders/0").read_bytes() == echoed
+    assert (mount / "orders/1").read_bytes() == echoed
+
+
+@pytest.mark.parametrize("block", ["bs=1000", "bs=7", "bs=5M", "bs=64K conv=fsync"])
+def test_dd(mount: Mount, orders: Path, tmp_path: Path, block: str) -> None:
+    source = tmp_path / "source"
+    log_file(source, 20_000 if block == "bs=7" else 6 * MIB)
+    mount.run(
+        f'dd if="$SOURCE" of=orders/0 oflag=append conv=notrunc {block} status=none', SOURCE=source
+    )
+    assert orders.read_bytes() == source.read_bytes()
+
+
+def test_append_streams_of_python(mount: Mount, orders: Path) -> None:
+    with orders.open("a") as text:
+        for number in range(20_000):
+            print("line", number, file=text, flush=number % 1000 == 0)
+    with orders.open("ab", buffering=0) as raw:
+        raw.writelines(b"raw %d\n" % number for number in range(1000))
+    vector = os.open(orders, os.O_WRONLY | os.O_APPEND)
+    assert os.writev(vector, [b"scattered ", b"over ", b"buffers\n", b"and ", b"one more\n"]) == 36
+    os.close(vector)
+    expected = b"".join(b"line %d\n" % number for number in range(20_000))
+    expected += b"".join(b"raw %d\n" % number for number in range(1000))
+    expected += b"scattered over buffers\nand one more\n"
+    assert orders.read_bytes() == expected
+    assert records(orders) == 21_002
+
+
+def test_append_streams_of_node(mount: Mount, orders: Path, tmp_path: Path) -> None:
+    script = tmp_path / "append.mjs"
+    script.write_text(
+        """
+        import { createWriteStream, appendFileSync } from "node:fs";
+        import { once } from "node:events";
+        const path = process.argv[2];
+        appendFileSync(path, "first\\n");
+        const stream = createWriteStream(path, { flags: "a" });
+        for (let number = 0; number < 50000; number++) {
+            if (!stream.write(`line ${number} — ${"x".repeat(number % 100)}\\n`)) {
+                await once(stream, "drain");
+            }
+        }
+        stream.end();
+        await once(stream, "close");
+        appendFileSync(path, "last\\n");
+        """
+    )
+    mount.run('"$NODE" "$SCRIPT" orders/0', NODE=program("node"), SCRIPT=script)
+    lines = [f"line {number} — {'x' * (number % 100)}" for number in range(50_000)]
+    assert orders.read_text() == "\n".join(["first", *lines, "last", ""])
+
+
+# -- lines of all kinds ------------------------------------------------------------------------
+
+
+def test_empty_lines(mount: Mount, orders: Path) -> None:
+    mount.run(r"printf '\n\n' >> orders/0; echo >> orders/0; printf 'a\n\nb\n' >> orders/0")
+    mount.run("true >> orders/0; cat /dev/null >> orders/0")
+    assert orders.read_bytes() == b"\n\n\na\n\nb\n"
+    assert records(orders) == 6
+
+
+def test_bytes_of_every_value(mount: Mount, orders: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    every = bytes(value for value in range(256) if value != 10)
+    # Also carriage returns before the newline, zeros at both ends, and what is no UTF-8.
+    lines = [every, every[::-1], b"\r", b"dos\r", b"\0", b"\0\0x\0", b"\xff"]
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    mount.run('cat "$SOURCE" >> orders/0; cmp "$SOURCE" orders/0', SOURCE=source)
+    assert records(orders) == 7
+
+
+def test_a_line_of_more_than_a_mebibyte(mount: Mount, orders: Path) -> None:
+    mount.run("echo max.message.bytes=8000000 >> orders/.config")
+    line = random.Random("line").randbytes(5 * MIB + 11).replace(b"\n", b" ") + b"\n"
+    with orders.open("ab", buffering=0) as file:
+        assert file.write(b"before\n") == 7
+        # Arrives in pieces, of which only the last one completes the record.
+        assert file.write(line) == len(line)
+        assert file.write(b"after\n") == 6
+    assert orders.read_bytes() == b"before\n" + line + b"after\n"
+    assert records(orders) == 3
+    assert mount.run("tail --lines=2 orders/0") == line + b"after\n"
+
+
+def test_a_line_over_the_limit_is_refused_up_to_its_newline(mount: Mount, orders: Path) -> None:
+    done = mount.sh(
+        """
+        { echo before
+          head --bytes=3000000 /dev/zero | tr '\\0' x
+          echo "${PIPESTATUS[1]}" > "$STATUS"
+          echo the rest of it
+          echo after
+        } >> orders/0
+        """,
+        LC_ALL="C",
+        STATUS=mount.data.parent / "status",
+    )
+    assert b"tr: write error: Message too long" in done.stderr
+    assert (mount.data.parent / "status").read_text() == "1\n"
+    assert orders.read_bytes() == b"before\nafter\n"
+    assert "orders/0: append refused:" in mount.events()
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+class Filled(NamedTuple):
+    """A mount whose orders/0 lies in many segments, and a plain file with the same content."""
+
+    mount: Mount
+    plain: Path
+
+
+def fill(base: Path, mount: Mount) -> Filled:
+    plain = base / "plain"
+    log_file(plain, 5 * MIB)
+    mount.topic()
+    mount.run("echo internal.segment.bytes=400000 >> orders/.config")
+    mount.run('cat "$PLAIN" >> orders/0', PLAIN=plain)
+    assert mount.run("ls orders/.raw/0").decode().count(".log\n") > 10
+    return Filled(mount, plain)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """For all that only read it."""
+    base = tmp_path_factory.mktemp("filled")
+    with mounted(base) as mount:
+        yield fill(base, mount)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat {}",
+        "tail --lines=1 {}",
+        "tail --lines=3000 {}",
+        "tail --lines=+9000 {}",
+        "tail --bytes=1 {}",
+        "tail --bytes=1234567 {}",
+        "tail --bytes=+1234567 {}",
+        "head --bytes=1 {}",
+        "head --bytes=1234567 {}",
+        "head --lines=9000 {}",
+        "head --lines=-9000 {}",
+        "dd if={} bs=4096 skip=1000 count=17 status=none",
+        "dd if={} bs=1M iflag=skip_bytes,count_bytes skip=2000001 count=1999999 status=none",
+        "wc --lines --words --bytes --max-line-length < {}",
+        "grep --text --count 77 {}",
+        "grep --text --byte-offset '^90[0-9]*7 ' {}",
+        "sort {} | md5sum",
+        "tac {} | md5sum",
+        "od --format=x1 --skip-bytes=3000000 {}",
+        "stat --format=%s {}",
+    ],
+)
+def test_what_a_program_reads(filled: Filled, command: str) -> None:
+    of_plain = filled.mount.run(command.format('"$FILE"'), FILE=filled.plain, LC_ALL="C")
+    assert of_plain
+    assert filled.mount.run(command.format("orders/0"), LC_ALL="C") == of_plain
+
+
+def test_split(filled: Filled, tmp_path: Path) -> None:
+    filled.mount.run(
+        """
+        cd "$DIRECTORY"
+        split --lines=1000 "$FILE" lines.
+        split --line-bytes=100000 "$FILE" bytes.
+        split --number=l/7 "$FILE" parts.
+        for name in lines bytes parts; do cat $name.* | cmp - "$PLAIN"; done
+        """,
+        DIRECTORY=tmp_path,
+        FILE=filled.mount / "orders/0",
+        PLAIN=filled.plain,
+    )
+    assert len(list(tmp_path.glob("lines.*"))) > 10
+    assert len(list(tmp_path.glob("parts.*"))) == 7
+
+
+def test_cp(filled: Filled, tmp_path: Path) -> None:
+    filled.mount.run('cp orders/0 "$TO/file"; cp --recursive orders "$TO/tree"', TO=tmp_path)
+    assert (tmp_path / "file").read_bytes() == filled.plain.read_bytes()
+    assert [path.name for path in (tmp_path / "tree").iterdir()] == ["0"]
+    assert (tmp_path / "tree/0").read_bytes() == filled.plain.read_bytes()
+
+
+def test_rsync(mount: Mount, tmp_path: Path) -> None:
+    program("rsync")
+    before = fill(tmp_path, mount).plain.read_bytes()
+    copy = tmp_path / "copy"
+
+    def rsync(*options: str) -> str:
+        command = " ".join(["rsync --archive", *options, 'orders/ "$TO"'])
+        return mount.run(command, TO=copy, LC_ALL="C").decode()
+
+    rsync()
+    assert (copy / "0").read_bytes() == before
+    assert rsync("--itemize-changes") == ""
+    more = b"".join(b"%d\n" % number for number in range(1, 10_001))
+    mount.run("seq 10000 >> orders/0")
+    said = rsync("--append-verify --stats --no-human-readable")
+    assert f"Literal data: {len(more)} bytes\n" in said
+    assert (copy / "0").read_bytes() == before + more
+    mount.run("seq 10 >> orders/0")
+    said = rsync("--no-whole-file --stats --no-human-readable")
+    literal = re.search(r"Literal data: (\d+) bytes\n", said)
+    # What it sends is a block or two, as it finds the rest unchanged.
+    assert literal is not None
+    assert 0 < int(literal[1]) < 10_000
+    assert (copy / "0").read_bytes() == before + more + more[:21]
+
+
+def test_recursive_grep_and_du_see_each_record_once(mount: Mount) -> None:
+    mount.topic(partitions=2)
+    mount.run("echo here >> orders/0; echo here >> orders/1; echo not >> orders/1")
+    assert mount.run("grep --recursive here . | sort") == b"./orders/0:here\n./orders/1:here\n"
+    assert mount.run("find . -type f | sort") == b"./orders/0\n./orders/1\n"
+    assert mount.run("cat orders/*") == b"here\nhere\nnot\n"
+    assert mount.run("du --apparent-size --bytes orders/*") == b"5\torders/0\n9\torders/1\n"
+
+
+# -- less --------------------------------------------------------------------------------------
+
+
+class Less:
+    """`less` on a terminal of 24 lines: what it has drawn, and keys for it."""
+
+    def __init__(self, arguments: list[str], path: Path) -> None:
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {"LESS": "", "LESSHISTFILE": "-", "LESSOPEN": "", "TERM": "xterm"}
+        self._process = subprocess.Popen(
+            [program("setsid"), "--ctty", program("less"), *arguments, str(path)],
+            env={**os.environ, **environment},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        self._output = Output(self._master)
+        self._seen = 0
+
+    def wait_for(self, text: bytes) -> bytes:
+        """What was drawn since the last call, as soon as `text` is in it."""
+        drawn = self._output.wait(lambda data: text in data[self._seen :])
+        fresh = drawn[self._seen :]
+        self._seen = len(drawn)
+        return fresh
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def wait(self) -> int:
+        return self._process.wait(30)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
+        os.close(self._master)
+
+
+@contextmanager
+def less(path: Path, *arguments: str) -> Iterator[Less]:
+    running = Less(list(arguments), path)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def test_less_shows_a_short_partition_and_ends(mount: Mount, orders: Path) -> None:
+    mount.run("seq --format='line %.0f' 10 >> orders/0")
+    with less(orders, "-F") as shown:
+        text = shown.wait_for(b"line 10")
+        assert [b"line %d\r" % number in text for number in range(1, 11)] == [True] * 10
+        assert shown.wait() == 0
+
+
+def test_less_goes_to_the_end_searches_and_goes_back(mount: Mount, orders: Path) -> None:
+    mount.run("seq --format='line %.0f' 200000 >> orders/0")
+    with less(orders) as shown:
+        shown.wait_for(b"line 23\r")
+        shown.press(b"G")
+        assert b"line 199990\r" in shown.wait_for(b"line 200000\r")
+        shown.press(b"?line 123456\n")
+        shown.wait_for(b"123456")
+        shown.press(b"g")
+        assert b"line 2\r" in shown.wait_for(b"line 23\r")
+        shown.press(b"100000g")
+        shown.wait_for(b"line 100000\r")
+        shown.press(b"q")
+        assert shown.wait() == 0
+
+
+def test_less_follows(mount: Mount, orders: Path) -> None:
+    mount.run("seq --format='line %.0f' 1000 >> orders/0")
+    with less(orders, "+F") as shown:
+        shown.wait_for(b"Waiting for data")
+        mount.run("echo a new line >> orders/0")
+        shown.wait_for(b"a new line\r")
+        mount.run("echo and another >> orders/0")
+        shown.wait_for(b"and another\r")
+        shown.press(b"\x03")
+        shown.wait_for(b"(END)")
+        shown.press(b"q")
+        assert shown.wait() == 0
+
+
+# -- refused -----------------------------------------------------------------------------------
+
+
+def state(mount: Mount, partition: Path) -> tuple[*tuple[object, ...], bytes]:
+    """All that a refused command must leave as it is."""
+    found = partition.stat()
+    names = sorted(str(path.relative_to(mount.path)) for path in mount.path.rglob("*"))
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    owner = (found.st_mode, found.st_uid, found.st_gid, found.st_nlink)
+    return names, found.st_ino, found.st_size, times, owner, partition.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    """A mount for all that is refused."""
+    with mounted(tmp_path_factory.mktemp("once")) as mount:
+        mount.topic()
+        mount.run("seq 1000 >> orders/0")
+        yield mount
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo x > orders/0",
+        "echo x >| orders/0",
+        ": > orders/0",
+        "exec 3<> orders/0; echo x >&3",
+        "truncate --size=0 orders/0",
+        "truncate --size=3 orders/0",
+        "truncate --size=+100 orders/0",
+        "rm orders/0",
+        "rm --force orders/0",
+        "rm --recursive --force orders",
+        "unlink orders/0",
+        "mv orders/0 orders/1",
+        "mv orders/0 $ELSEWHERE/moved",
+        "mv orders others",
+        "mv --force $ELSEWHERE/file orders/0",
+        "cp $ELSEWHERE/file orders/0",
+        "cp --force $ELSEWHERE/file orders/0",
+        "tee orders/0 <<< x",
+        "dd if=$ELSEWHERE/file of=orders/0 status=none",
+        "dd if=$ELSEWHERE/file of=orders/0 conv=notrunc status=none",
+        "dd if=$ELSEWHERE/file of=orders/0 oflag=append status=none",
+        "ln orders/0 orders/1",
+        "ln --symbolic 0 orders/1",
+        "mkfifo orders/1",
+        "fallocate --length 4096 orders/0",
+        "fallocate --punch-hole --length 4096 orders/0",
+        "shred --iterations=1 orders/0",
+        '$PYTHON -c \'open("orders/0", "r+b").write(b"x")\'',
+        """$PYTHON -c 'import os; os.truncate("orders/0", 0)'""",
+        """$PYTHON -c 'import os; os.ftruncate(os.open("orders/0", os.O_APPEND | os.O_RDWR), 0)'""",
+    ],
+)
+def test_refused(once: Mount, tmp_path: Path, command: str) -> None:
+    orders = once / "orders/0"
+    (tmp_path / "file").write_text("from elsewhere\n")
+    before = state(once, orders)
+    done = once.sh(command, LC_ALL="C", ELSEWHERE=tmp_path, PYTHON=sys.executable)
+    assert b"Operation not permitted" in done.stderr
+    assert done.returncode != 0
+    assert state(once, orders) == before
+    assert (tmp_path / "file").read_text() == "from elsewhere\n"
+    once.run("echo more >> orders/0")
+    assert once.run("cat orders/0") == before[-1] + b"more\n"
