@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _PACKAGES = {
-    "getfattr": "attr",
     "less": "less",
     "node": "nodejs",
     "rsync": "rsync",

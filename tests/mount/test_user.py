@@ -1,0 +1,182 @@
+"""An ordinary user mounts, appends and reads: through fusermount3, with no privilege of its own.
+
+Run as root, the tests become the user `nobody`. Where /dev/fuse is root's alone, as it is on a
+machine without udev, they see one in a mount namespace of their own as udev makes it; and since
+the interpreter or the clone may lie where others cannot look, they may read, not write, all files.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from tests.mount.mounting import KAFKAFS
+from tests.mount.programs import program
+
+ROOT = Path(__file__).resolve().parents[2]
+AS_USER = os.geteuid() != 0
+DEVICE = "/dev/fuse"
+
+# Of a mount namespace: /dev/fuse for everybody.
+OPEN_DEVICE = """
+mount -t tmpfs -o mode=755 tmpfs "$1"
+mknod -m 666 "$1/fuse" c 10 229
+mount --bind "$1/fuse" /dev/fuse
+umount --lazy "$1"
+shift
+exec "$@"
+"""
+
+KEPT_MOUNTED = """
+set -euo pipefail
+trap 'fusermount3 -u -z "$BASE/mnt" 2> /dev/null || true' EXIT
+kafkafs() { "$PYTHON" -c "$PROGRAM" "$@"; }
+cd "$BASE"
+mkdir --parents data mnt
+"""
+
+# Kills the daemon and waits for its end.
+KILL = """
+import os, select, signal
+daemon = int(os.getxattr("mnt", "user.kafkafs.pid"))
+end = os.pidfd_open(daemon)
+signal.pidfd_send_signal(end, signal.SIGKILL)
+select.select([end], [], [])
+"""
+
+
+class User:
+    """Runs shell scripts as an ordinary user, in a directory `base` of its own."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.uid = os.geteuid()
+        self._command: list[str] = []
+        if not AS_USER:
+            nobody = pwd.getpwnam("nobody")
+            self.uid = nobody.pw_uid
+            os.chown(base, nobody.pw_uid, nobody.pw_gid)
+            self._command = self._become(nobody)
+
+    def _become(self, user: pwd.struct_passwd) -> list[str]:
+        ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        capabilities = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
+        become = [program("setpriv"), *ids, *capabilities, "--bounding-set=+all"]
+        if os.stat(DEVICE).st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            return become
+        place = self.base / "device"
+        place.mkdir()
+        namespace = [program("unshare"), "--mount", "--propagation=private"]
+        return [*namespace, "sh", "-euc", OPEN_DEVICE, "sh", str(place), *become]
+
+    def run(self, script: str, **variables: object) -> subprocess.CompletedProcess[str]:
+        """`kafkafs` is a command; `data` and `mnt` are there; mnt is unmounted at the end."""
+        environment = {
+            "BASE": self.base,
+            "HOME": self.base,
+            "LC_ALL": "C",
+            "PATH": os.environ["PATH"],
+            "PROGRAM": KAFKAFS[-1],
+            "PYTHON": sys.executable,
+            "PYTHONPATH": ROOT,
+            "PYTHONSAFEPATH": "1",
+            **variables,
+        }
+        return subprocess.run(
+            [*self._command, "bash", "-c", KEPT_MOUNTED + script],
+            cwd="/",
+            env={name: str(value) for name, value in environment.items()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    # Not tmp_path: that lies in a directory that is open to root alone.
+    with tempfile.TemporaryDirectory(prefix="kafkafs-user-") as directory:
+        os.chmod(directory, 0o755)
+        yield User(Path(directory))
+
+
+def test_an_ordinary_user_mounts_appends_and_reads(user: User) -> None:
+    done = user.run(
+        """
+        id --user
+        kafkafs mount data mnt
+        grep " $BASE/mnt fuse" /proc/self/mounts | tr , '\\n' | grep user_id
+        mkdir mnt/orders
+        stat --format='%u %n' mnt mnt/orders mnt/orders/0
+        seq 100000 >> mnt/orders/0
+        echo one more >> mnt/orders/0
+        seq 100000 | cat - <(echo one more) | cmp - mnt/orders/0
+        tail --lines=1 mnt/orders/0
+        (rm mnt/orders/0 || true) 2>&1
+        kafkafs umount mnt
+        ls mnt
+        kafkafs mount data mnt
+        wc --lines < mnt/orders/0
+        kafkafs umount mnt
+        """
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        f"{user.uid}",
+        f"user_id={user.uid}",
+        f"{user.uid} mnt",
+        f"{user.uid} mnt/orders",
+        f"{user.uid} mnt/orders/0",
+        "one more",
+        "rm: cannot remove 'mnt/orders/0': Operation not permitted",
+        "100001",
+    ]
+    assert done.returncode == 0
+    for path in (user.base / "data").rglob("*"):
+        assert path.stat().st_uid == user.uid
+    with LogManager.open(str(user.base / "data"), read_only=True) as manager:
+        assert manager.clean
+        assert manager.check() == []
+
+
+def test_a_stale_mount_of_an_ordinary_user_is_cleaned(user: User) -> None:
+    done = user.run(
+        """
+        kafkafs mount data mnt
+        mkdir mnt/orders
+        echo kept >> mnt/orders/0
+        "$PYTHON" -c "$KILL"
+        (cat mnt/orders/0 || true) 2>&1
+        kafkafs mount data mnt
+        cat mnt/orders/0
+        kafkafs umount mnt
+        """,
+        KILL=KILL,
+    )
+    assert done.stderr == ""
+    gone, kept = done.stdout.splitlines()
+    assert gone.startswith("cat: mnt/orders/0: ")
+    assert kept == "kept"
+    assert done.returncode == 0
+
+
+@pytest.mark.skipif(AS_USER, reason="needs a directory of another user")
+def test_a_directory_that_is_another_users_is_refused_by_one_line(user: User) -> None:
+    data = user.base / "data"
+    data.mkdir(mode=0o755)
+    done = user.run("kafkafs mount data mnt")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr == f"kafkafs: {data}/.lock: Permission denied\n"
+    assert list(data.iterdir()) == []
