@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -40,6 +41,8 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
     path = os.path.realpath(mount_point)
 
     def serve(ready: Callable[[], None]) -> int:
+        # Until the mount answers, next to nothing is made that goes away again.
+        gc.disable()
         from kafkafs.fuse import daemon
 
         mount = daemon.Mount(data, path, parsed, foreground)

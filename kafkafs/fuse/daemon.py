@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import logging
 import os
 import resource
@@ -169,6 +170,9 @@ class Daemon:
             mount_point.raise_read_ahead(mounted.device, READ_AHEAD_KIB)
         if not self._mount.foreground:
             self._tree.events.forward = None
+        # What there is by now stays: no collection need look at it.
+        gc.freeze()
+        gc.enable()
         self._ready()
 
     async def _end_on_signal(self, arrived: AsyncIterator[int]) -> None:

@@ -19,13 +19,17 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from kafkafs.fuse.answers import reason_of
 from kafkafs.fuse.operations import Operations
 from kafkafs.tree.filesystem import FileSystem
+from storage.errors import StorageError
 from storage.log import Log
 from storage.manager import LogManager
 
 #: How often to look for due flushes, in seconds.
 LOOK_S = 0.25
+#: Flushes at once: fewer than there are threads for fsync, so that those asked for go first.
+FLUSHES = 16
 #: How often the tree saves what it should keep, and the storage sweeps, in seconds.
 TICK_S = 1.0
 SWEEP_S = 5.0
@@ -39,6 +43,7 @@ class Ticks:
         self._manager: LogManager = tree.manager
         self._operations = operations
         self._flushing: set[Log] = set()
+        self._flushers = trio.Semaphore(FLUSHES)
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -63,8 +68,8 @@ class Ticks:
     async def _guarded(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except OSError as error:
-            self._tree.events(f"{what} failed: {error}")
+        except (OSError, StorageError) as error:
+            self._tree.events(f"{what} failed: {reason_of(error)}")
         except Exception:
             self._tree.events(f"{what} failed\n{traceback.format_exc().rstrip()}")
 
@@ -88,7 +93,8 @@ class Ticks:
 
     async def _flush(self, log: Log) -> None:
         async def flush() -> None:
-            await self._operations.sync(log.start_flush())
+            async with self._flushers:
+                await self._operations.sync(log.start_flush())
             self._flushing.discard(log)
 
         await self._guarded(f"flush of {log}", flush)
