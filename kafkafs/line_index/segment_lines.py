@@ -51,6 +51,7 @@ class SegmentLines:
         "records",
         "segment",
         "text_length",
+        "used",
         "view",
     )
 
@@ -67,6 +68,7 @@ class SegmentLines:
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
         self._map: tuple[memoryview, int] | None = None
         self._verified = False
+        self.used = False
         self.covered = 0
         self.text_length = 0
         self.records = 0
@@ -173,8 +175,7 @@ class SegmentLines:
                 if not wait:
                     raise BlockingIOError
                 known = self._open_entries()
-            else:
-                self._store.used(self)
+            self.used = True
             before, _, position, batch_end, _ = find_entry(known[0], known[1], text)
             return before, position, batch_end
         assert tail is not None
@@ -265,7 +266,7 @@ class SegmentLines:
         with self._lock:
             if self._state[0] is saved:
                 self._map = known
-                self._verified = True
+                self._verified = self.used = True
                 self._store.admit(self, len(view))
         return known
 
@@ -291,6 +292,7 @@ class SegmentLines:
                     now = now._replace(count=0)
                 self._state = (now, self._state[1])
                 self._map = known
+                self.used = True
                 self._store.admit(self, len(entries))
         return known
 

@@ -1,8 +1,8 @@
 """What all line indexes of a mount share: the seam to the disk, and which of them are mapped.
 
 Entries of sealed segments are looked up in a map of their file. A budget of bytes and of maps
-bounds how many stay mapped; those used longest ago go first. What somebody still looks into while
-it goes stays alive until he is done.
+bounds how many stay mapped; the oldest go first, but those that were used since their last turn get
+another one. What somebody still looks into while it goes stays alive until he is done.
 
 Not here: what is in a map (`segment_lines.py`).
 """
@@ -25,6 +25,9 @@ MAP_COUNT = 256
 
 class Mapping(Protocol):
     """Who has something mapped."""
+
+    used: bool
+    """Set by who looks into the map; taken back when its turn to go is passed over."""
 
     def unmap(self) -> None: ...
 
@@ -49,7 +52,7 @@ class LineStore:
         self.mapped_bytes = 0
 
     def admit(self, lines: Mapping, size: int) -> None:
-        """`lines` has mapped `size` bytes; those used longest ago make room."""
+        """`lines` has mapped `size` bytes; others make room."""
         with self._lock:
             self.mapped_bytes += size - self._mapped.pop(lines, 0)
             self._mapped[lines] = size
@@ -57,14 +60,12 @@ class LineStore:
                 self.mapped_bytes > self._budget or len(self._mapped) > self._count
             ):
                 oldest, freed = self._mapped.popitem(last=False)
-                self.mapped_bytes -= freed
-                oldest.unmap()
-
-    def used(self, lines: Mapping) -> None:
-        """`lines` was looked into."""
-        with self._lock:
-            if lines in self._mapped:
-                self._mapped.move_to_end(lines)
+                if oldest.used:
+                    oldest.used = False
+                    self._mapped[oldest] = freed
+                else:
+                    self.mapped_bytes -= freed
+                    oldest.unmap()
 
     def dropped(self, lines: Mapping) -> None:
         """`lines` has given up its map by itself."""

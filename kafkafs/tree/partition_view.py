@@ -187,18 +187,16 @@ class PartitionView:
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """The active segment has grown."""
         if self._ready:
-            self._append(position, data)
-        else:
-            with self._lock:
-                self._append(position, data)
-
-    def _append(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        active = self._active
-        active.append(position, data)
-        timeline = self.timeline
-        starts = timeline.placed[0]
-        if starts:
-            timeline.end = starts[-1] + active.text_length
+            # Nobody else places anything now, so the lock is not needed.
+            active = self._active
+            active.append(position, data)
+            self.timeline.end = self.timeline.placed[0][-1] + active.text_length
+            return
+        with self._lock:
+            self._active.append(position, data)
+            starts = self.timeline.placed[0]
+            if starts:
+                self.timeline.end = starts[-1] + self._active.text_length
 
     def rolled(self, active: Segment) -> None:
         """The active segment is sealed, and `active` follows it."""

@@ -117,7 +117,8 @@ class ViewFile(Node):
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""
         if change.size is not None:
-            raise OSError(errno.EPERM, "a partition cannot be cut")
+            log = self.partition.log
+            raise OSError(errno.EPERM, f"{log.topic}/{log.partition} cannot be cut")
         self.partition.fs.set_owner(self.partition.log, change)
 
     def history_entry(self) -> int | None:
@@ -164,13 +165,14 @@ class ViewFile(Node):
 
     def open(self, flags: int, wait: bool) -> Handle:
         """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`."""
+        log = self.partition.log
+        name = f"{log.topic}/{log.partition}"
         if flags & os.O_TRUNC:
-            raise OSError(errno.EPERM, "a partition cannot be cut; >> appends to it")
-        access = flags & os.O_ACCMODE
-        if access == os.O_RDONLY:
+            raise OSError(errno.EPERM, f"{name} cannot be cut; >> appends to it")
+        if flags & os.O_ACCMODE == os.O_RDONLY:
             return ReadHandle(self, self.generation(wait))
         if not flags & os.O_APPEND:
-            raise OSError(errno.EPERM, "a partition is opened for writing with O_APPEND only")
+            raise OSError(errno.EPERM, f"{name} is opened for writing with O_APPEND only")
         return self.open_for_append(flags, wait)
 
     def open_for_append(self, flags: int, wait: bool) -> Handle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -431,6 +432,74 @@ def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:
     file.partition.log_start_moved()
     assert tree.read(tree.file()) == lines(4, 10)
     assert read(old) == lines(0, 10)
+
+
+def test_worker_threads_read_while_the_log_changes(tree: Tree, tmp_path: Path) -> None:
+    """Each reader of an inode sees slices of one text, whatever the owner does meanwhile."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+    threads: list[threading.Thread] = []
+
+    def reading(handle: Handle, known: bytes, seed: int) -> None:
+        chance = random.Random(seed)
+        try:
+            while not stop.is_set():
+                position = chance.randrange(len(known))
+                size = chance.randrange(1, 300)
+                data = bytes(handle.read(position, size, True))
+                assert known[position : position + size] == data[: len(known) - position]
+        except BaseException as error:
+            failures.append(error)
+
+    for number in range(8):
+        tree.append("t/0", lines(number * 100, number * 100 + 100))
+        tree.append("t/0", lines(number * 100, number * 100 + 50))
+        tree.roll()
+        if number % 3 == 1:
+            tree.remove_head(1)
+        if number % 3 == 2:
+            clean(tree.log(), 2, lambda record: record.offset % 5 == 0, tmp_path / str(number))
+        handle = tree.open("t/0")
+        known = read(handle)
+        for seed in range(2):
+            threads.append(threading.Thread(target=reading, args=(handle, known, seed)))
+            threads[-1].start()
+        tree.fs.tick()
+        assert read(handle) == known
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        for number in range(5):
+            append(tree.log(), *[b"value"] * 2000)
+            if number % 2:
+                tree.roll()
+    for round_ in range(10):
+        for path in (tmp_path / "data" / "t-0").glob("*.lines"):
+            path.unlink()
+        with a_tree(tmp_path / "data") as tree:
+            # Here the log can change; there it is measured.
+            part = tree.fs.partition(tree.log()).view(tree.fs.views[0])
+            tree.fs.partition(tree.log()).nonce(True)
+            measuring = [threading.Thread(target=part.prepare) for _ in range(2)]
+            for thread in measuring:
+                thread.start()
+            for number in range(20):
+                append(tree.log(), b"more")
+                if number % 7 == round_ % 7:
+                    tree.roll()
+            for thread in measuring:
+                thread.join()
+            expected = b"value\n" * 10_000 + b"more\n" * 20 * (round_ + 1)
+            assert tree.attributes(tree.file()).size == len(expected)
+            handle = tree.open("t/0")
+            assert read(handle, len(expected) - 300, 400) == expected[-300:]
+            assert part.records == 10_000 + 20 * (round_ + 1)
 
 
 # -- attributes ----------------------------------------------------------------------------------
