@@ -62,11 +62,6 @@ class Timeline(Generic[P]):
     def pieces(self) -> tuple[P, ...]:
         return self.unplaced + self.placed[1]
 
-    @property
-    def start(self) -> int:
-        """Of the first piece whose place is known."""
-        return self.placed[0][0]
-
     def place(self, anchor: int = 0, position: int = 0) -> None:
         """All lengths are known: find the places of the unplaced pieces.
 

@@ -6,8 +6,9 @@ names, handles (`handles.py`) for open files. Nothing here knows trio or pyfuse3
 **Waiting.** What could wait for a disk takes `wait: bool`. With wait=False it raises
 BlockingIOError instead of waiting, with no state changed, and the caller repeats it in a worker
 thread with wait=True. What takes no `wait` runs on the thread that owns the tree (trio's), except
-the structural changes (`Directory.mkdir`, `create`, `rmdir`, `Node.set_attributes`), which write
-settings files: they may run in a worker thread, one at a time.
+the structural changes (`Directory.mkdir`, `create`, `rmdir`, `Node.set_attributes`), and the
+writes of `structural` handles, which write settings files: they may run in a worker thread, one at
+a time.
 
 **Errors** are OSError with the errno that the user shall see, or StorageError, for which
 `kafkafs.fuse.operations` has the table.

@@ -22,7 +22,7 @@ from importlib.metadata import version
 
 from kafkafs.line_index import LineStore
 from kafkafs.tree.append_handle import AppendHandle
-from kafkafs.tree.directories import Root
+from kafkafs.tree.directories import ABOUT, Root
 from kafkafs.tree.events import Events
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import (
@@ -125,6 +125,8 @@ class FileSystem(LogListener):
         self.inodes.remember(self.root)
         self.handles = HandleTable()
         manager.listeners.append(self)
+        if ABOUT in manager.topics:
+            self.events(f"the topic {ABOUT!r} is not shown: its name is the file system's own")
 
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""

@@ -75,10 +75,6 @@ class Node:
         self.inode = inode
         self.lookups = 0
 
-    @property
-    def is_directory(self) -> bool:
-        return False
-
     def attributes(self, wait: bool) -> Attributes:
         """What stat shows now; sizes are exact."""
         raise NotImplementedError
@@ -118,10 +114,6 @@ class Directory(Node):
 
     __slots__ = ()
 
-    @property
-    def is_directory(self) -> bool:
-        return True
-
     def lookup(self, name: str, wait: bool) -> Node:
         """The node that a name leads to. ENOENT. Does not raise its lookup count."""
         raise NotImplementedError
@@ -160,10 +152,8 @@ class InodeTable:
         return node
 
     def find(self, inode: int) -> Node | None:
+        """The node of a number, if the kernel knows it."""
         return self.nodes.get(inode)
-
-    def known(self, inode: int) -> bool:
-        return inode in self.nodes
 
     def remember(self, node: Node) -> Node:
         """Counts one lookup; returns the node that stands for its number from now on."""
@@ -183,13 +173,6 @@ class InodeTable:
         if node.lookups == 0:
             del self.nodes[inode]
             node.forgotten()
-
-    def forget_all(self) -> None:
-        """At unmount the kernel does not send FORGET for each inode."""
-        for node in list(self.nodes.values()):
-            node.lookups = 0
-            node.forgotten()
-        self.nodes.clear()
 
 
 def directory_mode(permissions: int) -> int:

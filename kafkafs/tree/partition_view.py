@@ -159,11 +159,6 @@ class PartitionView:
         """Records that the current generation shows; it must have been asked for."""
         return sum(piece.records for piece in self.timeline.pieces) - self._hidden_records
 
-    @property
-    def unmeasured(self) -> int:
-        """Bytes of log."""
-        return sum(piece.segment.size - piece.covered for piece in self.timeline.pieces)
-
     def lines_of(self, segment: Segment) -> SegmentLines | None:
         """The line index of one of the log's segments."""
         for piece in self.timeline.pieces:

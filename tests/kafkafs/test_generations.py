@@ -84,7 +84,7 @@ class History(RuleBasedStateMachine):
         """Also with a log start inside the first segment."""
         self.measured()
         inside = min(inside, self.pieces[0].text_length)
-        log_start = self.timeline.start + inside
+        log_start = self.timeline.placed[0][0] + inside
         text = "".join(piece.text for piece in self.pieces)[inside:]
         self.open.append(Opened(Generation(self.timeline, len(self.open), log_start), text))
 
@@ -169,7 +169,7 @@ def test_places_before_and_behind_the_anchor() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
     timeline.place(1, -10)
     assert timeline.placed[0] == (-12, -10, -7)
-    assert (timeline.start, timeline.end) == (-12, -6)
+    assert timeline.end == -6
 
 
 def test_cleaned_pieces_end_where_the_first_uncleaned_one_begins() -> None:

@@ -76,6 +76,15 @@ def test_other_names_are_not_there(tree: Tree, path: str) -> None:
         tree.node(path)
 
 
+def test_a_topic_with_our_own_name_is_not_shown(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.manager.create_topic(".kafkafs", 1)
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.fs.root.names() == []
+        assert tree.directory(".kafkafs").names() == ["help", "log", "version"]
+        assert "'.kafkafs' is not shown" in tree.events()
+
+
 def test_a_file_has_no_names_in_it(tree: Tree) -> None:
     tree.mkdir("t")
     with pytest.raises(NotADirectoryError):
