@@ -9,9 +9,6 @@ import resource
 import signal
 import stat
 import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -230,109 +227,6 @@ def test_owner_and_mask_of_everything(place: Place) -> None:
         assert (status.st_uid, status.st_gid) == (12, 34)
         assert stat.S_IMODE(status.st_mode) & 0o077 == 0
     assert ".kafkafs" in os.listdir(place.path)
-
-
-# -- an ordinary user ----------------------------------------------------------------------------
-
-ORDINARY_USER = 65534
-
-# That user may perhaps not read what root has installed: all that is needed is imported before.
-AS_ORDINARY_USER = f"""
-import codecs
-import difflib
-import os
-from kafkafs.cli import main, mount, umount
-from kafkafs.fuse import background, daemon, mount_point
-codecs.lookup("ascii")
-os.setgroups([])
-os.setgid({ORDINARY_USER})
-os.setuid({ORDINARY_USER})
-main()
-"""
-
-# /dev/fuse is for everyone on a usual machine; it is made so here for this script alone.
-SCRIPT = """
-set -e
-kafkafs() { "$PYTHON" -c "$AS_ORDINARY_USER" "$@"; }
-ordinary() { setpriv --reuid "$USER_ID" --regid "$USER_ID" --clear-groups sh -c "$1"; }
-chmod 755 .
-mkdir dev data mnt
-mount -t tmpfs none dev
-mknod -m 666 dev/fuse c 10 229
-mount --bind dev/fuse /dev/fuse
-trap 'umount -l mnt 2>/dev/null || true' EXIT
-chown "$USER_ID" data mnt
-"""
-
-
-@pytest.fixture
-def as_ordinary_user() -> Iterator[Callable[[str], str]]:
-    """Runs a script with `kafkafs` and `ordinary COMMAND` in it; returns all that it says."""
-    # Not in pytest's own directory, which is root's alone.
-    with tempfile.TemporaryDirectory(prefix="kafkafs-test-") as base:
-
-        def run(script: str) -> str:
-            done = subprocess.run(
-                ["unshare", "--mount", "sh", "-c", SCRIPT + script],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                cwd=base,
-                env={
-                    **os.environ,
-                    "PYTHON": sys.executable,
-                    "PYTHONPATH": str(ROOT),
-                    "AS_ORDINARY_USER": AS_ORDINARY_USER,
-                    "USER_ID": str(ORDINARY_USER),
-                },
-                timeout=PATIENCE_S,
-            )
-            assert done.returncode == 0, done.stdout
-            return done.stdout.replace(base, "BASE")
-
-        yield run
-
-
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-
-
-@needs_root
-def test_an_ordinary_user_mounts_and_unmounts(as_ordinary_user: Callable[[str], str]) -> None:
-    said = as_ordinary_user(
-        """
-        kafkafs mount data mnt
-        ordinary 'mkdir mnt/orders && echo hello >> mnt/orders/0 && cat mnt/orders/0'
-        ordinary 'stat -c %u mnt/orders/0'
-        ls mnt 2>&1 || true  # without allow_other nobody else looks in, not even root
-        kafkafs umount mnt
-        ls -A data/.kafka_cleanshutdown mnt
-        """
-    )
-    assert said.splitlines() == [
-        "hello",
-        str(ORDINARY_USER),
-        "ls: cannot access 'mnt': Permission denied",
-        "data/.kafka_cleanshutdown",
-        "",
-        "mnt:",
-    ]
-
-
-@needs_root
-def test_what_fusermount_refuses_is_one_line(as_ordinary_user: Callable[[str], str]) -> None:
-    said = as_ordinary_user(
-        """
-        kafkafs mount data mnt -o allow_other && exit 1
-        chown 0 mnt
-        kafkafs mount data mnt && exit 1
-        ls data/.kafka_cleanshutdown
-        """
-    )
-    allow_other, no_access, marker = said.splitlines()
-    prefix = "kafkafs: BASE/mnt: cannot mount: fusermount3: "
-    assert allow_other.startswith(prefix + "option allow_other only allowed if")
-    assert no_access.startswith(prefix + "user has no write access to mountpoint")
-    assert marker == "data/.kafka_cleanshutdown"
 
 
 # -- ending --------------------------------------------------------------------------------------

@@ -10,8 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyfuse3
 import pytest
 
+from kafkafs.config import MountOptions
+from kafkafs.fuse import session_loop
+from kafkafs.fuse.daemon import Daemon, Mount
+from kafkafs.fuse.mount_point import MountError
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.tree.events import Events
+from kafkafs.tree.filesystem import FileSystem
 from storage import LogManager
 from tests.kafkafs.fuse.conftest import PATIENCE_S, RunningMount, serving
 from tests.storage.logs import values
@@ -136,3 +144,20 @@ def test_while_the_end_is_flushing_reads_go_on_and_writes_are_refused(mount: Slo
     assert (mount.data / ".kafka_cleanshutdown").exists()
     with LogManager.open(str(mount.data)) as manager:
         assert values(manager.log("slow", 0)) == [b"one", b"two"]
+
+
+def test_what_libfuse_says_against_a_mount_is_the_reason(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    events = Events(lambda: 0)
+    notices = KernelNotices(events)
+    with LogManager.open(str(tmp_path)) as manager:
+        tree = FileSystem(manager, notices=notices, events=events)
+        daemon = Daemon(Mount(str(tmp_path), missing, MountOptions()), tree, notices, int)
+        try:
+            with pytest.raises(MountError) as raised:
+                daemon.mount()
+        finally:
+            session_loop.restore(pyfuse3)
+    assert str(raised.value).startswith(f"{missing}: cannot mount: fuse: ")
+    assert str(raised.value).endswith("No such file or directory")
+    assert events.text() == ""
