@@ -12,6 +12,7 @@ taken after it.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -33,8 +34,13 @@ def run_in_background(program: Program) -> None:
         os.close(reader)
         os._exit(_run_child(program, writer))
     os.close(writer)
-    with open(reader, "rb") as pipe:
-        outcome = pipe.read()
+    try:
+        with open(reader, "rb") as pipe:
+            outcome = pipe.read()
+    except BaseException:
+        # Who gives up waiting (Ctrl-C) does not want it any more.
+        os.kill(pid, signal.SIGTERM)
+        raise
     if outcome == _READY:
         return
     _, status = os.waitpid(pid, 0)

@@ -153,8 +153,13 @@ class Daemon:
         return status
 
     async def _serve(self) -> None:
-        signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        with trio.open_signal_receiver(*signals) as arrived:
+        # What our caller has us ignore (nohup: SIGHUP) stays ignored.
+        ends = {
+            number
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            if signal.getsignal(number) != signal.SIG_IGN
+        }
+        with trio.open_signal_receiver(*ends) as arrived:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_on_signal, arrived)
                 nursery.start_soon(self._say_ready)

@@ -85,6 +85,8 @@ class KernelNotices:
             task()
 
     def _drop_entry(self, parent: int, name: bytes) -> None:
+        if not self._live:
+            return
         try:
             pyfuse3.invalidate_entry(parent, name)
         except FileNotFoundError:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,14 +51,16 @@ class Place:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
     @contextlib.contextmanager
-    def foreground(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+    def foreground(
+        self, *options: str, under: Sequence[str] = ()
+    ) -> Iterator[subprocess.Popen[str]]:
         """A daemon in the foreground, ready; killed at the end if it still runs."""
         address = f"\0kafkafs-test-{os.getpid()}"
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices,
             _bound(notices, address),
             subprocess.Popen(
-                [*PROGRAM, "mount", "-f", str(self.data), str(self.path), *options],
+                [*under, *PROGRAM, "mount", "-f", str(self.data), str(self.path), *options],
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=ROOT,

@@ -252,6 +252,16 @@ def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None
     assert (place.path / "orders/0").read_text() == "whole\nunfinished\n"
 
 
+def test_a_signal_that_is_ignored_stays_ignored(place: Place) -> None:
+    with place.foreground(under=["nohup"]) as process:
+        process.send_signal(signal.SIGHUP)
+        (place.path / "orders").mkdir()
+        process.terminate()
+        _, lines = process.communicate(timeout=PATIENCE_S)
+        assert lines.endswith("kafkafs: SIGTERM: shutting down\n")
+        assert "SIGHUP" not in lines
+
+
 def test_an_unmount_from_outside_ends_it_in_order(place: Place) -> None:
     with place.foreground() as process:
         (place.path / "orders").mkdir()

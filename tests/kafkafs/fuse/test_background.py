@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +70,26 @@ def test_an_end_without_a_word() -> None:
     assert done.stderr == "not started: the daemon ended with status 3 before it was ready\n"
     done = start("os.kill(os.getpid(), signal.SIGKILL)")
     assert done.stderr == "not started: the daemon was ended by signal 9 before it was ready\n"
+
+
+def test_who_gives_up_waiting_ends_it(tmp_path: Path) -> None:
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    os.mkfifo(started)
+    os.mkfifo(ended)
+    body = (
+        f"open({str(started)!r}, 'w').close()\n"
+        # Nobody writes; it has a reader for as long as this process lives.
+        f"open({str(ended)!r}, 'r').read()"
+    )
+    program = START.format(body=body.replace("\n", "\n    "))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, cwd=ROOT
+    ) as caller:
+        started.read_text()
+        with ended.open("w") as writer:
+            caller.send_signal(signal.SIGINT)
+            caller.communicate(timeout=PATIENCE_S)
+            poller = select.poll()
+            poller.register(writer, 0)
+            assert poller.poll(PATIENCE_S * 1000) == [(writer.fileno(), select.POLLERR)]
+    assert caller.returncode == -signal.SIGINT

@@ -152,7 +152,7 @@ def test_what_libfuse_says_against_a_mount_is_the_reason(tmp_path: Path) -> None
     notices = KernelNotices(events)
     with LogManager.open(str(tmp_path)) as manager:
         tree = FileSystem(manager, notices=notices, events=events)
-        daemon = Daemon(Mount(str(tmp_path), missing, MountOptions()), tree, notices, int)
+        daemon = Daemon(Mount(str(tmp_path), missing, MountOptions()), tree, notices, lambda: None)
         try:
             with pytest.raises(MountError) as raised:
                 daemon.mount()
