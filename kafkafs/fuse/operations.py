@@ -49,6 +49,9 @@ Ts = TypeVarTuple("Ts")
 READ_THREADS = 32
 SYNC_THREADS = 64
 
+#: Bytes of a name; FUSE itself would take 1024.
+NAME_MAX = 255
+
 #: Names looked up in one worker thread, when listing has to wait.
 LISTED_AT_ONCE = 64
 
@@ -145,6 +148,16 @@ class Operations(pyfuse3.Operations):
         self._inodes.remember(node)
         return entry_of(attributes)
 
+    def _listed(self, node: Node) -> pyfuse3.EntryAttributes:
+        """The same without waiting: a size that takes its time is left to getattr.
+
+        During a lookup the kernel lets nobody else look up or list names in the directory, unless
+        FUSE_PARALLEL_DIROPS is on, which libfuse 3.14 never asks for.
+        """
+        attributes = node.listed_attributes()
+        self._inodes.remember(node)
+        return entry_of(attributes)
+
     def _directory(self, inode: int) -> Directory:
         node = self._inodes.get(inode)
         if not isinstance(node, Directory):
@@ -157,12 +170,14 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         try:
+            if len(name) > NAME_MAX:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             text = os.fsdecode(name)
             try:
                 node = self._tree.lookup(parent_inode, text, False)
             except BlockingIOError:
                 node = await self._in_thread(self._tree.lookup, parent_inode, text, True)
-            return await self._entry(node)
+            return self._listed(node)
         except Exception as error:
             self._fail(f"lookup of {name!r}", error)
 

@@ -110,9 +110,11 @@ class ViewFile(Node):
         try:
             return self.attributes(False)
         except BlockingIOError:
+            # A size that the kernel has been told never shrinks.
+            size = self._generation.size if self._generation is not None else 0
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
-            return Attributes(self.inode, mode, 0, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
+            return Attributes(self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
 
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""

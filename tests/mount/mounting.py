@@ -6,6 +6,7 @@ Whatever a test leaves behind is ended by the fixture, and the data directory is
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage import LogManager
@@ -39,21 +40,23 @@ class Mount:
 
     def start(self, *options: str, env: Mapping[str, str] | None = None) -> Mount:
         """Start the daemon and wait until it says that it is mounted (sd_notify)."""
-        arguments = [word for option in (*self.options, *options) for word in ("-o", option)]
+        words = [word for option in (*self.options, *options) for word in ("-o", option)]
         directory = tempfile.mkdtemp()
         ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
             address = os.path.join(directory, "notify")
             ready.bind(address)
-            self.process = subprocess.Popen(
-                [*KAFKAFS, "mount", str(self.data), str(self.path), "-f", *arguments],
-                env={**os.environ, **(env or {}), "NOTIFY_SOCKET": address},
-            )
+            environment = {**os.environ, **(env or {}), "NOTIFY_SOCKET": address}
+            self.process = self._launch(words, environment)
             self._wait_ready(ready)
         finally:
             ready.close()
             shutil.rmtree(directory)
         return self
+
+    def _launch(self, options: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        command = [*KAFKAFS, "mount", str(self.data), str(self.path), "-f", *options]
+        return subprocess.Popen(command, env=env)
 
     def _wait_ready(self, ready: socket.socket) -> None:
         assert self.process is not None
@@ -62,8 +65,8 @@ class Mount:
         try:
             while True:
                 left = deadline - time.monotonic()
-                readable, _, _ = select.select([ready, end], [], [], max(left, 0))
-                if ready in readable:
+                readable, _, _ = select.select([ready.fileno(), end], [], [], max(left, 0))
+                if ready.fileno() in readable:
                     if b"READY=1" in ready.recv(4096):
                         return
                 elif end in readable:
@@ -83,7 +86,7 @@ class Mount:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(60) == 0
-        self.process = None
+        self._ended()
         assert not os.path.ismount(self.path)
 
     def kill(self) -> None:
@@ -91,6 +94,13 @@ class Mount:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+        self._ended()
+
+    def _ended(self) -> None:
+        assert self.process is not None
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
         self.process = None
 
     def restart(self, *options: str) -> None:
@@ -106,6 +116,8 @@ class Mount:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        if self.process is not None:
+            self._ended()
         subprocess.run(
             ["fusermount3", "-u", "-z", str(self.path)], stderr=subprocess.DEVNULL, check=False
         )
@@ -154,6 +166,21 @@ def mounted(base: Path, *options: str) -> Iterator[Mount]:
         yield mount
     finally:
         mount.end()
-    with LogManager.open(str(mount.data), read_only=True) as manager:
+    check_data(mount.data)
+
+
+def check_data(data: Path) -> None:
+    """Every partition of a data directory is whole."""
+    with LogManager.open(str(data), read_only=True) as manager:
         faults = manager.check()
     assert faults == [], faults
+
+
+def fails(number: int, call: Callable[..., object], *arguments: object) -> None:
+    """The call raises OSError with this errno."""
+    found: object = 0
+    try:
+        call(*arguments)
+    except OSError as error:
+        found = error.errno
+    assert found == number, f"errno {found}, not {errno.errorcode[number]}"

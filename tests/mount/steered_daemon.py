@@ -1,0 +1,317 @@
+"""The daemon with a tiller: `kafkafs.fuse.daemon` on a disk that tests hold and fail.
+
+Run as a program: ``python -m tests.mount.steered_daemon DATA MOUNT [-o OPTIONS]…``. It says that
+it is ready as the real one does (sd_notify), then takes commands on standard input, one JSON object
+a line, and answers each with a line of JSON: ``{"answer": …}`` or ``{"error": "…"}``. The names of
+commands are the methods of `Commands`. It ends as the real one does, or when its input ends.
+
+What only retention and compaction will do (drop the head, replace segments) happens here by
+command, on the thread that owns the log, as they will do it. Everything else is the real thing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import errno
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyfuse3
+import trio
+
+from kafkafs.config import parse_mount_options
+from kafkafs.fuse import daemon, mount_point
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.fuse.operations import Operations
+from kafkafs.tree import directories, view_file
+from kafkafs.tree.control_file import ControlFile
+from kafkafs.tree.directories import TopicDirectory
+from kafkafs.tree.events import Events
+from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.inodes import Node
+from kafkafs.tree.virtual_file import Text
+from storage.log import Log
+from storage.manager import LogManager
+from tests.crash.disk import SimulatedDisk
+from tests.kafkafs.trees import clean
+
+PATIENCE_S = 20.0
+FOR_EVER = 1 << 62
+
+
+class Disk(SimulatedDisk):
+    """Counts the bytes that are read from logs."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.bytes_read = 0
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        self.bytes_read += count
+        return count
+
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        count = super().preadv_nowait(fd, buffer, position)
+        self.bytes_read += count or 0
+        return count
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = super().pread(fd, size, position)
+        self.bytes_read += len(data)
+        return data
+
+
+class CountingOperations(Operations):
+    """Counts what the kernel asks, by the names of handlers."""
+
+    requests: ClassVar[collections.Counter[str]] = collections.Counter()
+
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        self.requests["lookup"] += 1
+        return await super().lookup(parent_inode, name, ctx)
+
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        self.requests["getattr"] += 1
+        return await super().getattr(inode, ctx)
+
+    async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
+        self, fh: int, off: int, size: int
+    ) -> bytes | bytearray | memoryview:
+        self.requests["read"] += 1
+        return await super().read(fh, off, size)
+
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        self.requests["write"] += 1
+        return await super().write(fh, off, buf)
+
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        self.requests["fsync"] += 1
+        await super().fsync(fh, datasync)
+
+
+class HeldNotices(KernelNotices):
+    """The thread that drops entries can be held."""
+
+    def hold(self, release: threading.Event) -> threading.Event:
+        reached = threading.Event()
+
+        def wait() -> None:
+            reached.set()
+            release.wait()
+
+        self._queue.put(wait)
+        return reached
+
+
+class _Hold:
+    """Somebody is held. It ends by itself before everybody who waits for him hangs for ever."""
+
+    def __init__(self, begin: Callable[[threading.Event], threading.Event]) -> None:
+        self._release = threading.Event()
+        self._expired = False
+        self.reached = begin(self._release)
+        self._timer = threading.Timer(PATIENCE_S, self._expire)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._release.set()
+
+    def end(self) -> bool:
+        self._timer.cancel()
+        self._release.set()
+        return not self._expired
+
+
+class Commands:
+    """Each runs on a thread of its own; what touches the tree goes to the thread that owns it."""
+
+    def __init__(self, tree: FileSystem, notices: HeldNotices, disk: Disk) -> None:
+        self._tree = tree
+        self._notices = notices
+        self._disk = disk
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._holds: list[_Hold] = []
+
+    def begin(self) -> None:
+        """On the trio thread, when the mount is ready."""
+        self._token = trio.lowlevel.current_trio_token()
+        threading.Thread(target=self._serve, daemon=True).start()
+        daemon.notify_ready()
+
+    def _serve(self) -> None:
+        for line in sys.stdin:
+            name, arguments = json.loads(line)
+            try:
+                answer = {"answer": getattr(self, name)(*arguments)}
+            except Exception as error:
+                answer = {"error": repr(error)}
+            print(json.dumps(answer), flush=True)
+        for hold in self._holds:
+            hold.end()
+
+    def _owner(self, function: Callable[[], Any]) -> Any:
+        return trio.from_thread.run_sync(function, trio_token=self._token)
+
+    def _and_settle(self, function: Callable[[], Any]) -> Any:
+        async def act() -> Any:
+            result = function()
+            await self._notices.settled()
+            return result
+
+        waiting: Callable[[], Awaitable[Any]] = act
+        return trio.from_thread.run(waiting, trio_token=self._token)
+
+    def _log(self, topic: str, partition: int = 0) -> Log:
+        return self._tree.manager.log(topic, partition)
+
+    # -- what happens to logs ------------------------------------------------------------------
+
+    def roll(self, topic: str) -> None:
+        self._owner(lambda: self._log(topic).roll(self._tree.manager.clock_ms()))
+
+    def remove_head(self, topic: str, count: int) -> None:
+        now_ms = self._tree.manager.clock_ms()
+        self._and_settle(lambda: self._log(topic).remove_head(count, now_ms))
+
+    def clean(self, topic: str, count: int, drop: str, scratch: str) -> None:
+        """Replace the first `count` segments by one without the records whose value has `drop`."""
+
+        def dropped(record: Any) -> bool:
+            return drop.encode() in (record.value or b"")
+
+        self._and_settle(lambda: clean(self._log(topic), count, dropped, Path(scratch)))
+
+    def keep_text(self) -> None:
+        """What the daemon's periodic work does: read what is to be kept before cuts."""
+        self._tree.housekeeping()
+
+    def delete_retired(self) -> None:
+        """file.delete.delay.ms is over for all that waits."""
+        self.keep_text()
+        remove = self._owner(lambda: self._tree.manager.sweep(FOR_EVER))
+        if remove is not None:
+            remove()
+
+    def close_files(self) -> None:
+        """As when nobody has used the segments for a while (twice: used, not used)."""
+        for _ in range(2):
+            for log in list(self._tree.manager.logs()):
+                self._owner(log.age_descriptors)
+
+    def segments(self, topic: str) -> list[int]:
+        return [segment.base_offset for segment in self._log(topic).segments]
+
+    # -- the disk ------------------------------------------------------------------------------
+
+    def hold(self, operation: str, suffix: str) -> int:
+        """Hold the next call on a path that ends so; the number is for `reached` and `release`."""
+        return self._hold(lambda release: self._disk.delay(operation, release, suffix=suffix))
+
+    def hold_notices(self) -> int:
+        """Hold the thread that tells the kernel to drop entries."""
+        return self._hold(self._notices.hold)
+
+    def _hold(self, begin: Callable[[threading.Event], threading.Event]) -> int:
+        self._holds.append(_Hold(begin))
+        return len(self._holds) - 1
+
+    def reached(self, number: int) -> bool:
+        return self._holds[number].reached.wait(PATIENCE_S)
+
+    def release(self, number: int) -> bool:
+        """False where that is long over: whoever was to be held has been waited for too long."""
+        return self._holds[number].end()
+
+    def fail(
+        self, operation: str, error: str, suffix: str, times: int = 1, partial: int = 0
+    ) -> None:
+        """Let calls on a path that ends so fail, with an errno by its name."""
+        number = getattr(errno, error)
+        self._disk.fail_next(operation, number, suffix=suffix, times=times, partial=partial)
+
+    def bytes_read(self) -> int:
+        """Since the last call."""
+        count, self._disk.bytes_read = self._disk.bytes_read, 0
+        return count
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def requests(self) -> dict[str, int]:
+        """Requests by handler since the last call."""
+
+        def take() -> dict[str, int]:
+            counted = dict(CountingOperations.requests)
+            CountingOperations.requests.clear()
+            return counted
+
+        counted: dict[str, int] = self._owner(take)
+        return counted
+
+    def patience(self, seconds: float) -> None:
+        """How long stat and open wait for a measurement."""
+        view_file.MEASURE_S = seconds
+
+    def announced(self) -> int:
+        """Entries that the kernel was or will be told to forget."""
+        return self._notices.announced
+
+    def break_version(self) -> None:
+        """`.kafkafs/version` has a bug from now on."""
+
+        def text() -> str:
+            raise ZeroDivisionError("a bug that a test planted")
+
+        self._tree.about["version"] = text
+
+
+def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
+    """`.remove-head`: a count of segments written to it is dropped inside the write."""
+
+    def act(lines: Sequence[str]) -> None:
+        log = topic.topic.partitions[0]
+        for line in lines:
+            # Control files act in a worker thread; a log belongs to the trio thread.
+            trio.from_thread.run_sync(log.remove_head, int(line), log.segments[-1].created_ms)
+
+    fs = topic.fs
+    return ControlFile(inode, lambda: Text(""), act, lambda: (0o600, 0, 0), fs.clock_ns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("path")
+    parser.add_argument("-o", action="append", default=[], dest="options")
+    arguments = parser.parse_args()
+    data, path = os.path.realpath(arguments.data), os.path.realpath(arguments.path)
+    options = parse_mount_options(arguments.options)
+    directories._DOT_NAMES[".remove-head"] = _remove_head_file
+    vars(daemon)["Operations"] = CountingOperations
+    mount = daemon.Mount(data, path, options, foreground=True)
+    mount_point.clean(path)
+    events = Events(lambda: time.time_ns() // 1_000_000)
+    disk = Disk(data)
+    manager = LogManager.open(data, files=disk)
+    notices = HeldNotices(events)
+    shown = TreeOptions(show_dot=options.show_dot, umask=options.umask)
+    tree = FileSystem(manager, shown, notices=notices, events=events)
+    commands = Commands(tree, notices, disk)
+    served = daemon.Daemon(mount, tree, notices, commands.begin)
+    served.mount()
+    sys.exit(served.run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A mount whose daemon takes commands: see `steered_daemon`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.mount.mounting import Mount, check_data
+
+ROOT = Path(__file__).parents[2]
+
+
+class SteeredMount(Mount):
+    """A mount; a command is called as a method of `daemon`: `mount.daemon.roll("orders")`."""
+
+    @property
+    def daemon(self) -> Daemon:
+        assert self.process is not None
+        return Daemon(self.process)
+
+    def _launch(self, options: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.mount.steered_daemon"),
+                *(str(self.data), str(self.path), *options),
+            ],
+            env=env,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    @contextlib.contextmanager
+    def held(self, operation: str, suffix: str) -> Iterator[Hold]:
+        """Hold the daemon's next call of a method of its disk, on a path that ends so."""
+        with Hold(self.daemon, self.daemon.hold(operation, suffix)) as hold:
+            yield hold
+
+    @contextlib.contextmanager
+    def held_notices(self) -> Iterator[Hold]:
+        """Hold the thread that tells the kernel to drop entries."""
+        with Hold(self.daemon, self.daemon.hold_notices()) as hold:
+            yield hold
+
+
+class Daemon:
+    """The commands of a running daemon."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: object) -> Any:
+            stdin, stdout = self._process.stdin, self._process.stdout
+            assert stdin is not None
+            assert stdout is not None
+            stdin.write(json.dumps([name, arguments]).encode() + b"\n")
+            stdin.flush()
+            line = stdout.readline()
+            assert line, "the daemon has ended"
+            said = json.loads(line)
+            assert "error" not in said, said
+            return said["answer"]
+
+        return call
+
+
+class Hold:
+    """What is held, until the `with` block ends or before."""
+
+    def __init__(self, daemon: Daemon, number: int) -> None:
+        self._daemon = daemon
+        self._number = number
+
+    def wait(self) -> None:
+        """Return when the daemon is there."""
+        assert self._daemon.reached(self._number), "what should be held was never called"
+
+    def release(self) -> None:
+        assert self._daemon.release(self._number), "somebody else waited for what is held"
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@contextlib.contextmanager
+def steered(base: Path, *options: str) -> Iterator[SteeredMount]:
+    """A started mount that takes commands; afterwards its data directory is checked."""
+    mount = SteeredMount(base, options)
+    try:
+        mount.start()
+        yield mount
+    finally:
+        mount.end()
+    check_data(mount.data)
