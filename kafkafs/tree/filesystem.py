@@ -107,6 +107,9 @@ class FileSystem(LogListener):
         self.attr_timeout = self.options.attr_timeout
         self.follows = manager.read_only and self.attr_timeout == 0
         """Whether another process appends, so that each stat looks for it."""
+        self.grows = self.follows or not manager.read_only
+        """Whether segments and partitions are read past the kernel's page cache, which fills up a
+        file's last page with zeros and shows them to who reads there while the file grows."""
         self.views: tuple[View, ...] = (Values(),)
         """The first is the one whose files stand in the topic itself."""
         self.store = LineStore(manager.files)
@@ -131,6 +134,8 @@ class FileSystem(LogListener):
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
         node = self.inodes.get(parent)
+        if len(os.fsencode(name)) > paths.MAX_NAME_LENGTH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         if not isinstance(node, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return node.lookup(name, wait)

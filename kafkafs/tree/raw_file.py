@@ -96,11 +96,11 @@ class RawFile(Node):
 class RawHandle(Handle):
     """An open file; deleted or not, it is there until this is released."""
 
-    __slots__ = ("_fd", "_files", "_partition")
-
-    keep_cache = True
+    __slots__ = ("_fd", "_files", "_partition", "direct_io", "keep_cache")
 
     def __init__(self, partition: Partition, files: Files, fd: int) -> None:
+        self.direct_io = partition.fs.grows
+        self.keep_cache = not self.direct_io
         self._partition = partition
         self._files = files
         self._fd = fd
