@@ -155,15 +155,34 @@ class Generation(Generic[P]):
     def kept(self, absolute: int, size: int) -> bytes:
         """What is still in memory from `absolute` (< first_valid) on: at most `size` bytes.
 
-        SegmentGone where that is not kept.
+        It ends at first_valid or behind it. SegmentGone where that is not kept.
         """
-        for start, text in self._kept:
-            if start <= absolute < start + len(text):
-                return text[absolute - start : absolute - start + size]
-        raise SegmentGone("these bytes have been deleted or rewritten")
+        end = absolute + size
+        at = absolute
+        text = b""
+        while at < end and at < self.first_valid:
+            for start, before_cut in self._kept:
+                if start <= at < start + len(before_cut):
+                    text += before_cut[at - start : end - start]
+                    at = absolute + len(text)
+                    break
+            else:
+                raise SegmentGone("these bytes have been deleted or rewritten")
+        return text
 
     def keep(self, start: int, text: bytes) -> None:
-        """Hold this text, from absolute position `start` to a cut, when its segments are gone."""
+        """Hold this text, from absolute position `start` to a cut, when its segments are gone.
+
+        Where it is short of KEPT because what lies before it is gone already, it goes on into what
+        was kept of that: many small segments may lie on one page of the kernel.
+        """
+        missing = KEPT - len(text)
+        for before, kept in self._kept:
+            if missing > 0 and before < start <= before + len(kept):
+                first = max(start - missing, before)
+                text = kept[first - before : start - before] + text
+                start = first
+                break
         self._kept = (*self._kept, (start, text))
 
     def supersede(self, cut: int) -> None:

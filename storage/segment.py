@@ -442,8 +442,16 @@ class Segment:
     # -- deletion ------------------------------------------------------------------------------
 
     def mark_deleted(self) -> None:
-        """Rename the files to ``.deleted``; reading goes on until ``delete_files``."""
-        self._rename_all(paths.DELETED)
+        """Rename the files to ``.deleted``; reading goes on until ``vanish``.
+
+        A segment of the same base may still wait under that name: a cleaned one took its place,
+        and is deleted itself by now. Its files are ``.1.deleted`` then.
+        """
+        suffix, number = paths.DELETED, 0
+        while self._files.exists(self.log_path + suffix):
+            number += 1
+            suffix = f".{number}{paths.DELETED}"
+        self._rename_all(suffix)
         self.deleted = True
 
     def set_aside(self) -> None:

@@ -209,3 +209,21 @@ def test_what_was_kept_ends_with_the_next_cut() -> None:
     with pytest.raises(SegmentGone):
         generation.kept(3, 1)
     assert not generation.forget(lambda piece: piece is pieces[0])
+
+
+def test_what_was_kept_goes_back_over_several_cuts() -> None:
+    """However small the segments are: what is kept before the last cut is not less for it."""
+    pieces = [FakePiece("ab"), FakePiece("cd"), FakePiece("ef"), FakePiece("gh")]
+    timeline = Timeline(pieces)
+    timeline.place()
+    generation = Generation(timeline, 1, 0)
+    for piece in pieces[:3]:
+        cut = timeline.placed[0][1]
+        start = generation.first_valid
+        generation.supersede(cut)
+        generation.keep(start, read(generation, start, cut - start).encode())
+        timeline.remove_head(1)
+        generation.forget(lambda known, gone=piece: known is gone)  # type: ignore[misc]
+    assert generation.first_valid == 6
+    assert generation.kept(0, 8) == b"abcdef"
+    assert read(generation, 1, 9) == "bcdefgh"

@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,33 +38,81 @@ from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.virtual_file import Text
+from storage.files import Files
 from storage.log import Log
 from storage.manager import LogManager
-from tests.crash.disk import SimulatedDisk
 from tests.kafkafs.trees import clean
 
 PATIENCE_S = 20.0
 FOR_EVER = 1 << 62
 
 
-class Disk(SimulatedDisk):
-    """Counts the bytes that are read from logs."""
+class Disk(Files):
+    """The real disk, of which single operations can be held or fail. Counts what is read."""
 
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
+    def __init__(self) -> None:
         self.bytes_read = 0
+        self._paths: dict[int, str] = {}
+        self._held: list[tuple[str, str, threading.Event, threading.Event]] = []
+        self._failing: list[list[Any]] = []
+
+    def hold(self, operation: str, suffix: str, release: threading.Event) -> threading.Event:
+        """Hold the next call on a path that ends so; the event returned says that it is there."""
+        reached = threading.Event()
+        self._held.append((operation, suffix, release, reached))
+        return reached
+
+    def fail(self, operation: str, suffix: str, error: int, times: int) -> None:
+        """Let the next calls on a path that ends so fail. EAGAIN: not in the page cache."""
+        self._failing.append([operation, suffix, error, times])
+
+    def _enter(self, operation: str, path: str) -> None:
+        for held in self._held:
+            if held[0] == operation and path.endswith(held[1]):
+                self._held.remove(held)
+                held[3].set()
+                held[2].wait()
+                break
+        for failing in self._failing:
+            if failing[0] == operation and path.endswith(failing[1]) and failing[3]:
+                failing[3] -= 1
+                raise OSError(failing[2], os.strerror(failing[2]), path)
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self._enter("open", path)
+        fd = super().open(path, flags, mode)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._enter("pwrite", self._paths[fd])
+        super().pwrite(fd, data, position)
+
+    def fsync(self, fd: int) -> None:
+        self._enter("fsync", self._paths[fd])
+        super().fsync(fd)
+
+    def fdatasync(self, fd: int) -> None:
+        self._enter("fdatasync", self._paths[fd])
+        super().fdatasync(fd)
 
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self._enter("preadv", self._paths[fd])
         count = super().preadv(fd, buffer, position)
         self.bytes_read += count
         return count
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        try:
+            self._enter("preadv_nowait", self._paths[fd])
+        except BlockingIOError:
+            return None
         count = super().preadv_nowait(fd, buffer, position)
         self.bytes_read += count or 0
         return count
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
+        self._enter("pread", self._paths[fd])
         data = super().pread(fd, size, position)
         self.bytes_read += len(data)
         return data
@@ -134,6 +183,16 @@ class _Hold:
         return not self._expired
 
 
+class SteeredTree(FileSystem):
+    """The periodic work may be asked for at any time, also while it is done."""
+
+    working = threading.Lock()
+
+    def housekeeping(self) -> None:
+        with self.working:
+            super().housekeeping()
+
+
 class Commands:
     """Each runs on a thread of its own; what touches the tree goes to the thread that owns it."""
 
@@ -155,8 +214,8 @@ class Commands:
             name, arguments = json.loads(line)
             try:
                 answer = {"answer": getattr(self, name)(*arguments)}
-            except Exception as error:
-                answer = {"error": repr(error)}
+            except Exception:
+                answer = {"error": traceback.format_exc()}
             print(json.dumps(answer), flush=True)
         for hold in self._holds:
             hold.end()
@@ -217,7 +276,7 @@ class Commands:
 
     def hold(self, operation: str, suffix: str) -> int:
         """Hold the next call on a path that ends so; the number is for `reached` and `release`."""
-        return self._hold(lambda release: self._disk.delay(operation, release, suffix=suffix))
+        return self._hold(lambda release: self._disk.hold(operation, suffix, release))
 
     def hold_notices(self) -> int:
         """Hold the thread that tells the kernel to drop entries."""
@@ -234,12 +293,9 @@ class Commands:
         """False where that is long over: whoever was to be held has been waited for too long."""
         return self._holds[number].end()
 
-    def fail(
-        self, operation: str, error: str, suffix: str, times: int = 1, partial: int = 0
-    ) -> None:
+    def fail(self, operation: str, suffix: str, error: str, times: int = 1) -> None:
         """Let calls on a path that ends so fail, with an errno by its name."""
-        number = getattr(errno, error)
-        self._disk.fail_next(operation, number, suffix=suffix, times=times, partial=partial)
+        self._disk.fail(operation, suffix, getattr(errno, error), times)
 
     def bytes_read(self) -> int:
         """Since the last call."""
@@ -302,11 +358,11 @@ def main() -> None:
     mount = daemon.Mount(data, path, options, foreground=True)
     mount_point.clean(path)
     events = Events(lambda: time.time_ns() // 1_000_000)
-    disk = Disk(data)
+    disk = Disk()
     manager = LogManager.open(data, files=disk)
     notices = HeldNotices(events)
     shown = TreeOptions(show_dot=options.show_dot, umask=options.umask)
-    tree = FileSystem(manager, shown, notices=notices, events=events)
+    tree = SteeredTree(manager, shown, notices=notices, events=events)
     commands = Commands(tree, notices, disk)
     served = daemon.Daemon(mount, tree, notices, commands.begin)
     served.mount()

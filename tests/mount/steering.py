@@ -64,7 +64,7 @@ class Daemon:
             line = stdout.readline()
             assert line, "the daemon has ended"
             said = json.loads(line)
-            assert "error" not in said, said
+            assert "error" not in said, said["error"]
             return said["answer"]
 
         return call

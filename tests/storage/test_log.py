@@ -22,6 +22,7 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.record.batch import decode, parse_header
+from storage.segment import Segment
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 
 
@@ -382,6 +383,31 @@ def test_every_offset_is_found(
         assert [record.offset for record in log.records(sum(counts) // 2)] == list(
             range(sum(counts) // 2, sum(counts))
         )
+
+
+def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:
+    """A cleaned segment takes the place of another, and is deleted before that one's files go."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"first")
+        first = log.active
+        log.roll(NOW_MS)
+        append(log, b"last")
+        first.mark_deleted()
+        second = Segment.create(log.files, log.directory, 0, log.config, now_ms=NOW_MS)
+        data = batch([b"2nd"])
+        second.append(data, [(0, len(data), 0, NOW_MS)], NOW_MS * 1_000_000)
+        second.seal()
+        second.mark_deleted()
+        log.segments = log.segments[1:]
+        log.log_start_offset = 1
+        for segment, value in ((first, b"first"), (second, b"2nd")):
+            segment.close_descriptors()
+            assert decode(segment.read_at(0, segment.size), 0)[0].value == value
+            log.retired.append((0, segment))
+        for path in log.release_retired(1):
+            os.unlink(path)
+        assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
 
 
 def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> None:

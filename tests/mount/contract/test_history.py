@@ -1,0 +1,512 @@
+"""One inode shows one history: "Content never changes under a reader" of the contract."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.generations import KEPT
+from storage import LogManager
+from tests.mount.contract.conftest import new_topic
+from tests.mount.mounting import Mount, fails
+from tests.mount.steering import SteeredMount
+from tests.storage.logs import append
+
+LINE = 20
+"""Bytes of each line that `lines` makes."""
+
+
+def lines(start: int, end: int) -> bytes:
+    """Numbered lines; those with an odd number are marked."""
+    return b"".join(
+        b"%06d %s\n" % (number, b"odd line ..." if number % 2 else b"even line ..")
+        for number in range(start, end)
+    )
+
+
+class Orders:
+    """A partition, and what happens to it."""
+
+    def __init__(self, mount: SteeredMount) -> None:
+        self.mount = mount
+        self.path = new_topic(mount)
+        self.topic = self.path.parent.name
+        self.end = 0
+
+    def append(self, count: int) -> None:
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(lines(self.end, self.end + count))
+        self.end += count
+
+    def segment(self, count: int) -> None:
+        """A sealed segment more."""
+        self.append(count)
+        self.roll()
+
+    def roll(self) -> None:
+        self.mount.daemon.roll(self.topic)
+
+    def remove_head(self, count: int = 1) -> None:
+        self.mount.daemon.remove_head(self.topic, count)
+
+    def clean(self, count: int, scratch: Path) -> None:
+        """Compaction of the first segments: the odd lines go."""
+        self.mount.daemon.clean(self.topic, count, "odd", str(scratch))
+
+    def delete(self) -> None:
+        """file.delete.delay.ms has passed."""
+        self.mount.daemon.delete_retired()
+
+    @property
+    def inode(self) -> int:
+        return self.path.stat().st_ino
+
+    @contextlib.contextmanager
+    def opened(self, flags: int = 0) -> Iterator[int]:
+        fd = os.open(self.path, os.O_RDONLY | flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+@pytest.fixture
+def orders(steered_mount: SteeredMount) -> Orders:
+    return Orders(steered_mount)
+
+
+def whole(fd: int) -> bytes:
+    """All that a descriptor shows."""
+    return os.pread(fd, os.fstat(fd).st_size + 1, 0)
+
+
+# -- one inode, one history ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
+def test_bytes_never_change_and_the_size_never_shrinks(
+    orders: Orders, tmp_path: Path, flags: int
+) -> None:
+    """One inode shows one history: bytes below its size never change and the size never shrinks.
+
+    An old inode that is still open goes on growing with new appends … across roll, retention and
+    compaction. It reads replaced or deleted segments until `file.delete.delay.ms` has passed …
+    """
+    orders.append(30)
+    with orders.opened(flags) as fd:
+
+        def check() -> None:
+            assert os.fstat(fd).st_size == orders.end * LINE
+            assert whole(fd) == lines(0, orders.end)
+
+        check()
+        for _ in range(3):
+            orders.roll()
+            check()
+            orders.append(30)
+            check()
+        orders.remove_head()
+        check()
+        orders.append(5)
+        check()
+        orders.roll()
+        orders.clean(2, tmp_path / "scratch")
+        check()
+        orders.append(5)
+        check()
+        orders.remove_head()
+        check()
+        orders.append(5)
+        check()
+
+
+def test_a_new_inode_under_the_name(orders: Orders, tmp_path: Path) -> None:
+    """What rewrites history (retention … drop the head, compaction rewrites segments …) publishes
+    a *new* inode under the name, once per run, and invalidates the kernel's entry.
+    """
+    for _ in range(5):
+        orders.segment(10)
+    orders.append(10)
+    seen = [orders.inode]
+    assert orders.path.read_bytes() == lines(0, 60)
+
+    orders.remove_head(2)
+    seen.append(orders.inode)
+    assert orders.path.stat().st_size == 40 * LINE
+    assert orders.path.read_bytes() == lines(20, 60)
+    assert orders.inode == seen[-1], "once per run"
+
+    orders.clean(2, tmp_path / "scratch")
+    seen.append(orders.inode)
+    even = b"".join(lines(number, number + 1) for number in range(20, 40, 2))
+    assert orders.path.read_bytes() == even + lines(40, 60)
+    assert orders.path.stat().st_size == len(even) + 20 * LINE
+    assert orders.inode == seen[-1], "once per run"
+
+    orders.remove_head(1)
+    seen.append(orders.inode)
+    assert orders.path.read_bytes() == lines(40, 60)
+    assert len(set(seen)) == 4
+
+
+def test_appending_and_rolling_publish_nothing(orders: Orders) -> None:
+    """Only what rewrites history publishes a new inode."""
+    inode = orders.inode
+    before = orders.mount.daemon.announced()
+    orders.segment(5)
+    orders.append(5)
+    assert orders.inode == inode
+    assert orders.mount.daemon.announced() == before
+
+
+def test_inodes_are_of_one_partition_each(orders: Orders) -> None:
+    """`st_ino` is a hash of topic id, partition, …: no two files share one."""
+    topic = orders.path.parent
+    (topic / "1").touch()
+    other = Orders(orders.mount).path
+    paths = [orders.path, topic / "1", other, topic, topic / ".config", topic / ".meta" / "0"]
+    paths += [topic / ".meta" / "0" / "offsets", topic / ".raw" / "0"]
+    paths += list((topic / ".raw" / "0").iterdir())
+    assert len({path.stat().st_ino for path in paths}) == len(paths)
+
+
+def test_a_topic_that_is_made_again_is_another(orders: Orders) -> None:
+    """… never used for another history …: the topic id of a new topic is new."""
+    orders.append(3)
+    inode, topic = orders.inode, orders.path.parent.stat().st_ino
+    with orders.opened() as fd:
+        orders.path.parent.rmdir()
+        orders.path.parent.mkdir()
+        assert orders.inode != inode
+        assert orders.path.parent.stat().st_ino != topic
+        assert orders.path.read_bytes() == b""
+        assert whole(fd) == lines(0, 3)
+
+
+def test_older_inodes_side_by_side(orders: Orders) -> None:
+    """An old inode that is still open goes on growing: each of any number of generations."""
+    orders.append(10)
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for start in range(0, 60, 10):
+            opened.append((stack.enter_context(orders.opened(os.O_DIRECT)), start))
+            orders.roll()
+            orders.append(10)
+            orders.remove_head()
+        for fd, start in opened:
+            assert whole(fd) == lines(start, orders.end)
+        orders.append(1)
+        for fd, start in opened:
+            assert os.fstat(fd).st_size == (orders.end - start) * LINE
+            assert os.pread(fd, LINE, (orders.end - start - 1) * LINE) == lines(
+                orders.end - 1, orders.end
+            )
+
+
+# -- what is gone --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
+def test_bytes_that_are_gone_are_estale(orders: Orders, flags: int) -> None:
+    """… until … they are gone; from then on a read of bytes that no longer exist fails with
+    ESTALE, never with zeros or other bytes.
+    """
+    count = 2 * KEPT // LINE
+    orders.segment(count)
+    orders.append(10)
+    with orders.opened(flags) as fd:
+        orders.remove_head()
+        assert os.pread(fd, 100, 0) == lines(0, 5)
+        orders.delete()
+        # Not where the kernel has still the page of the read above.
+        for position in (1 << 18, KEPT // 2 + 7):
+            fails(errno.ESTALE, os.pread, fd, 100, position)
+        # What exists is there, and the file grows as ever.
+        assert os.pread(fd, 1000, count * LINE) == lines(count, count + 10)
+        orders.append(1)
+        assert os.pread(fd, 100, (count + 10) * LINE) == lines(count + 10, count + 11)
+        assert os.fstat(fd).st_size == orders.end * LINE
+        assert "ESTALE" in orders.mount.events() or "deleted" in orders.mount.events()
+
+
+def test_replaced_bytes_are_estale_when_they_are_gone(orders: Orders, tmp_path: Path) -> None:
+    """It reads replaced … segments until `file.delete.delay.ms` has passed and they are gone …"""
+    count = 2 * KEPT // LINE
+    orders.segment(count)
+    orders.append(10)
+    with orders.opened(os.O_DIRECT) as fd:
+        orders.clean(1, tmp_path / "scratch")
+        assert os.pread(fd, 100, 0) == lines(0, 5)
+        orders.delete()
+        fails(errno.ESTALE, os.pread, fd, 100, 0)
+        assert os.pread(fd, 1000, count * LINE) == lines(count, count + 10)
+    with orders.opened(os.O_DIRECT) as fd:
+        assert os.pread(fd, 2 * LINE, 0) == lines(0, 1) + lines(2, 3)
+
+
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
+def test_the_megabyte_before_a_cut_is_kept(orders: Orders, flags: int) -> None:
+    """(The kernel reads whole pages, and ahead: keep the rendered megabyte before such a cut, so
+    that a reader positioned after it is not hurt.)
+    """
+    count = 2 * KEPT // LINE
+    orders.segment(count)
+    orders.append(1000)
+    cut = count * LINE
+    with orders.opened(flags) as fd:
+        orders.remove_head()
+        orders.delete()
+        assert os.pread(fd, 100, cut) == lines(count, count + 5)
+        expected = lines(0, orders.end)
+        for position in (cut - 1, cut - 4096, cut - KEPT + 1, cut - KEPT):
+            assert os.pread(fd, 5000, position) == expected[position : position + 5000]
+        assert os.pread(fd, KEPT, cut - 1000) == expected[cut - 1000 :]
+    with orders.opened(os.O_DIRECT) as fd:
+        assert whole(fd) == lines(count, orders.end)
+
+
+def test_a_reader_whose_page_holds_the_cut(orders: Orders) -> None:
+    """… a reader positioned after it is not hurt: also one that has read nothing yet."""
+    orders.segment(123)
+    orders.append(200)
+    with open(orders.path, "rb") as file:
+        orders.remove_head()
+        orders.delete()
+        file.seek(123 * LINE)
+        assert file.read() == lines(123, 323)
+
+
+def test_a_deleted_topic_is_read_until_it_is_gone(orders: Orders) -> None:
+    """(its directories are renamed … and removed after `file.delete.delay.ms`): who has a
+    partition open reads it until then, and gets ESTALE afterwards.
+    """
+    orders.segment(100)
+    orders.append(100)
+    with orders.opened(os.O_DIRECT) as fd:
+        orders.path.parent.rmdir()
+        assert whole(fd) == lines(0, 200)
+        orders.delete()
+        fails(errno.ESTALE, os.pread, fd, 100, 0)
+        fails(errno.ESTALE, os.pread, fd, 100, 150 * LINE)
+
+
+# -- tail ----------------------------------------------------------------------------------------
+
+
+class Tail:
+    """A running `tail`; its lines are waited for."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            ["tail", "-s", "0.02", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+
+    def __enter__(self) -> Tail:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def read(self, size: int) -> bytes:
+        """The next so many bytes of its output; fewer if they do not come."""
+        assert self.process.stdout is not None
+        data = b""
+        while len(data) < size:
+            ready, _, _ = select.select([self.process.stdout.fileno()], [], [], 20)
+            if not ready or not (more := os.read(self.process.stdout.fileno(), size - len(data))):
+                break
+            data += more
+        return data
+
+    def says(self) -> bytes:
+        """The next of what it says on standard error."""
+        assert self.process.stderr is not None
+        ready, _, _ = select.select([self.process.stderr.fileno()], [], [], 20)
+        assert ready
+        return os.read(self.process.stderr.fileno(), 4096)
+
+
+def test_tail_f_neither_repeats_nor_skips(orders: Orders, tmp_path: Path) -> None:
+    """… so that `tail -f` and `less +F` neither repeat nor skip a record across roll, retention
+    and compaction.
+    """
+    orders.append(10)
+    with Tail("-f", "-n", "+1", orders.path) as tail:
+        assert tail.read(10 * LINE) == lines(0, 10)
+
+        def follow() -> None:
+            start = orders.end
+            orders.append(7)
+            assert tail.read(7 * LINE) == lines(start, start + 7)
+
+        follow()
+        for round in range(3):
+            orders.roll()
+            follow()
+            orders.remove_head()
+            follow()
+            orders.roll()
+            orders.clean(1, tmp_path / f"scratch{round}")
+            follow()
+            orders.delete()
+            follow()
+        # In the middle of everything, more than a read's worth at once.
+        start = orders.end
+        orders.append(20_000)
+        orders.roll()
+        orders.remove_head()
+        orders.delete()
+        assert tail.read(20_000 * LINE) == lines(start, start + 20_000)
+
+
+def test_tail_capital_f_starts_over_when_the_head_is_dropped(orders: Orders) -> None:
+    """`tail -F` reopens by name: after the head was dropped it says "has been replaced" and prints
+    what is retained once more …
+    """
+    orders.segment(10)
+    orders.append(5)
+    with Tail("-F", "-n", "+1", "--max-unchanged-stats=1", orders.path) as tail:
+        assert tail.read(15 * LINE) == lines(0, 15)
+        orders.roll()
+        orders.append(5)
+        assert tail.read(5 * LINE) == lines(15, 20), "a roll changes nothing"
+        orders.remove_head()
+        assert b"has been replaced" in tail.says()
+        assert tail.read(10 * LINE) == lines(10, 20)
+        orders.append(5)
+        assert tail.read(5 * LINE) == lines(20, 25)
+
+
+# -- st_ino over mounts --------------------------------------------------------------------------
+
+
+def identity(path: Path) -> tuple[int, int, bytes]:
+    return path.stat().st_ino, path.stat().st_size, path.read_bytes()
+
+
+def test_st_ino_is_the_same_after_a_remount(own: Mount) -> None:
+    """`st_ino` is …: the same after a remount …"""
+    orders = own.topic()
+    empty = orders.stat().st_ino
+    own.restart()
+    assert orders.stat().st_ino == empty
+    own.run("seq 1000 >> orders/0")
+    before = identity(orders)
+    assert before[0] == empty
+    topic = orders.parent.stat().st_ino
+    for _ in range(2):
+        own.restart()
+        assert identity(orders) == before
+        assert orders.parent.stat().st_ino == topic
+
+
+def test_st_ino_is_the_same_after_a_kill_that_lost_nothing(own: Mount) -> None:
+    """A kill of the daemon loses nothing (the bytes are in the page cache): the same history."""
+    orders = own.topic()
+    own.run("seq 1000 >> orders/0")
+    before = identity(orders)
+    own.kill()
+    own.start()
+    assert identity(orders) == before
+
+
+def test_a_recovery_that_cuts_makes_a_new_history(own: Mount) -> None:
+    """What rewrites history (… recovery truncates) publishes a *new* inode under the name …"""
+    orders = own.topic()
+    own.run("for n in 1 2 3; do echo record $n >> orders/0; done")
+    before = orders.stat().st_ino
+    own.kill()
+    log = own.data / "orders-0" / "00000000000000000000.log"
+    os.truncate(log, log.stat().st_size - 3)
+    own.start()
+    assert orders.read_bytes() == b"record 1\nrecord 2\n"
+    after = orders.stat().st_ino
+    assert after != before
+    assert "00000000000000000000.log" in own.events(), "what was cut is a line in the log"
+    own.run("echo another >> orders/0")
+    own.restart()
+    assert orders.stat().st_ino == after
+    assert orders.read_bytes() == b"record 1\nrecord 2\nanother\n"
+
+
+def test_what_an_offline_tool_rewrote_is_a_new_history(own: Mount) -> None:
+    """… where the fingerprint no longer fits (a broker, an offline tool has rewritten something),
+    a new nonce.
+    """
+    orders = own.topic()
+    own.run("seq 10 >> orders/0")
+    before = orders.stat().st_ino
+    own.stop()
+    with LogManager.open(str(own.data)) as manager:
+        log = manager.log("orders", 0)
+        log.roll(manager.clock_ms())
+        append(log, b"eleven")
+        log.remove_head(1, manager.clock_ms())
+    own.start()
+    after = orders.stat().st_ino
+    assert after != before
+    assert orders.read_bytes() == b"eleven\n"
+    own.restart()
+    assert orders.stat().st_ino == after
+
+
+def test_what_an_offline_tool_replaced_at_the_end_is_a_new_history(own: Mount) -> None:
+    """… where the fingerprint no longer fits (… has rewritten something), a new nonce: also where
+    it only cut the end off and wrote something else.
+    """
+    orders = own.topic()
+    own.run("echo one >> orders/0; echo two >> orders/0")
+    before = orders.stat().st_ino
+    own.stop()
+    log = own.data / "orders-0" / "00000000000000000000.log"
+    os.truncate(log, log.stat().st_size // 2)
+    with LogManager.open(str(own.data), verify=True) as manager:
+        append(manager.log("orders", 0), b"2nd")
+    own.start()
+    assert orders.read_bytes() == b"one\n2nd\n"
+    assert orders.stat().st_ino != before
+
+
+def test_what_an_offline_tool_appended_is_the_same_history(own: Mount) -> None:
+    """One inode shows one history, and grows: appending rewrites nothing."""
+    orders = own.topic()
+    own.run("echo one >> orders/0")
+    before = orders.stat().st_ino
+    own.stop()
+    with LogManager.open(str(own.data)) as manager:
+        append(manager.log("orders", 0), b"two")
+    own.start()
+    assert orders.read_bytes() == b"one\ntwo\n"
+    assert orders.stat().st_ino == before
+
+
+def test_a_cut_history_stays_over_a_remount(tmp_path: Path) -> None:
+    """… is kept on disk beside a fingerprint of the segments: the same after a remount …, also
+    after retention and compaction.
+    """
+    from tests.mount.steering import steered
+
+    with steered(tmp_path) as mount:
+        orders = Orders(mount)
+        for _ in range(4):
+            orders.segment(10)
+        orders.append(10)
+        orders.remove_head()
+        orders.clean(2, tmp_path / "scratch")
+        before = identity(orders.path)
+        mount.restart()
+        assert identity(orders.path) == before
+        mount.kill()
+        mount.start()
+        assert identity(orders.path) == before
