@@ -43,15 +43,7 @@ _FACTS = (
 class ViewFile(Node):
     """`parent` is the inode of the directory that the name is in."""
 
-    __slots__ = (
-        "_generation",
-        "_nonce",
-        "parent",
-        "part",
-        "partition",
-        "read_to_end",
-        "readers",
-    )
+    __slots__ = ("_generation", "_nonce", "parent", "part", "partition")
 
     def __init__(
         self, inode: int, parent: int, partition: Partition, part: PartitionView, nonce: int
@@ -62,11 +54,6 @@ class ViewFile(Node):
         self.part = part
         self._nonce = nonce
         self._generation: ViewGeneration | None = None
-        # Open handles whose reads the kernel caches.
-        self.readers: set[ReadHandle] = set()
-        # Whether a read has ended at the end of the file: the kernel then has a page that is
-        # filled up with zeros.
-        self.read_to_end = False
 
     @staticmethod
     def number(partition: Partition, view: View, nonce: int) -> int:
@@ -139,16 +126,6 @@ class ViewFile(Node):
     def history_entry(self) -> int | None:
         return self.parent
 
-    def has_stale_page(self) -> bool:
-        """The kernel raises its size when a write is answered, but leaves such a page, and who is
-        just reading it would see the zeros. Where nobody has the file open there is nobody to see
-        them: the next one asks for the attributes first, and a new time drops every page.
-        """
-        if self.read_to_end and self.readers:
-            self.read_to_end = False
-            return True
-        return False
-
     def remembered(self) -> None:
         self.partition.known[self.inode] = self
         if self._generation is not None and not self.part.attach(self._generation):
@@ -195,9 +172,7 @@ class ViewFile(Node):
         if flags & os.O_TRUNC:
             raise OSError(errno.EPERM, f"{name} cannot be cut; >> appends to it")
         if flags & os.O_ACCMODE == os.O_RDONLY:
-            handle = ReadHandle(self, self.generation(wait))
-            self.readers.add(handle)
-            return handle
+            return ReadHandle(self, self.generation(wait))
         if not flags & os.O_APPEND:
             raise OSError(errno.EPERM, f"{name} is opened for writing with O_APPEND only")
         return self.open_for_append(flags, wait)
@@ -229,7 +204,6 @@ class ReadHandle(Handle):
         absolute = position + generation.shift
         left = generation.timeline.end - absolute
         if left < size:
-            self._file.read_to_end = True
             if left <= 0:
                 return b""
             size = left
@@ -251,9 +225,6 @@ class ReadHandle(Handle):
         out[: len(kept)] = kept
         if len(kept) < len(out):
             render_text(generation, absolute + len(kept), out, len(kept), None, wait)
-
-    def release(self) -> None:
-        self._file.readers.discard(self)
 
     def sync_plan(self) -> FlushPlan | None:
         return self._file.partition.flush_plan()

@@ -76,6 +76,14 @@ def test_other_names_are_not_there(tree: Tree, path: str) -> None:
         tree.node(path)
 
 
+def test_a_name_can_be_too_long(tree: Tree) -> None:
+    with pytest.raises(OSError, match="too long") as caught:
+        tree.node("x" * 256)
+    assert caught.value.errno == errno.ENAMETOOLONG
+    with pytest.raises(FileNotFoundError):
+        tree.node("x" * 255)
+
+
 def test_a_topic_with_our_own_name_is_not_shown(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.manager.create_topic(".kafkafs", 1)

@@ -580,6 +580,20 @@ def test_opening_is_as_under_chattr_a(tree: Tree, flags: int) -> None:
     assert tree.read("t/0") == b"stays\n"
 
 
+def test_only_what_cannot_grow_is_cached_by_the_kernel(tmp_path: Path) -> None:
+    paths = ("t/0", "t/.raw/0/00000000000000000000.log")
+    growing = (None, TreeOptions(read_only=True, attr_timeout=0))
+    for options in (*growing, TreeOptions(read_only=True)):
+        with a_tree(tmp_path / "data", options) as tree:
+            if options is None:
+                tree.mkdir("t")
+            for path in paths:
+                handle = tree.open(path)
+                assert handle.direct_io == (options in growing)
+                assert handle.keep_cache == (options not in growing)
+                handle.release()
+
+
 def test_truncate_is_eperm_and_touch_changes_nothing(tree: Tree) -> None:
     tree.append("t/0", b"stays\n")
     file = tree.file()
