@@ -61,6 +61,10 @@ class Output:
     def close(self) -> None:
         self._thread.join()
 
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
     def wait(self, done: Callable[[bytearray], bool], seconds: float = 30.0) -> bytes:
         """All of it from the start, as soon as it is as wanted."""
         with self._changed:
@@ -99,9 +103,10 @@ class Running:
         """All output from the start, as soon as it ends with `ending`."""
         return self._output.wait(lambda data: data.endswith(ending))
 
-    def read_bytes(self, size: int) -> bytes:
-        """All output from the start, as soon as it is so long."""
-        return self._output.wait(lambda data: len(data) >= size)
+    @property
+    def size(self) -> int:
+        """Bytes of output so far."""
+        return self._output.size
 
     def errors(self) -> str:
         """What it has said on standard error."""
