@@ -48,7 +48,9 @@ class FlushPlan:
                 segment.sync()
             if self._epochs is not None:
                 path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
-                checkpoint.write_epochs(self._files, path, self._epochs)
+                # Two flushes of one log may run at once.
+                with self._log.epochs_lock:
+                    checkpoint.write_epochs(self._files, path, self._epochs)
             if self._directory is not None:
                 self._files.sync_directory(self._directory)
         except OSError as error:

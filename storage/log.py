@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
@@ -84,6 +85,7 @@ class Log:
         self.recovery_point = min(recovery_point, self.log_end_offset)
         self.epochs = epochs
         self.epochs_dirty = False
+        self.epochs_lock = threading.Lock()
         self.directory_dirty = False
         self.dirty_since_ms: int | None = None
         self._dirty = dirty if dirty is not None else set()

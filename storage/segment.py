@@ -239,34 +239,42 @@ class Segment:
     @property
     def offset_index(self) -> OffsetIndex:
         """The ``.index``, opened when first asked for."""
-        if self._offset_index is None:
-            self._offset_index = OffsetIndex(
-                self._files,
-                self.file_path(paths.INDEX),
-                self.base_offset,
-                self._config.segment_index_bytes,
-                writable=self._writable and not self.sealed,
-                mapped=self._writable,
-                # The active segment's was pre-sized by whoever died, or lives elsewhere.
-                ignore_zero_tail=not self.sealed,
-            )
-        return self._offset_index
+        index = self._offset_index
+        if index is None:
+            with _lease_lock:
+                index = self._offset_index
+                if index is None:
+                    index = self._offset_index = OffsetIndex(
+                        self._files,
+                        self.file_path(paths.INDEX),
+                        self.base_offset,
+                        self._config.segment_index_bytes,
+                        writable=self._writable and not self.sealed,
+                        mapped=self._writable,
+                        # The active segment's was pre-sized by whoever died, or lives elsewhere.
+                        ignore_zero_tail=not self.sealed,
+                    )
+        return index
 
     @property
     def time_index(self) -> TimeIndex:
         """The ``.timeindex``, opened when first asked for."""
-        if self._time_index is None:
-            self._time_index = TimeIndex(
-                self._files,
-                self.file_path(paths.TIMEINDEX),
-                self.base_offset,
-                self._config.segment_index_bytes,
-                writable=self._writable and not self.sealed,
-                mapped=self._writable,
-                # The active segment's was pre-sized by whoever died, or lives elsewhere.
-                ignore_zero_tail=not self.sealed,
-            )
-        return self._time_index
+        index = self._time_index
+        if index is None:
+            with _lease_lock:
+                index = self._time_index
+                if index is None:
+                    index = self._time_index = TimeIndex(
+                        self._files,
+                        self.file_path(paths.TIMEINDEX),
+                        self.base_offset,
+                        self._config.segment_index_bytes,
+                        writable=self._writable and not self.sealed,
+                        mapped=self._writable,
+                        # The active segment's was pre-sized by whoever died, or lives elsewhere.
+                        ignore_zero_tail=not self.sealed,
+                    )
+        return index
 
     # -- appending -----------------------------------------------------------------------------
 

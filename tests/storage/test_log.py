@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.record.batch import decode, parse_header
 from storage.segment import Segment
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 
 
@@ -215,6 +217,28 @@ def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
         log.flush()
         assert log.recovery_point == 3
         assert manager.due_flushes(NOW_MS + 10**9) == []
+
+
+def test_flushes_side_by_side(tmp_path: Path) -> None:
+    """Both write the first leader epoch."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk)
+    log = new_log(manager)
+    append(log, b"a")
+    release = threading.Event()
+    held = disk.delay("fsync", release, suffix="leader-epoch-checkpoint.tmp")
+    plans = [log.start_flush(), log.start_flush()]
+    threads = [threading.Thread(target=plan.run) for plan in plans]
+    threads[0].start()
+    assert held.wait(60)
+    threads[1].start()
+    release.set()
+    for thread, plan in zip(threads, plans, strict=True):
+        thread.join()
+        plan.finish()
+    assert log.flush_error is None
+    assert log.recovery_point == 1
+    manager.close()
 
 
 def test_flush_messages(tmp_path: Path) -> None:
