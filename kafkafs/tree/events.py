@@ -22,6 +22,8 @@ class Events:
         self.forward: Callable[[str], None] | None = None
 
     def __call__(self, message: str) -> None:
+        # Names of files may hold bytes that are no UTF-8; here they are shown as \udcXX.
+        message = message.encode(errors="backslashreplace").decode()
         if len(message) > MESSAGE_LIMIT:
             message = message[:MESSAGE_LIMIT] + " … (cut)"
         moment = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
