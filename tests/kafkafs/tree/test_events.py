@@ -33,3 +33,9 @@ def test_it_is_forwarded() -> None:
     events.forward = seen.append
     events("seen")
     assert seen == ["seen"]
+
+
+def test_bytes_that_are_no_utf_8_are_shown_escaped() -> None:
+    events = Events(lambda: 1_700_000_000_000)
+    events("mkdir of a\udcffb")
+    assert events.text().encode() == b"2023-11-14T22:13:20.000Z mkdir of a\\udcffb\n"
