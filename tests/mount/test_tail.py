@@ -65,6 +65,23 @@ def test_follow_while_processes_append_through_rolls(
     assert sealed_segments(mount) >= 10
 
 
+def test_who_reads_at_the_end_is_given_what_was_written_and_nothing_else(rolling: Path) -> None:
+    """It reads on at every moment of a write; most writes end inside a line."""
+    names = ["a", "b"]
+    append(rolling, b"before\n")
+    shown = b""
+    with rolling.open("rb", buffering=0) as file, Writers(rolling, names, 0, [0, 0]) as writers:
+        writers.go()
+        while len(shown) < 20 * SEGMENT_BYTES:
+            data = file.read(65536)
+            shown += data
+            if not data:
+                writers.wait(writers.reports + 1, 30.0)
+        writers.kill()
+        shown += file.read()
+        assert shown == rolling.read_bytes()
+
+
 @pytest.mark.parametrize("options", [["-f", *FAST], BY_NAME], ids=["-f", "-F"])
 def test_follow_line_by_line_over_a_roll(mount: Mount, rolling: Path, options: list[str]) -> None:
     """Each line is shown before the next one is appended: tail stands at every place of a roll."""
