@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from storage import paths
+from storage import paths, producer_state
 from storage.config import LogConfig
 from storage.cut import Cut, cut_tail
-from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.errors import CorruptCheckpoint, CorruptRecord, UnsupportedFormat
 from storage.files import Files, FileSource
 from storage.record._batch import Rebuild
 from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
@@ -101,7 +101,33 @@ def recover(origin: Origin) -> Recovered:
     _start_where_the_log_starts(origin, result)
     if origin.writable:
         result.segments[-1].sealed = False
+        _repair_snapshots(origin, result, names)
     return result
+
+
+def _repair_snapshots(origin: Origin, result: Recovered, names: list[str]) -> None:
+    """Make a missing or damaged snapshot of any segment again: there are no producers.
+
+    UnsupportedFormat where a snapshot knows one.
+    """
+    files = origin.files
+    missing = {segment.base_offset for segment in result.segments[1:]}
+    for name in names:
+        offset = paths.base_offset_of(name)
+        if not name.endswith(paths.SNAPSHOT) or offset is None:
+            continue
+        path = os.path.join(origin.directory, name)
+        try:
+            producers = producer_state.decode(files.read_whole(path), path=path)
+        except CorruptCheckpoint:
+            files.unlink(path)
+            continue
+        if producers:
+            raise UnsupportedFormat("appending beside idempotent producers", path=path)
+        missing.discard(offset)
+    for offset in sorted(missing):
+        path = os.path.join(origin.directory, paths.file_name(offset, paths.SNAPSHOT))
+        files.replace_atomically(path, producer_state.EMPTY_SNAPSHOT, sync=False)
 
 
 # -- one segment ---------------------------------------------------------------------------------
@@ -194,7 +220,7 @@ def _refuse(origin: Origin, files: Files, fd: int, segment: Segment, header: Bat
     """What is not built yet is refused by name, never misread; damage is no such thing."""
     what = unsupported(header)
     if what is None and origin.writable and header.producer_id >= 0:
-        what = "appending to the log of an idempotent producer"
+        what = "appending beside idempotent producers"
     if what is not None and crc32c(files.pread(fd, header.size, 0)[_CRC_START:]) == header.crc:
         raise UnsupportedFormat(what, path=segment.log_path, position=0, offset=header.base_offset)
 

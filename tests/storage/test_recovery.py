@@ -13,6 +13,8 @@ from storage import Log, LogManager, Record, encode
 from storage.checkpoint import read_offsets
 from storage.errors import CorruptRecord, UnsupportedFormat
 from storage.files import Files
+from storage.producer_state import EMPTY_SNAPSHOT, ProducerEntry
+from storage.producer_state import encode as encode_snapshot
 from storage.record.batch import pack, parse_header
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 
@@ -143,6 +145,35 @@ def test_a_missing_or_insane_index_is_made_again(
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines
         assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", [None, b"", b"garbage", bytes(10)])
+def test_a_missing_or_damaged_snapshot_is_made_again(
+    tmp_path: Path, clean: bool, damage: bytes | None
+) -> None:
+    lines = fill(tmp_path)
+    if clean:
+        with opened(tmp_path):
+            pass
+    paths = [tmp_path / "t-0" / f"{base:020d}.snapshot" for base in (4, 8)]
+    for path in paths:
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+        assert [path.read_bytes() for path in paths] == [EMPTY_SNAPSHOT] * 2
+
+
+def test_a_snapshot_that_knows_producers_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path)
+    entry = ProducerEntry(1000, 3, 4, 14, 4, NOW_MS, -1, -1)
+    (tmp_path / "t-0" / f"{4:020d}.snapshot").write_bytes(encode_snapshot([entry]))
+    with pytest.raises(UnsupportedFormat, match="idempotent"):
+        LogManager.open(str(tmp_path))
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log("t", 0).log_end_offset == 12
 
 
 def test_recovery_reads_only_what_is_not_flushed(tmp_path: Path) -> None:
