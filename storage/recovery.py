@@ -117,17 +117,28 @@ def _repair_snapshots(origin: Origin, result: Recovered, names: list[str]) -> No
         if not name.endswith(paths.SNAPSHOT) or offset is None:
             continue
         path = os.path.join(origin.directory, name)
-        try:
-            producers = producer_state.decode(files.read_whole(path), path=path)
-        except CorruptCheckpoint:
-            files.unlink(path)
-            continue
-        if producers:
-            raise UnsupportedFormat("appending beside idempotent producers", path=path)
+        data = _start_of(files, path)
+        if data != producer_state.EMPTY_SNAPSHOT:
+            try:
+                producers = producer_state.decode(files.read_whole(path), path=path)
+            except CorruptCheckpoint:
+                files.unlink(path)
+                continue
+            if producers:
+                raise UnsupportedFormat("appending beside idempotent producers", path=path)
         missing.discard(offset)
     for offset in sorted(missing):
         path = os.path.join(origin.directory, paths.file_name(offset, paths.SNAPSHOT))
         files.replace_atomically(path, producer_state.EMPTY_SNAPSHOT, sync=False)
+
+
+def _start_of(files: Files, path: str) -> bytes:
+    """As much of a snapshot as tells whether it is an empty one."""
+    fd = files.open(path, os.O_RDONLY)
+    try:
+        return files.pread(fd, len(producer_state.EMPTY_SNAPSHOT) + 1, 0)
+    finally:
+        files.close(fd)
 
 
 # -- one segment ---------------------------------------------------------------------------------
