@@ -49,9 +49,6 @@ Ts = TypeVarTuple("Ts")
 READ_THREADS = 32
 SYNC_THREADS = 64
 
-#: Bytes of a name; FUSE itself would take 1024.
-NAME_MAX = 255
-
 #: Names looked up in one worker thread, when listing has to wait.
 LISTED_AT_ONCE = 64
 
@@ -170,8 +167,6 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         try:
-            if len(name) > NAME_MAX:
-                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             text = os.fsdecode(name)
             try:
                 node = self._tree.lookup(parent_inode, text, False)

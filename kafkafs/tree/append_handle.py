@@ -8,7 +8,8 @@ to its newline, so that no remainder becomes a record of its own.
 What a refused write leaves: after a disk error the handle is as before, and the same write can be
 tried again. After a refusal of the content (EMSGSIZE, EINVAL) the unfinished line, which may be
 part of what was refused, is dropped; and where the write ended inside a line, the rest of that line
-with it.
+with it. The same bytes once more are refused once more: where they were a later piece of a large
+write(), the kernel has told its caller of a short count, and he goes on from there.
 
 Everything here runs on the owner's thread. Where the kernel's guess of the file's size, the place
 of the write and its length, is not the size that came out of it, the kernel is told.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _OVERHEAD = 128
 """Bytes that a record's batch has at most besides its value."""
 _NEWLINE = 10
+_PAGE = 4096
+"""No piece of a large write() but the last is smaller."""
 _SYNC = os.O_SYNC | os.O_DSYNC
 
 
@@ -45,7 +48,9 @@ class AppendHandle(Handle):
         "_part",
         "_partition",
         "_reader",
+        "_refused",
         "_rest",
+        "_unfinished",
         "sync_due",
     )
 
@@ -68,6 +73,10 @@ class AppendHandle(Handle):
         self._reader = reader
         self._rest = bytearray()
         self._discarding = False
+        # The last write and its error, where its content was refused.
+        self._refused: tuple[bytes, StorageError] | None = None
+        # Whether the partition counts this handle's line among the unfinished ones.
+        self._unfinished = False
         self.sync_due = False
 
     def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
@@ -83,6 +92,8 @@ class AppendHandle(Handle):
         if not size:
             return 0
         fs = self._partition.fs
+        if self._refused is not None:
+            self._check_again(data)
         try:
             if fs.stopping:
                 raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
@@ -90,6 +101,7 @@ class AppendHandle(Handle):
                 raise OSError(errno.EPERM, "a partition is written with O_APPEND only")
             if self._discarding or self._rest or data[-1] != _NEWLINE:
                 self._write_in_parts(data)
+                self._count_unfinished()
             else:
                 self._append(data, 0, size)
         except (StorageError, OSError) as error:
@@ -151,13 +163,34 @@ class AppendHandle(Handle):
         if log.config.is_compacted and any(record.key is None for record in decode(batches, 0)):
             raise InvalidRecord("a compacted topic takes no record without a key")
 
+    def _check_again(self, data: bytes) -> None:
+        """Refuse what was refused last, and leave the handle as it is.
+
+        The rest of a write() may come in other pieces than the first time.
+        """
+        assert self._refused is not None
+        refused, error = self._refused
+        if data.startswith(refused) or (len(data) >= _PAGE and refused.startswith(data)):
+            raise error
+        self._refused = None
+
     def _refuse(self, error: StorageError | OSError, data: bytes) -> NoReturn:
         """Name the error in the log, leave the handle in order, and raise it on."""
         if isinstance(error, (RecordTooLarge, InvalidRecord)):
             self._rest = bytearray()
+            self._count_unfinished()
             self._discarding = data[-1] != _NEWLINE
+            self._refused = (data, error)
         self._tell(error)
         raise error
+
+    def _count_unfinished(self) -> None:
+        if self._unfinished != bool(self._rest):
+            self._unfinished = not self._unfinished
+            if self._unfinished:
+                self._partition.line_begun(self._inode)
+            else:
+                self._partition.line_ended()
 
     def _tell(self, error: StorageError | OSError) -> None:
         log = self._partition.log
@@ -183,6 +216,7 @@ class AppendHandle(Handle):
         rest, self._rest = self._rest, bytearray()
         if not rest:
             return
+        self._count_unfinished()
         try:
             self._append(rest + b"\n", 0, len(rest) + 1)
         except (StorageError, OSError) as error:

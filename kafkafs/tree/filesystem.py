@@ -164,10 +164,9 @@ class FileSystem(LogListener):
         """Where a partition's view indexes go if its own directory may not be written."""
         if not self.options.read_only and not self.manager.read_only:
             return None
-        if os.geteuid() == 0:
-            cache = "/var/cache"
-        else:
-            cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        cache = os.environ.get("XDG_CACHE_HOME")
+        if not cache:
+            cache = "/var/cache" if os.geteuid() == 0 else os.path.expanduser("~/.cache")
         # Directories without topic ids, and copies of one directory, must not share indexes.
         directory = f"{inode_number(log.directory, log.topic_id):016x}"
         return os.path.join(cache, "kafkafs", directory)

@@ -36,6 +36,7 @@ class Partition:
         "_owner",
         "_refused",
         "_sealed_blocks",
+        "_unfinished",
         "fs",
         "known",
         "log",
@@ -58,6 +59,7 @@ class Partition:
         self._owner: tuple[int, int, int] | None = None
         self._refused = ""
         self._sealed_blocks: int | None = None
+        self._unfinished = 0
 
     def view(self, view: View) -> PartitionView:
         """Its part in a view, made when first asked for: before the log can tell of a change.
@@ -94,6 +96,27 @@ class Partition:
         if owner is None:
             owner = self._owner = self.fs.partition_owner(self.log)
         return owner
+
+    @property
+    def attr_timeout(self) -> float:
+        """How long the kernel may keep the attributes of this partition's files, in seconds.
+
+        Not at all while a handle holds an unfinished line: close(2) does not wait for the release
+        that makes it a record, and stat shall not overtake that.
+        """
+        return 0.0 if self._unfinished else self.fs.attr_timeout
+
+    def line_begun(self, writer: int) -> None:
+        """A handle holds an unfinished line. Who writes the inode `writer` tells of that itself."""
+        self._unfinished += 1
+        if self._unfinished == 1:
+            for inode in self.known:
+                if inode != writer:
+                    self.fs.notices.attributes_changed(inode)
+
+    def line_ended(self) -> None:
+        """It has become a record, or was dropped."""
+        self._unfinished -= 1
 
     def owner_changed(self) -> None:
         """chmod or chown, of it or of its topic."""

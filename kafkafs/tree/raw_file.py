@@ -76,7 +76,7 @@ class RawFile(Node):
             uid,
             gid,
             found.st_blocks,
-            self.partition.fs.attr_timeout,
+            self.partition.attr_timeout,
             0.0,
         )
 

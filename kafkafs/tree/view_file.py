@@ -92,7 +92,6 @@ class ViewFile(Node):
     def _attributes(self, size: int, wait: bool) -> Attributes:
         partition = self.partition
         mode, uid, gid = partition.owner
-        timeout = partition.fs.attr_timeout
         return Attributes(
             self.inode,
             mode,
@@ -102,8 +101,8 @@ class ViewFile(Node):
             uid,
             gid,
             partition.blocks(wait),
-            timeout,
-            timeout,
+            partition.attr_timeout,
+            partition.fs.attr_timeout,
         )
 
     def listed_attributes(self) -> Attributes:

@@ -31,6 +31,7 @@ class Mount:
     def __init__(self, base: Path, options: Sequence[str] = ()) -> None:
         self.data = base / "data"
         self.path = base / "mnt"
+        self.cache = base / "cache"
         self.data.mkdir(exist_ok=True)
         self.path.mkdir(exist_ok=True)
         self.options = list(options)
@@ -46,7 +47,12 @@ class Mount:
         try:
             address = os.path.join(directory, "notify")
             ready.bind(address)
-            environment = {**os.environ, **(env or {}), "NOTIFY_SOCKET": address}
+            environment = {
+                **os.environ,
+                "XDG_CACHE_HOME": str(self.cache),
+                **(env or {}),
+                "NOTIFY_SOCKET": address,
+            }
             self.process = self._launch(words, environment)
             self._wait_ready(ready)
         finally:
@@ -85,6 +91,11 @@ class Mount:
         """SIGTERM; the daemon must end with 0."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
+        self.wait()
+
+    def wait(self) -> None:
+        """It has been asked to end; it must end with 0."""
+        assert self.process is not None
         assert self.process.wait(60) == 0
         self._ended()
         assert not os.path.ismount(self.path)

@@ -62,9 +62,12 @@ class Disk(Files):
         self._held.append((operation, suffix, release, reached))
         return reached
 
-    def fail(self, operation: str, suffix: str, error: int, times: int) -> None:
-        """Let the next calls on a path that ends so fail. EAGAIN: not in the page cache."""
-        self._failing.append([operation, suffix, error, times])
+    def fail(self, operation: str, suffix: str, error: int, times: int, after: int) -> None:
+        """Let `times` calls on a path that ends so fail, when there were `after` of them.
+
+        EAGAIN: not in the page cache.
+        """
+        self._failing.append([operation, suffix, error, times, after])
 
     def _enter(self, operation: str, path: str) -> None:
         for held in self._held:
@@ -75,6 +78,9 @@ class Disk(Files):
                 break
         for failing in self._failing:
             if failing[0] == operation and path.endswith(failing[1]) and failing[3]:
+                if failing[4]:
+                    failing[4] -= 1
+                    continue
                 failing[3] -= 1
                 raise OSError(failing[2], os.strerror(failing[2]), path)
 
@@ -293,9 +299,9 @@ class Commands:
         """False where that is long over: whoever was to be held has been waited for too long."""
         return self._holds[number].end()
 
-    def fail(self, operation: str, suffix: str, error: str, times: int = 1) -> None:
+    def fail(self, operation: str, suffix: str, error: str, times: int = 1, after: int = 0) -> None:
         """Let calls on a path that ends so fail, with an errno by its name."""
-        self._disk.fail(operation, suffix, getattr(errno, error), times)
+        self._disk.fail(operation, suffix, getattr(errno, error), times, after)
 
     def bytes_read(self) -> int:
         """Since the last call."""
@@ -359,9 +365,9 @@ def main() -> None:
     mount_point.clean(path)
     events = Events(lambda: time.time_ns() // 1_000_000)
     disk = Disk()
-    manager = LogManager.open(data, files=disk)
+    manager = LogManager.open(data, files=disk, read_only=options.read_only)
     notices = HeldNotices(events)
-    shown = TreeOptions(show_dot=options.show_dot, umask=options.umask)
+    shown = TreeOptions(read_only=options.read_only)
     tree = SteeredTree(manager, shown, notices=notices, events=events)
     commands = Commands(tree, notices, disk)
     served = daemon.Daemon(mount, tree, notices, commands.begin)

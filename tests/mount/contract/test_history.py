@@ -330,11 +330,14 @@ class Tail:
         return data
 
     def says(self) -> bytes:
-        """The next of what it says on standard error."""
+        """The next line on standard error."""
         assert self.process.stderr is not None
-        ready, _, _ = select.select([self.process.stderr.fileno()], [], [], 20)
-        assert ready
-        return os.read(self.process.stderr.fileno(), 4096)
+        said = b""
+        while not said.endswith(b"\n"):
+            ready, _, _ = select.select([self.process.stderr.fileno()], [], [], 20)
+            assert ready, said
+            said += os.read(self.process.stderr.fileno(), 1)
+        return said
 
 
 def test_tail_f_neither_repeats_nor_skips(orders: Orders, tmp_path: Path) -> None:

@@ -1,0 +1,368 @@
+"""What the kernel keeps and what it is told: "What the kernel caches" of the contract."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.contract.conftest import new_topic
+from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.steering import SteeredMount, steered
+
+
+@pytest.fixture
+def orders(steered_orders: Path) -> Path:
+    return steered_orders
+
+
+def append(path: Path, data: bytes) -> None:
+    with open(path, "ab", buffering=0) as file:
+        file.write(data)
+
+
+def numbered(count: int) -> bytes:
+    return b"".join(b"line number %d\n" % number for number in range(count))
+
+
+def drop_pages(path: Path) -> None:
+    """Let the kernel forget the pages of a file."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+class Asked:
+    """What the kernel has asked the daemon since the last question."""
+
+    def __init__(self, mount: SteeredMount) -> None:
+        self._mount = mount
+        mount.daemon.requests()
+
+    def __call__(self, name: str) -> int:
+        return int(self._mount.daemon.requests().get(name, 0))
+
+
+# -- what is kept --------------------------------------------------------------------------------
+
+
+def test_attributes_are_asked_for_once(steered_mount: SteeredMount, orders: Path) -> None:
+    """… read handles have … attributes a long timeout (1 h) …"""
+    append(orders, numbered(10))
+    size = orders.stat().st_size
+    asked = Asked(steered_mount)
+    for _ in range(20):
+        assert orders.stat().st_size == size
+        assert orders.parent.stat()
+    assert steered_mount.daemon.requests() == {}
+    append(orders, b"one more\n")
+    orders.stat()
+    steered_mount.daemon.requests()
+    for _ in range(20):
+        assert orders.stat().st_size == size + 9
+    assert asked("getattr") == 0
+
+
+def test_a_read_does_not_ask_for_attributes(steered_mount: SteeredMount, orders: Path) -> None:
+    """… with timeout 0 each read() asks for the attributes first …: here none does."""
+    append(orders, numbered(20_000))
+    with open(orders, "rb", buffering=0) as file:
+        asked = Asked(steered_mount)
+        while file.read(4096):
+            pass
+    assert asked("getattr") == 0
+
+
+@pytest.fixture(scope="module")
+def unchanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteeredMount]:
+    """A read-only mount of a directory that nobody writes to: `orders/0` has `numbered(20_000)`."""
+    base = tmp_path_factory.mktemp("unchanging")
+    with mounted(base) as mount:
+        append(mount.topic("orders"), numbered(20_000))
+    with steered(base, "ro") as mount:
+        yield mount
+
+
+@pytest.mark.parametrize("name", ["0", ".raw/0/00000000000000000000.log"])
+def test_pages_are_kept_between_opens(unchanging: SteeredMount, name: str) -> None:
+    """… read handles have keep_cache …: what nothing was appended to is not read again.
+
+    Where something may be appended, reads pass the cache by (`kafkafs/decisions`).
+    """
+    path = unchanging / "orders" / name
+    content = path.read_bytes()
+    asked = Asked(unchanging)
+    for _ in range(3):
+        assert path.read_bytes() == content
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as map:
+            assert map[:] == content
+    assert asked("read") == 0
+    drop_pages(path)
+    assert path.read_bytes() == content
+    assert asked("read") > 0, "this test sees reads"
+
+
+def test_a_read_only_mount_is_asked_once(unchanging: SteeredMount) -> None:
+    """… attributes a long timeout (1 h): with timeout 0 each read() asks for the attributes …"""
+    path = unchanging / "orders" / "0"
+    drop_pages(path)
+    path.stat()
+    asked = Asked(unchanging)
+    with open(path, "rb", buffering=0) as file:
+        while file.read(4096):
+            pass
+    assert asked("getattr") <= 1
+
+
+def test_entries_are_kept(steered_mount: SteeredMount, orders: Path) -> None:
+    """A path is walked without asking: entries have a long timeout too."""
+    orders.stat()
+    asked = Asked(steered_mount)
+    for _ in range(10):
+        with open(orders, "rb"):
+            pass
+    assert asked("lookup") == 0
+
+
+# -- what is told --------------------------------------------------------------------------------
+
+
+def test_sizes_are_exact_at_once(steered_mount: SteeredMount, orders: Path) -> None:
+    """So before an append is answered, every *other* inode of that partition which the kernel
+    knows (… older generations … `.raw`, `.meta`) gets `invalidate_inode(attr_only=True)` …
+
+    `st_size` is exact, always (the plain view at once …).
+    """
+    topic = orders.parent
+    append(orders, b"x" * 99 + b"\n")
+    steered_mount.daemon.roll(topic.name)
+    append(orders, b"x" * 99 + b"\n")
+    older = os.open(orders, os.O_RDONLY)
+    steered_mount.daemon.remove_head(topic.name, 1)
+    raw = topic / ".raw" / "0" / "00000000000000000001.log"
+    on_disk = steered_mount.data / f"{topic.name}-0" / raw.name
+    offsets = topic / ".meta" / "0" / "offsets"
+    try:
+        shown = 100
+        writer = os.open(orders, os.O_WRONLY | os.O_APPEND)
+        for number in range(30):
+            # All are in the kernel's cache.
+            modified = orders.stat().st_mtime_ns
+            os.fstat(older), raw.stat(), offsets.stat()
+            line = b"y" * number + b"\n"
+            os.write(writer, line)
+            shown += len(line)
+            assert os.fstat(older).st_size == shown + 100
+            assert orders.stat().st_size == shown
+            assert os.fstat(writer).st_size == shown
+            assert raw.stat().st_size == on_disk.stat().st_size
+            assert offsets.stat().st_size == len(offsets.read_bytes())
+            assert f"log_end {number + 3}\n" in offsets.read_text()
+            assert orders.stat().st_mtime_ns > modified
+            assert os.fstat(older).st_mtime_ns == orders.stat().st_mtime_ns
+            assert raw.stat().st_mtime_ns >= orders.stat().st_mtime_ns
+        os.close(writer)
+    finally:
+        os.close(older)
+
+
+def test_the_files_of_raw_that_an_append_changes(steered_mount: SteeredMount, orders: Path) -> None:
+    """… every other inode … `.raw` …: the indexes too, and across a roll."""
+    topic = orders.parent
+    raw = topic / ".raw" / "0"
+    data = steered_mount.data / f"{topic.name}-0"
+
+    def check() -> None:
+        for path in sorted(raw.iterdir()):
+            assert path.stat().st_size == (data / path.name).stat().st_size, path.name
+            assert path.read_bytes() == (data / path.name).read_bytes(), path.name
+
+    for _ in range(3):
+        append(orders, numbered(3000))
+        check()
+    steered_mount.daemon.roll(topic.name)
+    check()
+    append(orders, numbered(10))
+    check()
+
+
+def test_bytes_are_right_at_once(steered_mount: SteeredMount, orders: Path) -> None:
+    """No read is stale after an append through another handle: cached pages that grow, maps."""
+    content = b""
+    reader = os.open(orders, os.O_RDONLY)
+    raw = os.open(orders.parent / ".raw" / "0" / "00000000000000000000.log", os.O_RDONLY)
+    on_disk = steered_mount.data / f"{orders.parent.name}-0" / "00000000000000000000.log"
+    try:
+        for number in range(50):
+            append(orders, b"%d\n" % number)
+            content += b"%d\n" % number
+            assert os.pread(reader, 10_000, 0) == content
+            assert os.pread(raw, 100_000, 0) == on_disk.read_bytes()
+            assert orders.read_bytes() == content
+            private = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ}
+            with mmap.mmap(reader, 0, **private) as mapped:
+                assert mapped[:] == content
+    finally:
+        os.close(reader)
+        os.close(raw)
+
+
+def test_an_append_through_another_process_is_seen(
+    steered_mount: SteeredMount, orders: Path
+) -> None:
+    """… also where the writer is another process, and the reader sits at the end."""
+    with open(orders, "rb", buffering=0) as reader:
+        for number in range(5):
+            assert reader.read() == b""
+            steered_mount.run('echo "$N" >> "$F"', N=number, F=orders)
+            assert os.fstat(reader.fileno()).st_size == 2 * (number + 1)
+            assert reader.read() == b"%d\n" % number
+
+
+def test_the_written_inode_while_a_line_is_unfinished(orders: Path) -> None:
+    """… the written one too where the kernel's guess is wrong: … when what is rendered differs
+    from what was written …
+    """
+    with open(orders, "ab", buffering=0) as writer:
+        writer.write(b"unfinished")
+        assert os.fstat(writer.fileno()).st_size == orders.stat().st_size == 0
+        writer.write(b" line\nand")
+        assert os.fstat(writer.fileno()).st_size == orders.stat().st_size == 16
+        assert orders.read_bytes() == b"unfinished line\n"
+        writer.write(b" more")
+        assert orders.stat().st_size == 16
+
+
+def test_the_written_inode_at_release(orders: Path) -> None:
+    """… the written one too where the kernel's guess is wrong: at release …"""
+    for number in range(20):
+        with open(orders, "ab", buffering=0) as writer:
+            writer.write(b"no newline")
+            assert orders.stat().st_size == 11 * number
+        assert orders.stat().st_size == 11 * (number + 1)
+        assert orders.read_bytes() == b"no newline\n" * (number + 1)
+
+
+def test_a_refused_write_leaves_the_size(orders: Path) -> None:
+    """… where the kernel's guess is wrong: nothing was appended."""
+    append(orders, b"one\n")
+    with open(orders, "ab", buffering=0) as writer:
+        too_large = b"x" * (1 << 21) + b"\n"
+        written = writer.write(too_large)
+        assert written < len(too_large)
+        fails(errno.EMSGSIZE, writer.write, too_large[written:])
+        assert orders.stat().st_size == 4
+        writer.write(b"x" * 100 + b"\ntwo\n")
+    assert orders.read_bytes() == b"one\ntwo\n"
+    assert orders.stat().st_size == 8
+
+
+def test_st_mtime_ns_strictly_rises(orders: Path) -> None:
+    """`st_mtime_ns` strictly rises with each append."""
+    seen = [orders.stat().st_mtime_ns]
+    with open(orders, "ab", buffering=0) as writer:
+        for _ in range(300):
+            writer.write(b"\n")
+            seen.append(os.fstat(writer.fileno()).st_mtime_ns)
+    assert all(before < after for before, after in itertools.pairwise(seen))
+
+
+# -- new histories -------------------------------------------------------------------------------
+
+
+def in_thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def test_publishing_waits_for_the_entry(steered_mount: SteeredMount, orders: Path) -> None:
+    """What publishes a generation waits for the entry's invalidation before it replies."""
+    topic = orders.parent
+    append(orders, b"one\n")
+    steered_mount.daemon.roll(topic.name)
+    append(orders, b"two\n")
+    before = orders.stat().st_ino
+    happened: list[str] = []
+
+    def drop() -> None:
+        (topic / ".remove-head").write_text("1\n")
+        happened.append("answered")
+
+    with steered_mount.held_notices() as hold:
+        hold.wait()
+        announced = steered_mount.daemon.announced()
+        writing = in_thread(drop)
+        while steered_mount.daemon.announced() == announced:
+            # The write has done its work; give its answer every chance to come.
+            (steered_mount / ".kafkafs" / "version").read_bytes()
+        for _ in range(20):
+            (steered_mount / ".kafkafs" / "version").read_bytes()
+        happened.append("told")
+        hold.release()
+        writing.join()
+    assert happened == ["told", "answered"]
+    assert orders.stat().st_ino != before
+    assert orders.read_bytes() == b"two\n"
+
+
+def test_the_entry_is_dropped_at_once(steered_mount: SteeredMount, orders: Path) -> None:
+    """… publishes a *new* inode under the name … and invalidates the kernel's entry: with a
+    long entry timeout nobody finds the old one any more.
+    """
+    for number in range(5):
+        append(orders, b"%d\n" % number)
+        steered_mount.daemon.roll(orders.parent.name)
+    append(orders, b"last\n")
+    for number in range(1, 6):
+        before = orders.stat().st_ino
+        (orders.parent / ".remove-head").write_text("1\n")
+        assert orders.stat().st_ino != before
+        assert orders.read_bytes().splitlines()[0] == (b"%d" % number if number < 5 else b"last")
+
+
+# -- read-only beside a writer -------------------------------------------------------------------
+
+
+def test_a_read_only_mount_beside_a_writer(own: Mount, tmp_path: Path) -> None:
+    """A read-only mount of a directory whose `.lock` another process holds has attribute timeout
+    0, as nobody tells us of its appends.
+    """
+    orders = own.topic()
+    append(orders, b"one\n")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "data").symlink_to(own.data)
+    with mounted(other, "ro") as reading:
+        seen = reading / "orders" / "0"
+        content = b"one\n"
+        with open(seen, "rb", buffering=0) as reader:
+            for number in range(5):
+                assert seen.stat().st_size == len(content)
+                assert seen.read_bytes() == content
+                append(orders, b"%d\n" % number)
+                content += b"%d\n" % number
+                assert os.fstat(reader.fileno()).st_size == len(content)
+                assert reader.read() == (content[-2:] if number else content)
+            offsets = reading / "orders" / ".meta" / "0" / "offsets"
+            assert "log_end 6\n" in offsets.read_text()
+
+
+def test_topics_share_no_cache(steered_mount: SteeredMount) -> None:
+    """An append drops nothing of another partition."""
+    first, second = new_topic(steered_mount), new_topic(steered_mount)
+    append(second, numbered(1000))
+    second.stat()
+    asked = Asked(steered_mount)
+    append(first, b"x\n")
+    steered_mount.daemon.requests()
+    assert second.stat().st_size == len(numbered(1000))
+    assert asked("getattr") == 0
