@@ -6,7 +6,7 @@ import signal
 
 
 def pytest_configure() -> None:
-    """What `nohup` or a shell's `&` has us ignore, the daemons that tests start would ignore too."""
+    """What `nohup` or `&` has us ignore, the daemons that tests start would ignore too."""
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
