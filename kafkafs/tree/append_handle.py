@@ -8,8 +8,8 @@ to its newline, so that no remainder becomes a record of its own.
 What a refused write leaves: after a disk error the handle is as before, and the same write can be
 tried again. After a refusal of the content (EMSGSIZE, EINVAL) the unfinished line, which may be
 part of what was refused, is dropped; and where the write ended inside a line, the rest of that line
-with it. The same bytes once more are refused once more: where they were a later piece of a large
-write(), the kernel has told its caller of a short count, and he goes on from there.
+with it. Of a large write() the kernel reports a piece that is refused as a short count, and the
+writer goes on from there: the same bytes once more are looked at as they were the first time.
 
 Everything here runs on the owner's thread. Where the kernel's guess of the file's size, the place
 of the write and its length, is not the size that came out of it, the kernel is told.
@@ -73,8 +73,9 @@ class AppendHandle(Handle):
         self._reader = reader
         self._rest = bytearray()
         self._discarding = False
-        # The last write and its error, where its content was refused.
-        self._refused: tuple[bytes, StorageError] | None = None
+        # The last write where its content was refused, and its error where that write had begun
+        # inside a line.
+        self._refused: tuple[bytes, StorageError | None] | None = None
         # Whether the partition counts this handle's line among the unfinished ones.
         self._unfinished = False
         self.sync_due = False
@@ -93,7 +94,7 @@ class AppendHandle(Handle):
             return 0
         fs = self._partition.fs
         if self._refused is not None:
-            self._check_again(data)
+            self._look_again(data)
         try:
             if fs.stopping:
                 raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
@@ -163,24 +164,29 @@ class AppendHandle(Handle):
         if log.config.is_compacted and any(record.key is None for record in decode(batches, 0)):
             raise InvalidRecord("a compacted topic takes no record without a key")
 
-    def _check_again(self, data: bytes) -> None:
-        """Refuse what was refused last, and leave the handle as it is.
+    def _look_again(self, data: bytes) -> None:
+        """After a refusal: whether the refused bytes come again, perhaps in smaller pieces.
 
-        The rest of a write() may come in other pieces than the first time.
+        Where they began a line, they are looked at anew; where they belonged to a line whose
+        beginning has been dropped, they are refused again.
         """
         assert self._refused is not None
         refused, error = self._refused
-        if data.startswith(refused) or (len(data) >= _PAGE and refused.startswith(data)):
+        if error is None:
+            if data.startswith(refused):
+                self._discarding = False
+        elif data.startswith(refused) or (len(data) >= _PAGE and refused.startswith(data)):
             raise error
         self._refused = None
 
     def _refuse(self, error: StorageError | OSError, data: bytes) -> NoReturn:
         """Name the error in the log, leave the handle in order, and raise it on."""
         if isinstance(error, (RecordTooLarge, InvalidRecord)):
+            inside = self._discarding or bool(self._rest)
+            self._refused = (data, error if inside else None)
             self._rest = bytearray()
             self._count_unfinished()
             self._discarding = data[-1] != _NEWLINE
-            self._refused = (data, error)
         self._tell(error)
         raise error
 

@@ -508,6 +508,21 @@ def test_a_record_that_is_too_large_for_one_request(mount: Mount, size: int, uns
     assert orders.read_bytes() == b"one\ntwo\nfive\n"
 
 
+def test_what_was_refused_comes_again(mount: Mount, orders: Path) -> None:
+    """Once more the same is refused once more, and taken when it fits."""
+    config = orders.parent / ".config"
+    mount.run('echo max.message.bytes=1000 >> "$F"', F=config)
+    with opened(orders) as fd:
+        for _ in range(3):
+            fails(errno.EMSGSIZE, os.write, fd, b"x" * 2000)
+        os.write(fd, b" the end of it\n")
+        for _ in range(3):
+            fails(errno.EMSGSIZE, os.write, fd, b"x" * 2000 + b"\n")
+        mount.run('echo max.message.bytes= >> "$F"', F=config)
+        os.write(fd, b"x" * 2000 + b"\n")
+    assert orders.read_bytes() == b"x" * 2000 + b"\n"
+
+
 def test_the_largest_record(mount: Mount, orders: Path) -> None:
     """max.message.bytes counts the batch; a record of a mebibyte fits into the default."""
     # The batch's header; the record's lengths (3 bytes each), and 5 more.
