@@ -10,7 +10,10 @@ Not here: when to flush (``log.flush_due``, ``manager.due_flushes``).
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from storage import checkpoint, paths
@@ -41,22 +44,30 @@ class FlushPlan:
         """The fsyncs: every segment from the recovery point on, the epochs, the directory.
 
         After an fsync that failed the log takes nothing more: the kernel has dropped what it could
-        not write, so that a later fsync which succeeds would prove nothing.
+        not write, so that a later fsync which succeeds would prove nothing.  A checkpoint that
+        could not be replaced, or a directory that could not be opened, is tried again.
         """
-        try:
+        with self._fsyncs():
             for segment in self._segments:
                 segment.sync()
-            if self._epochs is not None:
-                path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
-                # Two flushes of one log may run at once.
-                with self._log.epochs_lock:
-                    checkpoint.write_epochs(self._files, path, self._epochs)
-            if self._directory is not None:
+        if self._epochs is not None:
+            path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
+            # Two flushes of one log may run at once.
+            with self._log.epochs_lock:
+                checkpoint.write_epochs(self._files, path, self._epochs)
+        if self._directory is not None:
+            with self._fsyncs():
                 self._files.sync_directory(self._directory)
-        except OSError as error:
-            self._log.flush_error = error
-            raise
         self.done = True
+
+    @contextlib.contextmanager
+    def _fsyncs(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                self._log.flush_error = error
+            raise
 
     def finish(self) -> None:
         """Move the recovery point if everything was written, and let go of the segments."""

@@ -312,6 +312,33 @@ def test_a_refused_append_leaves_nothing(tmp_path: Path, kind: str, countdown: i
         assert values(manager.log("t", 0)) == expected
 
 
+@pytest.mark.parametrize(
+    ("operation", "error", "suffix"),
+    [
+        ("open", errno.EMFILE, "leader-epoch-checkpoint.tmp"),
+        ("pwrite", errno.ENOSPC, "leader-epoch-checkpoint.tmp"),
+        ("fsync", errno.EIO, "leader-epoch-checkpoint.tmp"),
+        ("sync_directory", errno.EMFILE, "t-0"),
+    ],
+)
+def test_a_flush_that_fails_but_in_its_log_is_tried_again(
+    tmp_path: Path, operation: str, error: int, suffix: str
+) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, files=disk) as manager:
+        log = new_log(manager, flush_messages=100)
+        append(log, b"1")
+        log.roll(NOW_MS)
+        disk.fail_next(operation, error, suffix=suffix)
+        with pytest.raises(OSError, match=os.strerror(error)):
+            log.flush()
+        assert log.recovery_point == 0
+        append(log, b"2")
+        log.flush()
+        assert log.recovery_point == 2
+        assert values(log) == [b"1", b"2"]
+
+
 def test_after_a_failed_fsync_nothing_is_taken_until_a_restart(tmp_path: Path) -> None:
     files = Refusing()
     manager = LogManager.open(str(tmp_path), files=files)
