@@ -32,7 +32,7 @@ from crc32c import crc32c
 
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import Files
-from storage.record.batch import HEADER_SIZE, parse_header
+from storage.record.batch import HEADER_SIZE
 
 if TYPE_CHECKING:
     from storage.segment import Segment
@@ -161,8 +161,8 @@ def _fits(recorded: dict[str, list[str]], segments: Sequence[Segment]) -> bool:
     segment = segments[count]
     if segment.base_offset != int(base) or int(position) + HEADER_SIZE > segment.size:
         return False
-    header = parse_header(segment.read_at(int(position), HEADER_SIZE), 0)
-    return header.crc == int(batch_crc, 16)
+    batch = next(segment.batches(int(position)), None)
+    return batch is not None and batch[1].crc == int(batch_crc, 16)
 
 
 def _sealed_crc(segments: Sequence[Segment]) -> int:

@@ -115,6 +115,11 @@ class SegmentLines:
             self._state = (saved, tail)
         try:
             self.view.measure(data, self.covered - saved.covered, size, tail)
+        except StorageError as error:
+            error.path = self.segment.log_path
+            if error.position is not None:
+                error.position += saved.covered
+            raise
         finally:
             self.covered = saved.covered + tail.position
             self.text_length = saved.text_length + tail.text_length

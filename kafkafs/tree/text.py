@@ -12,7 +12,7 @@ from __future__ import annotations
 from kafkafs.generations import Generation
 from kafkafs.line_index import SegmentLines
 from kafkafs.views._render import Cursor
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, StorageError
 
 SLACK = 512
 """Bytes of log that are read beyond what is likely needed."""
@@ -69,7 +69,11 @@ def render_text(
             need = room
         buffer = memoryview(bytearray(min(need, CHUNK))) if wait else _scratch[:need]
         got = segment.read_into(buffer, position, wait)
-        reached, skip = render(buffer, position, got, cursor, out, done, size, skip)
+        try:
+            reached, skip = render(buffer, position, got, cursor, out, done, size, skip)
+        except StorageError as error:
+            error.path = segment.log_path
+            raise
         if reached == size:
             return lines, cursor
         if reached == done and cursor.position == position:

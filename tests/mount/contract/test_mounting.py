@@ -429,6 +429,31 @@ def test_a_damaged_batch_is_eio_there_only(own: Mount) -> None:
         assert os.pread(reader.fileno(), 9000, 9000) == b"1" * 8999 + b"\n"
 
 
+def test_a_partition_that_cannot_be_measured(own: Mount) -> None:
+    """EIO … with the reason in the log; nothing else suffers."""
+    damaged, other = own.topic("damaged"), own.topic("other")
+    lines = [b"%d" % number * 8999 + b"\n" for number in range(4)]
+    for line in lines:
+        append(damaged, line)
+    append(other, b"line\n")
+    own.stop()
+    for path in (own.data / "damaged-0").glob("*.lines"):
+        path.unlink()
+    log = own.data / "damaged-0" / "00000000000000000000.log"
+    content = log.read_bytes()
+    # The length of the first record.
+    log.write_bytes(content[:61] + b"\xff" + content[62:])
+    own.start()
+    assert sorted(os.listdir(own.path)) == ["damaged", "other"]
+    fails(errno.EIO, os.stat, damaged)
+    assert f"{log}, position 61" in own.events()
+    assert other.read_bytes() == b"line\n"
+    own.kill()
+    log.write_bytes(content)
+    own.start()
+    assert damaged.read_bytes() == b"".join(lines)
+
+
 class FewDescriptors(Mount):
     """A daemon that may have few descriptors."""
 
