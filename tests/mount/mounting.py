@@ -19,9 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from storage import LogManager
 
 START_SECONDS = 30.0
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 

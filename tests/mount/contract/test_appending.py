@@ -17,7 +17,7 @@ import pytest
 
 from storage import LogManager, Record
 from tests.mount.contract.conftest import new_topic
-from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.mounting import Mount, fails, mounted, needs_root
 from tests.mount.steering import SteeredMount
 
 APPEND = os.O_WRONLY | os.O_APPEND
@@ -578,6 +578,7 @@ def test_an_error_of_the_disk(steered_mount: SteeredMount, error: str) -> None:
     assert f"{topic}/0: append refused: {os.strerror(number)}" in steered_mount.events()
 
 
+@needs_root
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """ENOSPC … (the segment is cut back …): on a real disk that is full, and then is not."""
     (tmp_path / "data").mkdir()

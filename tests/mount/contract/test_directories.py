@@ -13,7 +13,7 @@ import pytest
 
 from storage import LogManager
 from tests.mount.contract.conftest import new_topic
-from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.mounting import Mount, fails, mounted, needs_root
 from tests.mount.steering import SteeredMount
 
 NOBODY = 65534
@@ -67,6 +67,7 @@ def test_mkdir_creates_num_partitions(tmp_path: Path) -> None:
         assert directories(mount) == ["orders-0", "orders-1", "orders-2"]
 
 
+@needs_root
 def test_mkdir_takes_the_callers_uid_gid_and_mode(shared: Mount) -> None:
     """… and the caller's uid, gid and mode …"""
     done = subprocess.run(
@@ -82,6 +83,7 @@ def test_mkdir_takes_the_callers_uid_gid_and_mode(shared: Mount) -> None:
     assert stat.S_IMODE(partition.st_mode) == 0o640
 
 
+@needs_root
 def test_another_users_topic(tmp_path: Path) -> None:
     """… and the caller's uid, gid and mode …: of any user who may."""
     for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
@@ -249,6 +251,7 @@ def test_rm_r_fails_on_the_partitions(mount: Mount, orders: Path) -> None:
 # -- owners --------------------------------------------------------------------------------------
 
 
+@needs_root
 def test_chmod_and_chown_work_and_last(own: Mount) -> None:
     """chmod and chown work on topics and partitions and last."""
     orders = own.topic()
@@ -275,6 +278,7 @@ def test_chmod_and_chown_work_and_last(own: Mount) -> None:
     assert owners() == expected
 
 
+@needs_root
 def test_chmod_of_a_topic_is_seen_in_its_partitions(mount: Mount, orders: Path) -> None:
     """A partition without an owner of its own has its topic's, at once."""
     for mode, shown in ((0o700, 0o600), (0o755, 0o644), (0o777, 0o666)):
@@ -286,6 +290,7 @@ def test_chmod_of_a_topic_is_seen_in_its_partitions(mount: Mount, orders: Path) 
     assert (orders.stat().st_uid, orders.stat().st_gid) == (1234, 2345)
 
 
+@needs_root
 def test_modes_are_obeyed(shared: Mount) -> None:
     """Permissions are what the modes say, also for `.raw` and `.meta`."""
     orders = new_topic(shared)
@@ -309,6 +314,7 @@ def test_modes_are_obeyed(shared: Mount) -> None:
     assert as_nobody(f"ls {topic}", shared.path).returncode != 0
 
 
+@needs_root
 def test_no_mode_locks_the_daemon_out(mount: Mount, orders: Path) -> None:
     """The owner and mode are settings, not those of the data directory's files."""
     orders.chmod(0)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
-from tests.mount.mounting import KAFKAFS, Mount, fails, mounted
+from tests.mount.mounting import KAFKAFS, Mount, fails, mounted, needs_root
 from tests.mount.steering import steered
 from tests.storage.logs import append as append_records
 
@@ -212,6 +212,7 @@ def test_an_option_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert not os.path.ismount(tmp_path / "mnt")
 
 
+@needs_root
 def test_uid_gid_and_umask(tmp_path: Path) -> None:
     """`-o … uid, gid, umask`: everything's owner, and bits that nothing shows."""
     with mounted(tmp_path, "uid=1234,gid=2345", "umask=027,allow_other") as mount:
@@ -229,6 +230,7 @@ def test_uid_gid_and_umask(tmp_path: Path) -> None:
         assert orders.stat().st_gid == 2345
 
 
+@needs_root
 def test_without_allow_other_nobody_else_may_look(own: Mount) -> None:
     """`-o … allow_other`: without it only who has mounted."""
     own.topic()
