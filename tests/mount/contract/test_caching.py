@@ -303,9 +303,9 @@ def test_publishing_waits_for_the_entry(steered_mount: SteeredMount, orders: Pat
         writing = in_thread(drop)
         while steered_mount.daemon.announced() == announced:
             # The write has done its work; give its answer every chance to come.
-            (steered_mount / ".kafkafs" / "version").read_bytes()
+            (steered_mount / ".kafkafs" / "help").read_bytes()
         for _ in range(20):
-            (steered_mount / ".kafkafs" / "version").read_bytes()
+            (steered_mount / ".kafkafs" / "help").read_bytes()
         happened.append("told")
         hold.release()
         writing.join()
