@@ -455,21 +455,23 @@ class Segment:
         A segment of the same base may still wait under that name: a cleaned one took its place,
         and is deleted itself by now. Its files are ``.1.deleted`` then.
         """
-        suffix, number = paths.DELETED, 0
-        while self._files.exists(self.log_path + suffix):
-            number += 1
-            suffix = f".{number}{paths.DELETED}"
-        self._rename_all(suffix)
+        self._rename_all(paths.DELETED)
         self.deleted = True
 
     def set_aside(self) -> None:
-        """Rename the files to ``.cut``: recovery found them behind a damaged place."""
+        """Rename the files to ``.cut``: recovery found them behind a damaged place.
+
+        What was set aside earlier under that name stays: these are ``.1.cut`` then.
+        """
         self._rename_all(paths.CUT)
         self.deleted = True
 
-    def _rename_all(self, suffix: str) -> None:
-        for kind in _KINDS:
-            path = self.file_path(kind)
+    def _rename_all(self, kind: str) -> None:
+        suffix, number = kind, 0
+        while self._files.exists(self.log_path + suffix):
+            number += 1
+            suffix = f".{number}{kind}"
+        for path in [self.file_path(part) for part in _KINDS]:
             if self._files.exists(path):
                 self._files.rename(path, path + suffix)
         self._suffix = suffix

@@ -95,6 +95,27 @@ def test_a_damaged_unflushed_batch_ends_the_log_and_sets_the_rest_aside(tmp_path
         assert values(manager.log("t", 0)) == [*lines[:7], b"after"]
 
 
+def test_what_was_set_aside_is_not_overwritten(tmp_path: Path) -> None:
+    kept: list[bytes] = []
+    for round_number in range(3):
+        manager = LogManager.open(str(tmp_path))
+        if round_number == 0:
+            manager.create_topic("t", 1)
+        log = manager.log("t", 0)
+        append(log, b"before")
+        log.roll(NOW_MS)
+        append(log, b"behind, %d" % round_number)
+        manager.abandon()
+        first, second = sorted((tmp_path / "t-0").glob("*.log"))
+        kept.append(second.read_bytes())
+        data = bytearray(first.read_bytes())
+        data[-3] ^= 1
+        first.write_bytes(data)
+        LogManager.open(str(tmp_path)).abandon()
+    names = [f"{1:020d}.log{number}.cut" for number in ("", ".1", ".2")]
+    assert [(tmp_path / "t-0" / name).read_bytes() for name in names] == kept
+
+
 def test_damage_in_a_flushed_sealed_segment_hits_only_its_own_records(tmp_path: Path) -> None:
     lines = fill(tmp_path)
     with opened(tmp_path):
