@@ -5,6 +5,10 @@ show nothing. Input is a window of a segment's log: `data[:data_size]`, which li
 `data_position`. A loop works through it as far as it goes and keeps in its state where it stands,
 so the same bytes in any windows give the same text.
 
+A loop stops before a batch that it cannot judge (`encoded`): one that is compressed, of an older
+format, or of a transaction. The caller then steps over it, walks into it as it is, or goes through
+its plain form (`storage.record.plain`) instead.
+
 What a window must hold to get on: of a batch its header (61 bytes), of a record its head (26
 bytes, or less where the batch ends before), of a value length 5 bytes; a value may come in pieces,
 and keys, headers and control batches are jumped over without being there. So a window of MIN_WINDOW
@@ -15,7 +19,8 @@ Entries of the line index, 24 bytes, little-endian, ascending:
     u64 text             bytes of text before this record
     u32 batch_position   file position of the record's batch
     u32 record_position  file position of the record: a cursor starts here ...
-    u32 batch_end        ... with this end of its batch; 0: a batch begins at record_position
+    u32 batch_end        ... with this end of its batch; 0: a batch begins at record_position, as
+                         for every entry of a batch that has to be decoded
     u32 ordinal          records shown before this one
 
 The first is all zeros: the segment's start. Each later one is the first record with at least
@@ -33,8 +38,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from storage.record._batch cimport (
-    HEADER_SIZE, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault, Place, PlainRecord,
-    Window, at_position, enter_batches, enter_record, enter_value, leave_record, plain_record,
+    ENCODED, HEADER_SIZE, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault, Place,
+    PlainRecord, Window, at_position, enter_batches, enter_record, enter_value, leave_record,
+    plain_record,
 )
 
 from storage.record._batch import refusal
@@ -50,6 +56,9 @@ cdef enum:
     SLACK = 64
     # A segment's file is no longer, so every position in it fits an entry's field.
     LONGEST_FILE = 0x7FFFFFFF
+
+# A granularity at which there is never another entry.
+cdef int64_t NEVER = 1 << 62
 
 
 cdef extern from *:
@@ -76,12 +85,14 @@ cdef class Cursor:
     record_end  where the record ends that it is in; 0: at a record's or batch's start
     value_left  bytes of that record's value still to come, then its newline; -1: the value's
                 length comes next
+    encoded     whether the last rendering stopped because the batch at `position` is encoded
     """
 
     cdef public long long position
     cdef public long long batch_end
     cdef public long long record_end
     cdef public long long value_left
+    cdef public bint encoded
 
     def __init__(self, long long position, long long batch_end=0):
         self.position = position
@@ -96,6 +107,7 @@ cdef class Cursor:
         other.batch_end = self.batch_end
         other.record_end = self.record_end
         other.value_left = self.value_left
+        other.encoded = self.encoded
         return other
 
     def __repr__(self):
@@ -241,8 +253,7 @@ def render(
     the data. What lies in `out` between that end and `out_end` is undefined.
 
     A malformed batch or record ends the text before it, and the next call fails. Raises, where
-    there is no text before it, CorruptRecord, or UnsupportedFormat for what is not built yet, with
-    the file position.
+    there is no text before it, CorruptRecord with the file position.
     """
     cdef Py_buffer source
     cdef Py_buffer target
@@ -267,7 +278,10 @@ def render(
             else:
                 fault = run(cursor, &window, &text, text_end, &skip_left)
             written = text - <uint8_t *> target.buf
-            if fault != NEEDS_MORE and written == out_start and skip_left == skip:
+            cursor.encoded = fault == ENCODED
+            if fault != NEEDS_MORE and fault != ENCODED and (
+                written == out_start and skip_left == skip
+            ):
                 raise refuse(fault, &window, cursor.position, cursor.batch_end != 0)
             return written, skip_left
         finally:
@@ -284,12 +298,14 @@ cdef class Measure:
     records      how many records that is
     entries      the line index so far; only ever grows
     batch_end    where the batch ends that it is in; 0: a batch begins at `position`
+    encoded      whether the last measuring stopped because the batch at `position` is encoded
     """
 
     cdef readonly long long granularity
     cdef readonly long long text_length
     cdef readonly long long records
     cdef readonly bytearray entries
+    cdef readonly bint encoded
     cdef Place place
     cdef int64_t next_entry
 
@@ -307,6 +323,77 @@ cdef class Measure:
     @property
     def batch_end(self):
         return self.place.batch_end
+
+    def step_over(self, long long size):
+        """The batch at the position, `size` bytes of log, shows nothing."""
+        self._leave_stop(size)
+        self.place.position += size
+
+    def step_into(self, long long size):
+        """The batch at the position, `size` bytes of log, is shown as it lies there."""
+        if size < HEADER_SIZE:
+            raise ValueError(f"a batch of {size} bytes")
+        self._leave_stop(size)
+        self.place.batch_position = self.place.position
+        self.place.batch_end = self.place.position + size
+        self.place.position += HEADER_SIZE
+
+    def add(self, plain not None, long long size):
+        """What lies at the position, `size` bytes of log, shows the records of `plain`, one batch.
+
+        CorruptRecord where those do not fill it.
+        """
+        cdef Measure inner = Measure(NEVER)
+        cdef Entry entry
+        measure_batch(inner, plain)
+        self._leave_stop(size)
+        if self.text_length >= self.next_entry and inner.records:
+            entry.text = self.text_length
+            entry.batch_position = <uint32_t> self.place.position
+            entry.record_position = <uint32_t> self.place.position
+            entry.batch_end = 0
+            entry.ordinal = <uint32_t> self.records
+            self.next_entry = self.text_length + self.granularity
+            self.entries += (<char *> &entry)[:sizeof(Entry)]
+        self.text_length += inner.text_length
+        self.records += inner.records
+        self.place.position += size
+
+    cdef int _leave_stop(self, int64_t size) except -1:
+        if self.place.batch_end or self.place.record_end:
+            raise ValueError("no batch begins at the position")
+        if size < 1 or self.place.position + size > LONGEST_FILE:
+            raise ValueError(f"{size} bytes of log at {self.place.position}")
+        self.encoded = False
+        return 0
+
+
+cdef int measure_batch(Measure state, object batch) except -1:
+    """Measure one batch in plain form, from its first record on, whatever its header says."""
+    cdef Py_buffer source
+    cdef Window window
+    cdef Entry entries[ENTRY_ROOM]
+    cdef int made
+    cdef Fault fault
+    PyObject_GetBuffer(batch, &source, PyBUF_SIMPLE)
+    try:
+        open_window(&window, &source, 0, source.len, 0)
+        if source.len < HEADER_SIZE:
+            raise ValueError(f"a batch of {source.len} bytes")
+        if source.len == HEADER_SIZE:
+            return 0
+        state.place.position = HEADER_SIZE
+        state.place.batch_end = source.len
+        if source.len >= RELEASE_GIL_FROM:
+            with nogil:
+                fault = count(state, &window, entries, &made)
+        else:
+            fault = count(state, &window, entries, &made)
+        if fault != NEEDS_MORE:
+            raise refuse(fault, &window, state.place.position, True)
+    finally:
+        PyBuffer_Release(&source)
+    return 0
 
 
 cdef int64_t count_plain(
@@ -389,8 +476,7 @@ def measure(data not None, long long data_position, long long data_size, Measure
 
     The state's position may then lie beyond the data: what is between is not needed.
 
-    Raises CorruptRecord, or UnsupportedFormat for what is not built yet, with the file position;
-    the state then has measured everything before it.
+    Raises CorruptRecord with the file position; the state then has measured everything before it.
     """
     cdef Py_buffer source
     cdef Window window
@@ -410,7 +496,8 @@ def measure(data not None, long long data_position, long long data_size, Measure
                 fault = count(state, &window, entries, &made)
             if made:
                 state.entries += (<char *> entries)[:made * sizeof(Entry)]
-        if fault != NEEDS_MORE:
+        state.encoded = fault == ENCODED
+        if fault != NEEDS_MORE and fault != ENCODED:
             raise refuse(fault, &window, state.place.position, state.place.batch_end != 0)
     finally:
         PyBuffer_Release(&source)

@@ -80,7 +80,7 @@ cdef enum Fault:
     CONTROL_BATCH  # not a fault: a well-formed batch that shows no record
     BAD_BATCH_LENGTH
     BAD_MAGIC
-    UNSUPPORTED
+    ENCODED  # not a fault: a batch whose records only its plain form shows (`plain.py`)
     BAD_RECORDS_COUNT
     BAD_VARINT
     BAD_RECORD_LENGTH
@@ -189,20 +189,19 @@ cdef inline Fault judge_head(const RecordHead *head, int64_t room) noexcept nogi
 cdef inline Fault judge_batch(const uint8_t *at) noexcept nogil:
     """Whether a header is that of a batch whose records can be read. Touches HEADER_SIZE bytes.
 
-    CONTROL_BATCH for a well-formed batch of control records.
+    CONTROL_BATCH for one of control records; ENCODED for one that is compressed or of an older
+    format, or whose transaction somebody has to judge.
     """
     cdef int32_t length = <int32_t> load32(at + BATCH_LENGTH)
     cdef uint8_t attributes = at[ATTRIBUTES + 1]
     if length < SMALLEST_ENTRY:
         return BAD_BATCH_LENGTH
     if at[MAGIC] != 2:
-        return UNSUPPORTED if at[MAGIC] < 2 else BAD_MAGIC
+        return ENCODED if at[MAGIC] < 2 else BAD_MAGIC
     if length < HEADER_SIZE - LOG_OVERHEAD:
         return BAD_BATCH_LENGTH
     if attributes & (CODEC_BITS | TRANSACTIONAL_BIT | CONTROL_BIT):
-        if attributes & (CODEC_BITS | TRANSACTIONAL_BIT):
-            return UNSUPPORTED
-        return CONTROL_BATCH
+        return CONTROL_BATCH if attributes & CONTROL_BIT else ENCODED
     return NO_FAULT
 
 

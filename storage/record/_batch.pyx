@@ -23,7 +23,7 @@ cdef extern from "Python.h":
 REASONS = {
     BAD_BATCH_LENGTH: "batch length {length} is less than a header's",
     BAD_MAGIC: "no record format has magic {magic}",
-    UNSUPPORTED: "no codec has number {codec}",
+    ENCODED: "no codec has number {codec}",
     BAD_RECORDS_COUNT: "record count {count} is not how many records the batch holds",
     BAD_VARINT: "a varint has no end",
     BAD_RECORD_LENGTH: "a record's length does not fit its batch",
@@ -39,7 +39,7 @@ def refusal(int fault, long long position, bytes header=b""):
     cdef const uint8_t *at = header
     if len(header) < HEADER_SIZE:
         return CorruptRecord(REASONS[fault], position=position)
-    if fault == UNSUPPORTED:
+    if fault == ENCODED:
         what = unsupported(at[MAGIC], at[ATTRIBUTES + 1])
         if what is not None:
             return UnsupportedFormat(what, position=position)

@@ -20,7 +20,7 @@ from kafkafs.views._render import (
     measure,
     render,
 )
-from storage.errors import CorruptRecord, StorageError, UnsupportedFormat
+from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import Buffer
 from tests import oracle
 from tests.guard_page import before_guard_page
@@ -213,20 +213,98 @@ def test_value_that_does_not_fit_its_record() -> None:
             text_of(batch)
 
 
-REFUSED = {
-    "transactions": ABORT_MARKER,
-    "gzip compression": THREE_RECORDS[:22] + b"\1" + THREE_RECORDS[23:],
-    "snappy compression": THREE_RECORDS[:22] + b"\2" + THREE_RECORDS[23:],
-    "message format v0": V0_ENTRY * 3,
+ENCODED = {
+    "transactions": THREE_RECORDS[:22] + b"\x10" + THREE_RECORDS[23:],
+    "gzip": THREE_RECORDS[:22] + b"\1" + THREE_RECORDS[23:],
+    "no codec": THREE_RECORDS[:22] + b"\7" + THREE_RECORDS[23:],
+    "v0": V0_ENTRY * 3,
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_built_yet_is_named(name: str) -> None:
-    for read in (text_of, measured_position):
-        with pytest.raises(UnsupportedFormat) as caught:
-            read(EMPTY_BATCH + REFUSED[name])
-        assert (caught.value.what, caught.value.position) == (name, 61)
+@pytest.mark.parametrize("name", ENCODED)
+def test_it_stops_before_what_has_to_be_judged_or_decoded(name: str) -> None:
+    log = THREE_RECORDS + EMPTY_BATCH + ABORT_MARKER + ENCODED[name]
+    stop = len(log) - len(ENCODED[name])
+    cursor = Cursor(0)
+    assert text_of(log, cursor) == oracle.render(THREE_RECORDS)
+    assert cursor.encoded
+    assert cursor.copy().encoded
+    assert place(cursor) == (stop, 0, 0, -1)
+    # Again, with nothing before it: it is no fault.
+    assert text_of(log, cursor) == b""
+    assert cursor.encoded
+    state = Measure()
+    measure(log, 0, len(log), state)
+    assert (state.encoded, state.position, state.batch_end) == (True, stop, 0)
+    assert state.records == 3
+
+
+@given(data=st.data(), log=logs(), granularity=st.sampled_from([1, 50, 4096]))
+def test_a_batch_is_stepped_over_into_or_added(
+    data: st.DataObject, log: MadeLog, granularity: int
+) -> None:
+    """A log some of whose batches are marked, against the same log without the marks."""
+    marked = bytearray(log.data)
+    shown = b""
+    expected_entries = [(0, 0, 0, 0, 0)]
+    text = last = ordinal = 0
+    ways: dict[int, str] = {}
+    for batch in oracle.walk(log.data):
+        way = data.draw(st.sampled_from(["as it is", "over", "into", "add"]))
+        if batch.attributes & 0x20:
+            way = "as it is"
+        if way != "as it is":
+            marked[batch.position + 22] |= 0x10
+            ways[batch.position] = way
+        if way == "over" or batch.attributes & 0x20:
+            continue
+        stored = log.data[batch.position : batch.end]
+        if way == "add" and text - last >= granularity and batch.count:
+            expected_entries.append((text, batch.position, batch.position, 0, ordinal))
+            last = text
+        for position, row in oracle.rows(log.data, batch):
+            if way != "add" and text - last >= granularity:
+                entry = (text, batch.position, position, batch.end, ordinal)
+                expected_entries.append(entry)
+                last = text
+            text += len(row.value or b"") + 1
+            ordinal += 1
+        shown += oracle.render(stored)
+    state = Measure(granularity)
+    measure(marked, 0, len(marked), state)
+    while state.encoded:
+        position = state.position
+        size = 12 + int.from_bytes(marked[position + 8 : position + 12], "big")
+        way = ways.pop(position)
+        if way == "over":
+            state.step_over(size)
+        elif way == "into":
+            state.step_into(size)
+        else:
+            state.add(log.data[position : position + size], size)
+        measure(marked, 0, len(marked), state)
+    assert not ways
+    assert state.position == len(marked)
+    assert (state.text_length, state.records) == (len(shown), ordinal)
+    assert entries_of(state) == expected_entries
+
+
+def test_a_batch_is_added_at_a_batchs_start_only() -> None:
+    state = Measure()
+    measure(THREE_RECORDS, 0, 70, state)
+    for wrong in (
+        lambda: state.step_over(10),
+        lambda: state.step_into(100),
+        lambda: state.add(THREE_RECORDS, 100),
+    ):
+        with pytest.raises(ValueError, match="no batch begins"):
+            wrong()
+    with pytest.raises(ValueError, match="bytes of log"):
+        Measure().step_over(0)
+    with pytest.raises(ValueError, match="a batch of 20 bytes"):
+        Measure().add(bytes(20), 20)
+    with pytest.raises(CorruptRecord):
+        Measure().add(THREE_RECORDS[:-1], 95)
 
 
 def measured_position(log: bytes) -> int:
@@ -240,7 +318,6 @@ def measured_position(log: bytes) -> int:
     [
         (bytes(61), "length 0"),
         (THREE_RECORDS[:16] + b"\3" + THREE_RECORDS[17:], "magic 3"),
-        (THREE_RECORDS[:22] + b"\7" + THREE_RECORDS[23:], "codec has number 7"),
         (THREE_RECORDS[:8] + struct.pack(">i", -20) + THREE_RECORDS[12:], "length -20"),
         (THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:], "length 48"),
     ],

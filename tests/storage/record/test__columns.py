@@ -14,7 +14,7 @@ from storage.record._columns import Columns, decode_columns
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, damaged, logs
-from tests.storage.record.test_batch import ABORT_MARKER, REJECTED, THREE_RECORDS, V0_ENTRY
+from tests.storage.record.test_batch import REJECTED, THREE_RECORDS, V0_ENTRY
 from tests.storage.record.test_batch import T as TIME
 
 
@@ -90,7 +90,7 @@ def test_reader_rejects(reason: str) -> None:
 
 
 def test_what_is_not_built_yet_is_named() -> None:
-    for batch, name in ((ABORT_MARKER, "transactions"), (V0_ENTRY * 3, "message format v0")):
+    for batch, name in ((V0_ENTRY * 3, "message format v0"),):
         data = b"12345" + THREE_RECORDS + batch
         with pytest.raises(UnsupportedFormat) as caught:
             decode_columns(data, 5, len(data) - 5)
