@@ -9,9 +9,13 @@ from setuptools import Extension, setup
 
 HOT_LOOPS = (
     "storage/record/_batch.pyx",
+    "storage/record/_codec.pyx",
+    "storage/record/_legacy.pyx",
     "storage/record/_columns.pyx",
+    "storage/record/_legacy_07.pyx",
     "kafkafs/views/_render.pyx",
     "kafkafs/views/_parse.pyx",
+    "kafkafs/dump/_dump.pyx",
 )
 
 

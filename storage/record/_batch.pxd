@@ -53,14 +53,22 @@ cdef enum:
     RECORDS_COUNT = 57
     HEADER_SIZE = 61
 
+    # The same in the formats v0 and v1 (LegacyRecord.java).
+    LEGACY_CRC = 12
+    LEGACY_ATTRIBUTES = 17
+    LEGACY_TIMESTAMP = 18  # v1 only
+
     LOG_OVERHEAD = 12  # offset and size, which the batch length does not count
     SMALLEST_ENTRY = 14  # what the size field counts in the smallest entry of any format, v0
+    SMALLEST_V1 = 22
     SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
     RECORD_HEAD = 26  # a record's length up to and with its key length, at most
     VARINT = 5
     WINDOW = 32  # readable bytes that parse_head wants: a head, and a value length after it
 
     CODEC_BITS = 0x07
+    LAST_CODEC = 4
+    LAST_LEGACY_CODEC = 3  # no zstd in v0 and v1
     APPEND_TIME_BIT = 0x08
     TRANSACTIONAL_BIT = 0x10
     CONTROL_BIT = 0x20

@@ -9,12 +9,12 @@ import zlib
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.string cimport memchr
+from libc.stdint cimport int16_t, uint16_t
+from libc.string cimport memcpy, memset
 
 from crc32c import crc32c
 
-from storage.errors import CorruptRecord, UnsupportedFormat
-from storage.record.batch import unsupported
+from storage.errors import CorruptRecord
 
 cdef extern from "Python.h":
     const int PyBUF_READ
@@ -23,7 +23,7 @@ cdef extern from "Python.h":
 REASONS = {
     BAD_BATCH_LENGTH: "batch length {length} is less than a header's",
     BAD_MAGIC: "no record format has magic {magic}",
-    ENCODED: "no codec has number {codec}",
+    ENCODED: "a batch of magic {magic} with codec {codec} is not in plain form",
     BAD_RECORDS_COUNT: "record count {count} is not how many records the batch holds",
     BAD_VARINT: "a varint has no end",
     BAD_RECORD_LENGTH: "a record's length does not fit its batch",
@@ -39,10 +39,6 @@ def refusal(int fault, long long position, bytes header=b""):
     cdef const uint8_t *at = header
     if len(header) < HEADER_SIZE:
         return CorruptRecord(REASONS[fault], position=position)
-    if fault == ENCODED:
-        what = unsupported(at[MAGIC], at[ATTRIBUTES + 1])
-        if what is not None:
-            return UnsupportedFormat(what, position=position)
     reason = REASONS[fault].format(
         length=<int32_t> load32(at + BATCH_LENGTH),
         magic=at[MAGIC],
@@ -121,9 +117,13 @@ cdef class Rebuild:
     time entry, that of `max_timestamp`, is left to the caller, who knows whether the segment is
     closed. The caller takes entries away by clearing the two bytearrays.
 
-    At the first batch that is not valid it stops for good, with the reason in `fault`; at the
-    first that is valid but not built yet with its name in `unsupported`. `position` is then the
-    end of what is good.
+    `records` counts a wrapper of v0 or v1, whose messages are not looked at, as one. `producers`
+    has a tuple for each batch with a producer id: base and last offset, producer id and epoch,
+    base sequence, attributes, largest timestamp, position; then of a marker that ends a
+    transaction its type and coordinator epoch, else twice -1. The caller may clear it too.
+
+    At the first batch that is not valid it stops for good, with the reason in `fault`; `position`
+    is then the end of what is good.
     """
 
     cdef readonly long long base_offset
@@ -138,6 +138,7 @@ cdef class Rebuild:
     cdef readonly bytearray offset_entries
     cdef readonly bytearray time_entries
     cdef readonly list epochs
+    cdef readonly list producers
     cdef readonly object fault
     cdef readonly object unsupported
     cdef long long indexed_position
@@ -179,6 +180,7 @@ cdef class Rebuild:
         self.offset_entries = bytearray()
         self.time_entries = bytearray()
         self.epochs = []
+        self.producers = []
         self.fault = None
         self.unsupported = None
 
@@ -204,7 +206,7 @@ cdef class Rebuild:
         try:
             if size < 0 or size > view.len:
                 raise ValueError(f"{size} bytes of a buffer of {view.len}")
-            while self.fault is None and self.unsupported is None:
+            while self.fault is None:
                 batch_size = self.judge(<const uint8_t *> view.buf + taken, size - taken, check_crc)
                 if batch_size == 0:
                     break
@@ -217,47 +219,43 @@ cdef class Rebuild:
     cdef int64_t judge(self, const uint8_t *batch, int64_t size, bint check_crc) except -1:
         """The size of the valid batch at `batch`; 0 where it is not whole, or not valid."""
         cdef int64_t batch_size
-        cdef int64_t base
         cdef int32_t delta
         if size < MAGIC + 1:
             return 0
         batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-        if batch_size < SMALLEST_ENTRY + LOG_OVERHEAD:
+        if batch_size < smallest_size(batch[MAGIC]):
             return self.stop(f"batch length {batch_size - LOG_OVERHEAD} is less than a header's")
-        if batch[MAGIC] < 2:
-            return 0 if batch_size > size else self.judge_legacy(batch, batch_size)
-        if batch[MAGIC] != 2:
+        if batch[MAGIC] > 2:
             return self.stop(f"no record format has magic {batch[MAGIC]}")
-        if batch_size < HEADER_SIZE:
-            return self.stop(f"batch length {batch_size - LOG_OVERHEAD} is less than a header's")
         if batch_size > size:
             return 0
-        if check_crc and crc_of(batch, batch_size) != load32(batch + CRC):
+        if check_crc and not crc_fits(batch, batch_size):
             return self.stop("the CRC is wrong")
-        base = <int64_t> load64(batch + BASE_OFFSET)
+        if batch[MAGIC] < 2:
+            if not legacy_codec_exists(batch):
+                return self.stop(f"no codec of v{batch[MAGIC]} has number {batch[LEGACY_ATTRIBUTES] & CODEC_BITS}")
+            return batch_size if self.judge_offsets(batch, 0) else 0
         delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
-        if base < self.next_offset:
-            return self.stop(f"base offset {base} is below {self.next_offset}, the next one")
-        if delta < 0:
-            return self.stop(f"last offset delta {delta}")
-        if base - self.base_offset > 0x7FFFFFFF - delta:
-            return self.stop(f"base offset {base} is too far from the segment's")
+        if not self.judge_offsets(batch, delta):
+            return 0
         if <int32_t> load32(batch + RECORDS_COUNT) < 0:
             return self.stop(f"record count {<int32_t> load32(batch + RECORDS_COUNT)}")
-        if batch[ATTRIBUTES + 1] & (CODEC_BITS | TRANSACTIONAL_BIT | CONTROL_BIT):
-            self.unsupported = unsupported(2, batch[ATTRIBUTES + 1])
-            if self.unsupported is None:
-                return self.stop(f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}")
-            return 0
+        if batch[ATTRIBUTES + 1] & CODEC_BITS > LAST_CODEC:
+            return self.stop(f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}")
         return batch_size
 
-    cdef int64_t judge_legacy(self, const uint8_t *entry, int64_t size) except -1:
-        """An entry of format v0 or v1: not built yet where its CRC is right, else damage."""
-        crc = zlib.crc32(PyMemoryView_FromMemory(<char *> (entry + MAGIC), size - MAGIC, PyBUF_READ))
-        if crc != load32(entry + LOG_OVERHEAD):
-            return self.stop("the CRC is wrong")
-        self.unsupported = unsupported(entry[MAGIC], 0)
-        return 0
+    cdef bint judge_offsets(self, const uint8_t *batch, int32_t delta) except -1:
+        """Whether they go on, and reach no further than an index can name."""
+        cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
+        if base < self.next_offset:
+            self.stop(f"base offset {base} is below {self.next_offset}, the next one")
+        elif delta < 0:
+            self.stop(f"last offset delta {delta}")
+        elif base - self.base_offset > 0x7FFFFFFF - delta:
+            self.stop(f"base offset {base} is too far from the segment's")
+        else:
+            return True
+        return False
 
     cdef int64_t stop(self, reason) except -1:
         self.fault = reason
@@ -266,10 +264,20 @@ cdef class Rebuild:
     cdef int take(self, const uint8_t *batch, int64_t size) except -1:
         """Add a valid batch: LogSegment.append's steps, in its order."""
         cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
-        cdef int64_t last = base + <int32_t> load32(batch + LAST_OFFSET_DELTA)
-        cdef int64_t timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
-        cdef int32_t epoch = <int32_t> load32(batch + LEADER_EPOCH)
+        cdef int64_t last = base
+        cdef int64_t timestamp = -1
+        cdef int32_t epoch = -1
+        cdef int32_t count = 1
         cdef uint8_t entry[12]
+        if batch[MAGIC] == 2:
+            last += <int32_t> load32(batch + LAST_OFFSET_DELTA)
+            timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
+            epoch = <int32_t> load32(batch + LEADER_EPOCH)
+            count = <int32_t> load32(batch + RECORDS_COUNT)
+            if <int64_t> load64(batch + PRODUCER_ID) >= 0:
+                self.producers.append(producer_of(batch, size, base, last, self.position))
+        elif batch[MAGIC] == 1:
+            timestamp = <int64_t> load64(batch + LEGACY_TIMESTAMP)
         if self.last_batch_position < 0:
             self.first_max_timestamp = timestamp
         if timestamp > self.max_timestamp:
@@ -288,38 +296,145 @@ cdef class Rebuild:
         if epoch > self.epoch:
             self.epoch = epoch
             self.epochs.append((epoch, base))
-        self.records += <int32_t> load32(batch + RECORDS_COUNT)
+        self.records += count
         self.last_batch_position = self.position
         self.position += size
         self.next_offset = last + 1
         return 0
 
 
+cdef inline int64_t smallest_size(uint8_t magic) noexcept:
+    """Bytes of the format's smallest batch; for a magic of none that of the smallest of any."""
+    if magic == 2:
+        return HEADER_SIZE
+    return LOG_OVERHEAD + (SMALLEST_V1 if magic == 1 else SMALLEST_ENTRY)
+
+
+cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1:
+    """Whether the CRC of this whole batch, of any format, is right."""
+    cdef object crc
+    if batch[MAGIC] == 2:
+        return crc_of(batch, size) == load32(batch + CRC)
+    crc = zlib.crc32(PyMemoryView_FromMemory(<char *> (batch + MAGIC), size - MAGIC, PyBUF_READ))
+    return crc == load32(batch + LEGACY_CRC)
+
+
+cdef inline bint legacy_codec_exists(const uint8_t *entry) noexcept:
+    return entry[LEGACY_ATTRIBUTES] & CODEC_BITS <= LAST_LEGACY_CODEC
+
+
+cdef object producer_of(
+    const uint8_t *batch, int64_t size, int64_t base, int64_t last, int64_t position
+):
+    """What `Rebuild.producers` has of a batch."""
+    cdef uint16_t epoch = <uint16_t> (batch[PRODUCER_EPOCH] << 8 | batch[PRODUCER_EPOCH + 1])
+    cdef int32_t marker = -1
+    cdef int32_t coordinator = -1
+    if batch[ATTRIBUTES + 1] & CONTROL_BIT:
+        read_marker(batch, size, &marker, &coordinator)
+    return (
+        base,
+        last,
+        <int64_t> load64(batch + PRODUCER_ID),
+        <int16_t> epoch,
+        <int32_t> load32(batch + BASE_SEQUENCE),
+        batch[ATTRIBUTES + 1],
+        <int64_t> load64(batch + MAX_TIMESTAMP),
+        position,
+        marker,
+        coordinator,
+    )
+
+
+cdef void read_marker(
+    const uint8_t *batch, int64_t size, int32_t *marker, int32_t *coordinator
+) noexcept:
+    """The type and coordinator epoch of a transaction's marker; nothing is set for others.
+
+    `storage.record.control.parse_marker` reads the same, and says what is wrong.
+    """
+    cdef uint8_t pad[WINDOW]
+    cdef const uint8_t *at = batch + HEADER_SIZE
+    cdef const uint8_t *end = batch + size
+    cdef RecordHead head
+    cdef int32_t length = 0
+    if <int32_t> load32(batch + RECORDS_COUNT) < 1:
+        return
+    memset(pad, 0, WINDOW)
+    memcpy(pad, at, min(<int64_t> WINDOW, end - at))
+    if parse_head(pad, &head) != NO_FAULT or judge_head(&head, end - at) != NO_FAULT:
+        return
+    end = at + head.size
+    at += head.head
+    # Key: version, type. Value: its length, version, coordinator epoch.
+    if head.key_length < 4 or end - at < head.key_length + 7 or at[2] or at[3] > 1:
+        return
+    if at[head.key_length] != 12:  # zig-zag of 6
+        return
+    marker[0] = at[3]
+    coordinator[0] = <int32_t> load32(at + head.key_length + 3)
+
+
+def check_records(data not None):
+    """See that a plain form's records fill it exactly, by their lengths alone.
+
+    Raises CorruptRecord, without a position.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef uint8_t pad[VARINT]
+    cdef const uint8_t *after
+    cdef int32_t length = 0
+    cdef int32_t count
+    cdef int32_t left
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < HEADER_SIZE:
+            raise ValueError(f"a batch of {view.len} bytes")
+        at = <const uint8_t *> view.buf
+        end = at + view.len
+        count = <int32_t> load32(at + RECORDS_COUNT)
+        at += HEADER_SIZE
+        left = count
+        while left > 0 and at < end:
+            if end - at >= VARINT:
+                after = read_varint(at, &length)
+            else:
+                memset(pad, 0, VARINT)
+                memcpy(pad, at, end - at)
+                after = read_varint(pad, &length)
+                if after != NULL:
+                    after = at + (after - pad)
+            if after == NULL or length < 0 or length > end - after:
+                raise CorruptRecord(REASONS[BAD_RECORD_LENGTH])
+            at = after + length
+            left -= 1
+        if left != 0 or at != end:
+            raise CorruptRecord(REASONS[BAD_RECORDS_COUNT].format(count=count))
+    finally:
+        PyBuffer_Release(&view)
+
+
 def find_next_batch(data not None, long long start, long long min_offset):
     """Where the next valid batch begins at or after `data[start]`; -1 = none that is whole here.
 
-    Valid: magic 2, a size that fits in `data`, a base offset of at least `min_offset`, fields
-    that can be, and a right CRC. A batch that reaches beyond `data` is not seen.
+    Valid: a magic of 0 to 2, a size that fits in `data`, a base offset of at least `min_offset`,
+    fields that can be, and a right CRC. A batch that reaches beyond `data` is not seen.
     """
     cdef Py_buffer view
     cdef int64_t position
     cdef const uint8_t *batch
-    cdef const uint8_t *magic
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         position = max(start, 0)
-        while view.len - position >= HEADER_SIZE:
+        while view.len - position >= LOG_OVERHEAD + SMALLEST_ENTRY:
             batch = <const uint8_t *> view.buf + position
-            magic = <const uint8_t *> memchr(
-                batch + MAGIC, 2, view.len - position - HEADER_SIZE + 1
-            )
-            if magic == NULL:
-                break
-            batch = magic - MAGIC
-            position = batch - <const uint8_t *> view.buf
-            if could_be_batch(batch, view.len - position, min_offset) and crc_of(
+            if batch[MAGIC] <= 2 and could_be_batch(
+                batch, view.len - position, min_offset
+            ) and crc_fits(
                 batch, <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-            ) == load32(batch + CRC):
+            ):
                 return position
             position += 1
         return -1
@@ -330,14 +445,17 @@ def find_next_batch(data not None, long long start, long long min_offset):
 cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept:
     """Whether the header's fields can be those of a batch: spares most CRCs over garbage."""
     cdef int64_t batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-    cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
     cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
+    cdef int32_t count
+    if not (smallest_size(batch[MAGIC]) <= batch_size <= size and base >= min_offset and base >= 0):
+        return False
+    if batch[MAGIC] < 2:
+        return batch[LEGACY_ATTRIBUTES] < 16 and legacy_codec_exists(batch)
+    count = <int32_t> load32(batch + RECORDS_COUNT)
     return (
-        HEADER_SIZE <= batch_size <= size
-        and base >= min_offset
-        and base >= 0
-        and batch[ATTRIBUTES] == 0
+        batch[ATTRIBUTES] == 0
+        and batch[ATTRIBUTES + 1] & CODEC_BITS <= LAST_CODEC
         and <int32_t> load32(batch + LAST_OFFSET_DELTA) >= 0
-        and 0 <= count <= batch_size
+        and 0 <= count <= <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA) + 1
         and <int64_t> load64(batch + PRODUCER_ID) >= -1
     )

@@ -277,8 +277,7 @@ def decode_columns(
     Only records with from_offset <= offset < to_offset become rows; control records never do. A
     batch that is cut off at the end is left out. `size` is below 2**31.
 
-    Raises CorruptRecord, or UnsupportedFormat for what is not built yet, its position the batch's
-    in `data`.
+    Raises CorruptRecord, its position the batch's in `data`.
     """
     cdef Py_buffer view
     cdef Rows rows

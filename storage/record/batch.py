@@ -1,117 +1,72 @@
-"""The v2 record batch: a header of 61 bytes and its records (DefaultRecordBatch.java, KIP-98).
+"""The records of a batch: decode any format, encode v2 (DefaultRecord.java, KIP-98).
 
-Layout, big-endian, byte positions from the batch's start:
+Headers, and the formats before v2: `storage/record/header.py`.
 
-====  ====================  ===  ========================================================
-   0  baseOffset            i64  first offset of the original batch; kept by compaction
-   8  batchLength           i32  bytes after this field: the whole batch is 12 longer
-  12  partitionLeaderEpoch  i32  outside the CRC; -1 = none
-  16  magic                 i8   2
-  17  crc                   u32  CRC-32C of everything from byte 21 to the batch's end
-  21  attributes            i16  0-2 codec, 3 timestamp type, 4 transactional, 5 control,
-                                 6 the base timestamp is a delete horizon (KIP-534)
-  23  lastOffsetDelta       i32  last offset - baseOffset; kept by compaction
-  27  baseTimestamp         i64  milliseconds; -1 in an empty batch
-  35  maxTimestamp          i64  milliseconds
-  43  producerId            i64  -1 = none
-  51  producerEpoch         i16  -1 = none
-  53  baseSequence          i32  -1 = none
-  57  recordsCount          i32
-  61  records
-====  ====================  ===  ========================================================
-
-A record (DefaultRecord.java) is: length varint, attributes i8, timestampDelta varlong,
+A v2 record is: length varint, attributes i8, timestampDelta varlong,
 offsetDelta varint, keyLength varint (-1 = null), key, valueLength varint (-1 = null), value,
 headerCount varint, headers; a header is: keyLength varint, key, valueLength varint (-1 = null),
 value. Varints are zig-zag, then groups of 7 bits from the lowest, at most 5 bytes (varlong 10).
 
-Not here: codecs, older formats, what control records mean, and speed (`_batch`, the views).
+Not here: what control records mean, and speed (`_batch`, `_columns`, the views).
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from crc32c import crc32c
+from storage.errors import CorruptRecord
+from storage.record.compression import CODECS
+from storage.record.header import (
+    APPEND_TIME_BIT,
+    CODEC_BITS,
+    CONTROL_BIT,
+    CREATE_TIME,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    pack,
+    parse_header,
+)
+from storage.record.plain import plain
 
-from storage.errors import CorruptRecord, UnsupportedFormat
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
-
-LOG_OVERHEAD: Final = 12
-HEADER_SIZE: Final = 61
-MAGIC: Final = 2
-NO_TIMESTAMP: Final = -1
-
-CREATE_TIME: Final = 0
-LOG_APPEND_TIME: Final = 1
-
-CODEC_BITS: Final = 0x07
-APPEND_TIME_BIT: Final = 0x08
-TRANSACTIONAL_BIT: Final = 0x10
-CONTROL_BIT: Final = 0x20
-DELETE_HORIZON_BIT: Final = 0x40
-
-CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_CRC_START = 21
-
-
-class BatchHeader(NamedTuple):
-    """The header of a v2 batch, field by field as it is stored."""
-
-    base_offset: int
-    batch_length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    records_count: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole batch."""
-        return self.batch_length + LOG_OVERHEAD
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def codec(self) -> int:
-        """Index into `CODECS`; 5 to 7 are not assigned."""
-        return self.attributes & CODEC_BITS
-
-    @property
-    def timestamp_type(self) -> int:
-        """`CREATE_TIME` or `LOG_APPEND_TIME`."""
-        return LOG_APPEND_TIME if self.attributes & APPEND_TIME_BIT else CREATE_TIME
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & TRANSACTIONAL_BIT)
-
-    @property
-    def is_control(self) -> bool:
-        return bool(self.attributes & CONTROL_BIT)
-
-    @property
-    def delete_horizon(self) -> int | None:
-        """When a cleaner may drop this batch's tombstones, in ms; None where none is set."""
-        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+__all__ = [
+    "APPEND_TIME_BIT",
+    "CODECS",
+    "CODEC_BITS",
+    "CONTROL_BIT",
+    "CREATE_TIME",
+    "DELETE_HORIZON_BIT",
+    "HEADER_SIZE",
+    "LOG_APPEND_TIME",
+    "LOG_OVERHEAD",
+    "MAGIC",
+    "NO_TIMESTAMP",
+    "TRANSACTIONAL_BIT",
+    "BatchHeader",
+    "Buffer",
+    "Record",
+    "decode",
+    "decode_plain",
+    "encode",
+    "encode_records",
+    "pack",
+    "parse_header",
+]
 
 
 class Record(NamedTuple):
-    """One record. `timestamp` is in ms, -1 = none; a None key or value is null, not empty."""
+    """One record. `timestamp` is in ms, -1 = none; a None key or value is null, not empty.
+
+    A header's name is UTF-8 by rule only: other bytes in it are kept as surrogates
+    (`surrogateescape`), where Kafka's reader shows U+FFFD.
+    """
 
     offset: int
     timestamp: int
@@ -121,60 +76,37 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def unsupported(magic: int, attributes: int) -> str | None:
-    """Name what is not built yet in a batch with this magic and these attributes; None = all is."""
-    if magic in (0, 1):
-        return f"message format v{magic}"
-    codec = attributes & CODEC_BITS
-    if 0 < codec < len(CODECS):
-        return f"{CODECS[codec]} compression"
-    if attributes & TRANSACTIONAL_BIT:
-        return "transactions"
-    return "control records" if attributes & CONTROL_BIT else None
-
-
-def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
-    """Read the header at `data[at:]`.
-
-    The length and the CRC are not checked: the rest of the batch need not be there.
-
-    Raises CorruptRecord (position = `at`) where fewer than 61 bytes are left, the magic is not 2
-    or the length is shorter than a header's; UnsupportedFormat for the older formats.
-    """
-    if at < 0 or len(data) - at < HEADER_SIZE:
-        raise CorruptRecord("a batch's header is cut off", position=at)
-    header = BatchHeader._make(_HEADER.unpack_from(data, at))
-    if header.magic != MAGIC:
-        what = unsupported(header.magic, 0)
-        if what is not None:
-            raise UnsupportedFormat(what, position=at)
-        raise CorruptRecord(f"no record format has magic {header.magic}", position=at)
-    if header.size < HEADER_SIZE:
-        raise CorruptRecord(
-            f"batch length {header.batch_length} is less than a header's", position=at
-        )
-    return header
-
-
 def decode(data: Buffer, at: int = 0) -> list[Record]:
-    """Read the whole batch at `data[at:]`: CRC checked, everything that a reader must reject.
+    """Read the whole batch at `data[at:]`, of any format and codec: everything that is to be
+    rejected is, the CRC too.
 
-    Control records come back as records: their meaning is not judged here.
+    Control records come back as records: their meaning is not judged here. Of v0 and v1 a batch is
+    one message, or the messages of one wrapper.
 
-    Raises CorruptRecord, its position the batch's or the malformed record's in `data`;
-    UnsupportedFormat for codecs and formats that are not built yet.
+    Raises CorruptRecord, its position the batch's in `data`; of an uncompressed v2 batch also that
+    of the malformed record.
+    """
+    header = parse_header(data, at)
+    made, _ = plain(data, at, min(at + header.size, len(data)))
+    if not made:
+        raise CorruptRecord("a batch is cut off", position=at, offset=header.base_offset)
+    try:
+        return decode_plain(made)
+    except CorruptRecord as error:
+        # Only where the plain form is the batch's own bytes is its position one in `data`.
+        position = at if header.codec or header.is_legacy else at + (error.position or 0)
+        raise CorruptRecord(error.message, position=position, offset=header.base_offset) from None
+
+
+def decode_plain(data: Buffer, at: int = 0) -> list[Record]:
+    """Read the uncompressed v2 batch at `data[at:]`, which is whole; no CRC is checked.
+
+    Raises CorruptRecord, its position the malformed record's in `data`.
     """
     header = parse_header(data, at)
     end = at + header.size
-    if end > len(data):
-        raise CorruptRecord("a batch is cut off", position=at, offset=header.base_offset)
-    if header.crc != crc32c(memoryview(data)[at + _CRC_START : end]):
-        raise CorruptRecord("a batch's CRC is wrong", position=at, offset=header.base_offset)
-    if header.codec:
-        what = unsupported(header.magic, header.codec)
-        if what is None:
-            raise CorruptRecord(f"no codec has number {header.codec}", position=at)
-        raise UnsupportedFormat(what, position=at)
+    if header.codec or header.is_legacy or end > len(data):
+        raise CorruptRecord("no uncompressed batch", position=at, offset=header.base_offset)
     if header.records_count < 0:
         raise CorruptRecord(f"record count {header.records_count}", position=at)
     reader = _Reader(data, at + HEADER_SIZE, end)
@@ -222,15 +154,6 @@ def encode(
     return pack(header, encode_records(records, base, first.timestamp))
 
 
-def pack(header: BatchHeader, records: Buffer) -> bytes:
-    """Put a header before encoded records; its batch length and CRC are worked out here."""
-    batch = bytearray(HEADER_SIZE + len(records))
-    batch[HEADER_SIZE:] = records
-    _HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD, crc=0))
-    struct.pack_into(">I", batch, _CRC_START - 4, crc32c(memoryview(batch)[_CRC_START:]))
-    return bytes(batch)
-
-
 def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
     """The records of a batch, back to back, without its header."""
     out = bytearray()
@@ -242,7 +165,7 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
         _put_bytes(body, record.value)
         body += _varint(len(record.headers))
         for name, value in record.headers:
-            _put_bytes(body, name.encode())
+            _put_bytes(body, name.encode(errors="surrogateescape"))
             _put_bytes(body, value)
         out += _varint(len(body))
         out += body
@@ -338,7 +261,4 @@ def _read_header(reader: _Reader) -> tuple[str, bytes | None]:
     name = reader.nullable()
     if name is None:
         raise reader.fail("a header's name is null")
-    try:
-        return name.decode(), reader.nullable()
-    except UnicodeDecodeError:
-        raise reader.fail("a header's name is not UTF-8") from None
+    return name.decode(errors="surrogateescape"), reader.nullable()

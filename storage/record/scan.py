@@ -13,25 +13,28 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import CorruptRecord, UnsupportedFormat
-from storage.record import batch
-from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, parse_header
+from storage.errors import CorruptRecord
+from storage.record.header import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    SMALLEST_SIZE,
+    BatchHeader,
+    parse_header,
+)
 
 if TYPE_CHECKING:
     from storage.files import ByteSource
 
 # Small batches are read many at a time; of a batch that reaches beyond its chunk only the header.
 CHUNK: Final = 64 * 1024
-# What the size field counts in the smallest entry of any format, v0.
-SMALLEST_ENTRY: Final = 14
-
 # offset, size, then the magic: at byte 16 in every format.
 _FRAME = struct.Struct(">qi4xb")
 
 
 def unsupported(header: BatchHeader) -> str | None:
-    """Name what is not built yet in this batch ("gzip compression"); None = all of it is."""
-    return batch.unsupported(header.magic, header.attributes)
+    """Nothing is unsupported any more: goes away with its last caller."""
+    return None
 
 
 def batches(
@@ -42,7 +45,10 @@ def batches(
     `end` (exclusive) is by default the source's size at the start. Ends quietly before a batch
     that is not whole.
 
-    Raises CorruptRecord with path and position; UnsupportedFormat for the older formats.
+    An entry of v0 or v1 is a batch, whatever a wrapper has in it (`header.BatchHeader` says what
+    its fields then are).
+
+    Raises CorruptRecord with path and position.
     """
     stop = source.size() if end is None else end
     chunk: bytes | memoryview = b""
@@ -55,18 +61,13 @@ def batches(
             if len(chunk) < _FRAME.size:
                 return
         _, size, magic = _FRAME.unpack_from(chunk, at)
-        if size < SMALLEST_ENTRY:
-            reason = f"batch length {size} is less than any format's"
+        if magic not in (0, 1, MAGIC) or size < SMALLEST_SIZE[magic]:
+            # Where less than a header is left, a size too small is one all the same.
+            reason = f"magic {magic}, batch length {size}: no such format"
             raise CorruptRecord(reason, path=source.path, position=position)
         if size + LOG_OVERHEAD > stop - position:
             return
-        what = batch.unsupported(magic, 0)
-        if what is not None:
-            raise UnsupportedFormat(what, path=source.path, position=position)
-        if magic != MAGIC or size + LOG_OVERHEAD < HEADER_SIZE:
-            reason = f"magic {magic}, batch length {size}: no such format"
-            raise CorruptRecord(reason, path=source.path, position=position)
-        if len(chunk) - at < HEADER_SIZE:
+        if len(chunk) - at < min(HEADER_SIZE, size + LOG_OVERHEAD):
             return
         yield position, parse_header(chunk, at)
         position += size + LOG_OVERHEAD

@@ -1,0 +1,293 @@
+"""The codecs of record batches, framed as Kafka frames them (org.apache.kafka.common.compress).
+
+=======  =========================================================================
+gzip     RFC 1952; several members follow one another; what follows them is ignored
+snappy   xerial: 82 "SNAPPY" 00, i32 version, i32 compatible version, then chunks of an i32
+         length and a raw block, 32 KiB of input each; a length that is the magic's first four
+         bytes begins such a header again. Without the magic: one raw block
+lz4      one frame of independent blocks: magic, FLG, BD, [u64 content size], HC; blocks of a
+         u32 length (highest bit: stored) and the data, [u32 checksum]; a length of 0 ends it.
+         All little-endian. What follows is ignored. In v0 the checksum HC was wrong and is
+         not looked at (KAFKA-3160)
+zstd     frames, one after another
+=======  =========================================================================
+
+Invariant: nobody knows beforehand what a stream decompresses to, so memory is taken only for what
+has been produced, or for what the stream's own structure bounds, and never more than the limit.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import cramjam
+
+from storage.errors import CorruptRecord
+from storage.record._codec import uninitialised, xxh32, zstd_bound
+
+if TYPE_CHECKING:
+    from storage.record.header import Buffer
+
+# A batch that decompresses to more than this is corrupt. Kafka's brokers accept batches of
+# max.message.bytes, 1 MiB by default, and producers seldom compress more than 20 to 1.
+MAX_DECOMPRESSED_BYTES: Final = 256 * 1024 * 1024
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+
+# The least and the largest level, and the one taken where none is given.
+LEVELS: Final = {GZIP: (1, 9, -1), LZ4: (1, 17, 9), ZSTD: (-131072, 22, 3)}
+
+_GZIP_WBITS = 31
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_AGAIN = int.from_bytes(_XERIAL_MAGIC[:4], "big")
+_XERIAL_CHUNK = 32 * 1024
+# No element of a raw snappy block makes more than 64 bytes out of 3.
+_SNAPPY_RATIO = 22
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
+_LZ4_BLOCK = 64 * 1024
+_LZ4_STORED = 0x80000000
+_LZ4_FAST_LEVEL = 9
+# No byte of an LZ4 block stands for more than 255 bytes.
+_LZ4_RATIO = 255
+
+
+def codec_number(name: str) -> int:
+    """The codec's number in a batch's attributes. Raises ValueError for a name of none."""
+    return CODECS.index(name)
+
+
+def decompress(
+    codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BYTES
+) -> bytes | bytearray | memoryview:
+    """What `data` decompresses to, at most `limit` bytes; `magic` is the batch's.
+
+    Raises CorruptRecord, without a position, for a codec that the format does not have, a stream
+    that breaks a rule of its framing, and one that decompresses to more than the limit.
+    """
+    try:
+        if codec == NONE:
+            return data
+        if codec == GZIP:
+            return _gunzip(data, limit)
+        if codec == SNAPPY:
+            return _unsnappy(data, limit)
+        if codec == LZ4:
+            return _unlz4(data, magic, limit)
+        if codec == ZSTD and magic == 2:
+            return _unzstd(data, limit)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise CorruptRecord(f"{CODECS[codec]}: {error}") from None
+    raise CorruptRecord(f"no codec of format v{magic} has number {codec}")
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """Compress for a v1 or v2 batch. `level` is by default the codec's own; snappy has none."""
+    least, largest, default = LEVELS.get(codec, (0, 0, 0))
+    chosen = default if level is None else level
+    assert least <= chosen <= largest or chosen == default, (codec, level)
+    if codec == GZIP:
+        packer = zlib.compressobj(chosen, zlib.DEFLATED, _GZIP_WBITS)
+        return packer.compress(data) + packer.flush()
+    if codec == SNAPPY:
+        return _snappy(data)
+    if codec == LZ4:
+        return _lz4(data) if chosen == _LZ4_FAST_LEVEL else _lz4_high(data, chosen)
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=chosen))
+    assert codec == NONE
+    return bytes(data)
+
+
+def _too_large(codec: int, limit: int) -> CorruptRecord:
+    return CorruptRecord(f"{CODECS[codec]}: decompresses to more than {limit} bytes")
+
+
+def _gunzip(data: Buffer, limit: int) -> bytes:
+    """As java.util.zip.GZIPInputStream does, which ignores what follows the last member."""
+    parts: list[bytes] = []
+    room = limit
+    while True:
+        member = zlib.decompressobj(_GZIP_WBITS)
+        # One byte more than there is room for, for a max_length of 0 would mean any.
+        try:
+            part = member.decompress(data, room + 1)
+        except zlib.error:
+            # Only what begins with a member's magic and method is one; damage in it is damage.
+            if parts and bytes(data[:3]) != b"\x1f\x8b\x08":
+                break
+            raise
+        room -= len(part)
+        if room < 0:
+            raise _too_large(GZIP, limit)
+        if not member.eof:
+            if parts and len(data) < 3:
+                break
+            raise CorruptRecord("gzip: the stream is cut off")
+        parts.append(part)
+        data = member.unused_data
+        if not data:
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _unsnappy(data: Buffer, limit: int) -> bytes | bytearray:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        size = _snappy_size(data, limit)
+        out = uninitialised(size)
+        cramjam.snappy.decompress_raw_into(data, out)
+        return out
+    view = memoryview(data)
+    parts: list[bytearray] = []
+    room = limit
+    at = len(_XERIAL_HEADER)
+    while at < len(data):
+        if len(data) - at < 4:
+            raise CorruptRecord("snappy: a chunk's length is cut off")
+        length = int.from_bytes(view[at : at + 4], "big")
+        if length == _XERIAL_AGAIN:
+            at += len(_XERIAL_HEADER)
+            continue
+        at += 4
+        if length > len(data) - at:
+            raise CorruptRecord("snappy: a chunk is cut off")
+        chunk = view[at : at + length]
+        part = uninitialised(_snappy_size(chunk, room))
+        cramjam.snappy.decompress_raw_into(chunk, part)
+        parts.append(part)
+        room -= len(part)
+        at += length
+    if at > len(data):
+        raise CorruptRecord("snappy: a header is cut off")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _snappy_size(block: Buffer, limit: int) -> int:
+    """What a raw block says that it decompresses to, where that can be."""
+    size: int = cramjam.snappy.decompress_raw_len(block)
+    if size > limit:
+        raise _too_large(SNAPPY, limit)
+    if size > _SNAPPY_RATIO * len(block):
+        raise CorruptRecord(f"snappy: {len(block)} bytes cannot decompress to {size}")
+    return size
+
+
+def _snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    out = [_XERIAL_HEADER]
+    for at in range(0, len(view), _XERIAL_CHUNK):
+        block = bytes(cramjam.snappy.compress_raw(view[at : at + _XERIAL_CHUNK]))
+        out += (len(block).to_bytes(4, "big"), block)
+    return b"".join(out)
+
+
+def _unlz4(data: Buffer, magic: int, limit: int) -> bytes | bytearray:
+    """As KafkaLZ4BlockInputStream does: it knows independent blocks only, and one frame."""
+    at, flags, largest = _lz4_header(data, magic)
+    view = memoryview(data)
+    parts: list[Buffer] = []
+    room = limit
+    while True:
+        if len(data) - at < 4:
+            raise CorruptRecord("lz4: the frame has no end")
+        length = int.from_bytes(view[at : at + 4], "little")
+        if length == 0:
+            break
+        at += 4
+        size = length & ~_LZ4_STORED
+        end = at + size
+        if size > largest:
+            raise CorruptRecord(f"lz4: a block of {size} bytes in a frame of {largest} at most")
+        if end + 4 * bool(flags & 0x10) > len(data):
+            raise CorruptRecord("lz4: a block is cut off")
+        block = view[at:end]
+        if flags & 0x10:
+            end += 4
+            if xxh32(block) != int.from_bytes(view[end - 4 : end], "little"):
+                raise CorruptRecord("lz4: a block's checksum is wrong")
+        if length & _LZ4_STORED:
+            parts.append(block)
+            room -= size
+        else:
+            # One byte more than there is room for shows that there is more.
+            out = uninitialised(min(largest, _LZ4_RATIO * size, room + 1))
+            used = cramjam.lz4.decompress_block_into(block, out, output_len=len(out))
+            del out[used:]
+            parts.append(out)
+            room -= used
+        if room < 0:
+            raise _too_large(LZ4, limit)
+        at = end
+    return b"".join(parts)
+
+
+def _lz4_header(data: Buffer, magic: int) -> tuple[int, int, int]:
+    """Where the first block is, FLG, and how long a block can be."""
+    if len(data) < 7 or data[:4] != _LZ4_MAGIC:
+        raise CorruptRecord("lz4: no frame begins here")
+    flags, descriptor = data[4], data[5]
+    at = 14 if flags & 0x08 else 6
+    if len(data) <= at:
+        raise CorruptRecord("lz4: the frame's header is cut off")
+    if flags >> 6 != 1 or flags & 0x03 or descriptor & 0x8F or descriptor >> 4 < 4:
+        raise CorruptRecord(f"lz4: no frame has flags {flags:#04x} {descriptor:#04x}")
+    if not flags & 0x20:
+        raise CorruptRecord("lz4: Kafka knows no blocks that depend on each other")
+    if magic > 0 and data[:7] != _LZ4_HEADER and data[at] != xxh32(data[4:at]) >> 8 & 0xFF:
+        raise CorruptRecord("lz4: the frame header's checksum is wrong")
+    return at + 1, flags, 1 << (2 * (descriptor >> 4) + 8)
+
+
+def _lz4(data: Buffer) -> bytes:
+    view = memoryview(data)
+    out = [_LZ4_HEADER]
+    for at in range(0, len(view), _LZ4_BLOCK):
+        block = view[at : at + _LZ4_BLOCK]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        _put_lz4_block(out, block, packed)
+    out.append(bytes(4))
+    return b"".join(out)
+
+
+def _put_lz4_block(out: list[bytes], block: Buffer, packed: bytes) -> None:
+    if len(packed) < len(block):
+        out += (len(packed).to_bytes(4, "little"), packed)
+    else:
+        out += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), bytes(block))
+
+
+def _lz4_high(data: Buffer, level: int) -> bytes:
+    """By the slow compressor, which cramjam has for frames only: theirs have checksums."""
+    packer = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    packer.compress(data)
+    frame = memoryview(packer.finish())
+    at, flags, _ = _lz4_header(frame, 2)
+    out: list[bytes | memoryview] = [_LZ4_HEADER]
+    while length := int.from_bytes(frame[at : at + 4], "little"):
+        end = at + 4 + (length & ~_LZ4_STORED)
+        out.append(frame[at:end])
+        at = end + 4 * bool(flags & 0x10)
+    out.append(bytes(4))
+    return b"".join(out)
+
+
+def _unzstd(data: Buffer, limit: int) -> bytearray:
+    bound = zstd_bound(data)
+    out = uninitialised(min(bound, limit))
+    try:
+        used = cramjam.zstd.decompress_into(data, out)
+    except cramjam.DecompressionError as error:
+        if bound > limit and "whole buffer" in str(error):
+            raise _too_large(ZSTD, limit) from None
+        raise
+    del out[used:]
+    return out

@@ -1,0 +1,171 @@
+"""The header of a batch, of any format: read it, or put it before encoded records.
+
+A v2 batch (DefaultRecordBatch.java, KIP-98), big-endian, byte positions from its start:
+
+====  ====================  ===  ========================================================
+   0  baseOffset            i64  first offset of the original batch; kept by compaction
+   8  batchLength           i32  bytes after this field: the whole batch is 12 longer
+  12  partitionLeaderEpoch  i32  outside the CRC; -1 = none
+  16  magic                 i8   2
+  17  crc                   u32  CRC-32C of everything from byte 21 to the batch's end
+  21  attributes            i16  0-2 codec, 3 timestamp type, 4 transactional, 5 control,
+                                 6 the base timestamp is a delete horizon (KIP-534)
+  23  lastOffsetDelta       i32  last offset - baseOffset; kept by compaction
+  27  baseTimestamp         i64  milliseconds; -1 in an empty batch
+  35  maxTimestamp          i64  milliseconds
+  43  producerId            i64  -1 = none
+  51  producerEpoch         i16  -1 = none
+  53  baseSequence          i32  -1 = none
+  57  recordsCount          i32
+  61  records                    plain, or one compressed stream of them all
+====  ====================  ===  ========================================================
+
+An entry of v0 or v1 (LegacyRecord.java) is a message, or a *wrapper* around a compressed set of
+messages, and counts as a batch of its own:
+
+====  ==========  ===  ============================================================
+   0  offset      i64  of the message; a wrapper's: of the last message in it
+   8  size        i32  bytes after this field
+  12  crc         u32  CRC-32 of everything from byte 16 to the end
+  16  magic       i8   0 or 1
+  17  attributes  i8   0-2 codec; v1: 3 timestamp type
+  18  timestamp   i64  v1 only; milliseconds, -1 = none; a wrapper's: the largest inside
+  18  key                i32 length, -1 = null, and the key (v1: at 26)
+  ..  value              i32 length, -1 = null, and the value; a wrapper's: the compressed set
+====  ==========  ===  ============================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from storage.errors import CorruptRecord
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+LOG_OVERHEAD: Final = 12
+HEADER_SIZE: Final = 61
+MAGIC: Final = 2
+MAGIC_POSITION: Final = 16
+NO_TIMESTAMP: Final = -1
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+
+CODEC_BITS: Final = 0x07
+APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+
+V2: Final = struct.Struct(">qiibIhiqqqhii")
+CRC_START: Final = 21
+
+# offset, size, crc, magic, attributes, v1: timestamp.
+_V0 = struct.Struct(">qiIbB")
+_V1 = struct.Struct(">qiIbBq")
+# What the size field counts at least: the fields, and two lengths.
+SMALLEST_SIZE: Final = (14, 22, HEADER_SIZE - LOG_OVERHEAD)
+
+
+class BatchHeader(NamedTuple):
+    """The header of a v2 batch, field by field as it is stored.
+
+    Of a v0 or v1 entry what it has of these: base and last offset are its offset, both timestamps
+    its timestamp (v0: -1), `batch_length` its size field, `attributes` its codec and timestamp
+    type; `records_count` is 1, or -1 for a wrapper, which does not say; the others are -1.
+    """
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        """Index into `compression.CODECS`; 5 to 7 are not assigned."""
+        return self.attributes & CODEC_BITS
+
+    @property
+    def timestamp_type(self) -> int:
+        """`CREATE_TIME` or `LOG_APPEND_TIME`."""
+        return LOG_APPEND_TIME if self.attributes & APPEND_TIME_BIT else CREATE_TIME
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether this is an entry of format v0 or v1."""
+        return self.magic < MAGIC
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When a cleaner may drop this batch's tombstones, in ms; None where none is set."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+
+def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
+    """Read the header at `data[at:]`, of any format.
+
+    The length and the CRC are not checked: the rest of the batch need not be there.
+
+    Raises CorruptRecord (position = `at`) where the header is cut off (v2: 61 bytes, v0: 18,
+    v1: 26), the magic is not 0, 1 or 2, or the length is shorter than the format's shortest.
+    """
+    if at < 0 or len(data) - at <= MAGIC_POSITION:
+        raise CorruptRecord("a batch's header is cut off", position=at)
+    magic = data[at + MAGIC_POSITION]
+    if magic > MAGIC:
+        raise CorruptRecord(f"no record format has magic {magic}", position=at)
+    layout = (_V0, _V1, V2)[magic]
+    if len(data) - at < layout.size:
+        raise CorruptRecord("a batch's header is cut off", position=at)
+    fields = layout.unpack_from(data, at)
+    if fields[1] < SMALLEST_SIZE[magic]:
+        raise CorruptRecord(f"batch length {fields[1]} is less than a header's", position=at)
+    if magic == MAGIC:
+        return BatchHeader._make(fields)
+    offset, size, crc, _, bits = fields[:5]
+    # LegacyRecord's codec and timestamp type have the bits that they have in v2.
+    attributes = bits & (CODEC_BITS | APPEND_TIME_BIT if magic else CODEC_BITS)
+    timestamp = fields[5] if magic else NO_TIMESTAMP
+    count = -1 if attributes & CODEC_BITS else 1
+    return BatchHeader(
+        offset, size, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, count
+    )
+
+
+def pack(header: BatchHeader, records: Buffer) -> bytes:
+    """Put a v2 header before encoded records; its batch length and CRC are worked out here."""
+    batch = bytearray(HEADER_SIZE + len(records))
+    batch[HEADER_SIZE:] = records
+    V2.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD, crc=0))
+    struct.pack_into(">I", batch, CRC_START - 4, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
