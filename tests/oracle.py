@@ -5,7 +5,9 @@ Slow and simple on purpose: one record at a time, no state between calls, whole 
 
 from __future__ import annotations
 
+import gzip
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -196,6 +198,53 @@ def assign_offsets(
         out += struct.pack(">qii", first, batch.size - 12, epoch) + body
         first = last + 1
     return out, told
+
+
+@dataclass
+class Message:
+    """A message of v0 or v1; v0 has no timestamp."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = -1
+
+
+def put_field(value: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
+
+
+def put_message(message: Message, magic: int, attributes: int = 0) -> bytes:
+    body = struct.pack(">bb", magic, attributes)
+    if magic == 1:
+        body += struct.pack(">q", message.timestamp)
+    body += put_field(message.key) + put_field(message.value)
+    head = struct.pack(">qiI", message.offset, len(body) + 4, zlib.crc32(body))
+    return head + body
+
+
+def put_wrapper(
+    messages: list[Message],
+    magic: int,
+    codec: int,
+    *,
+    attributes: int = 0,
+    offset: int | None = None,
+    timestamp: int | None = None,
+) -> bytes:
+    """A wrapper around messages with their offsets as they are to be stored inside.
+
+    Only gzip; its offset and timestamp are by default the last one's and the largest inside.
+    """
+    inner = b"".join(put_message(message, magic) for message in messages)
+    largest = max((message.timestamp for message in messages), default=-1)
+    wrapper = Message(
+        (messages[-1].offset if messages else 0) if offset is None else offset,
+        None,
+        gzip.compress(inner) if codec == 1 else inner,
+        largest if timestamp is None else timestamp,
+    )
+    return put_message(wrapper, magic, codec | attributes)
 
 
 @dataclass

@@ -358,6 +358,7 @@ cdef void read_marker(
     cdef const uint8_t *end = batch + size
     cdef RecordHead head
     cdef int32_t length = 0
+    cdef uint8_t kind
     if <int32_t> load32(batch + RECORDS_COUNT) < 1:
         return
     memset(pad, 0, WINDOW)
@@ -366,13 +367,18 @@ cdef void read_marker(
         return
     end = at + head.size
     at += head.head
-    # Key: version, type. Value: its length, version, coordinator epoch.
-    if head.key_length < 4 or end - at < head.key_length + 7 or at[2] or at[3] > 1:
+    # Key: version, type. After it a value's length and at least its version and the epoch.
+    if head.key_length < 4 or at[0] & 0x80 or at[2] or at[3] > 1:
         return
-    if at[head.key_length] != 12:  # zig-zag of 6
+    kind = at[3]
+    at += head.key_length
+    if end - at < 7:
         return
-    marker[0] = at[3]
-    coordinator[0] = <int32_t> load32(at + head.key_length + 3)
+    at = read_varint(at, &length)
+    if at == NULL or length < 6 or length >= end - at or at[0] & 0x80:
+        return
+    marker[0] = kind
+    coordinator[0] = <int32_t> load32(at + 2)
 
 
 def check_records(data not None):

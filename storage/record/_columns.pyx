@@ -5,7 +5,9 @@ is: numbers i64; bytes as `rows + 1` i32 positions into one block of bytes, and 
 (lowest bit first, 1 = not null).
 
 Invariants: every record is read to its end, headers included, and must fill its length exactly; a
-batch must hold as many records as it says. Not here: CRCs, codecs, headers as a column.
+batch must hold as many records as it says. Compressed batches and those of v0 and v1 are read in
+their plain form, and their CRC is checked; no other is. Not here: what a transaction's end means
+for its records, headers as a column.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -17,13 +19,14 @@ from libc.string cimport memcpy, memset
 
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT,
-    BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, BATCH_LENGTH, CONTROL_BATCH, HEADER_SIZE,
-    LOG_OVERHEAD, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT, RELEASE_GIL_FROM, SMALLEST_RECORD,
+    BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, BATCH_LENGTH, CODEC_BITS, CONTROL_BATCH,
+    ENCODED, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT, RELEASE_GIL_FROM, SMALLEST_RECORD,
     VARINT, WINDOW, Fault, RecordHead, judge_batch, judge_head,
     load32, load64, parse_head, read_varint,
 )
 
 from storage.record._batch import refusal
+from storage.record.plain import plain
 
 cdef enum:
     # i32 positions reach no further.
@@ -152,15 +155,30 @@ cdef Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept no
     return NO_FAULT if at == end else BAD_RECORDS_COUNT
 
 
+cdef inline Fault judge(const uint8_t *batch) noexcept nogil:
+    """`judge_batch`, but a transaction's records are records like others."""
+    cdef Fault fault = judge_batch(batch)
+    if fault == ENCODED and batch[MAGIC] == 2 and not batch[ATTRIBUTES + 1] & CODEC_BITS:
+        return NO_FAULT
+    return fault
+
+
 cdef Fault survey(
     const uint8_t *data, int64_t size, int64_t *position, int64_t *records
 ) noexcept nogil:
-    """Count the records that the whole batches say they hold; `position` ends behind the last."""
+    """Count the records that the whole batches say they hold; `position` ends behind the last.
+
+    Or before one that has to be brought into plain form, then with ENCODED.
+    """
     cdef Fault fault
     cdef int64_t batch_size
     cdef int64_t count
-    while size - position[0] >= HEADER_SIZE:
-        fault = judge_batch(data + position[0])
+    while size - position[0] > MAGIC:
+        if data[position[0] + MAGIC] < 2:
+            return ENCODED
+        if size - position[0] < HEADER_SIZE:
+            break
+        fault = judge(data + position[0])
         if fault != NO_FAULT and fault != CONTROL_BATCH:
             return fault
         batch_size = <int64_t> <int32_t> load32(data + position[0] + BATCH_LENGTH) + LOG_OVERHEAD
@@ -187,7 +205,7 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
         batch_size = <int64_t> <int32_t> load32(data + position[0] + BATCH_LENGTH) + LOG_OVERHEAD
         if batch_size < HEADER_SIZE or batch_size > size - position[0]:
             return BAD_BATCH_LENGTH
-        if judge_batch(data + position[0]) == NO_FAULT:
+        if judge(data + position[0]) == NO_FAULT:
             fault = add_batch(rows, data + position[0], batch_size)
             if fault != NO_FAULT:
                 return fault
@@ -218,7 +236,9 @@ cdef class Columns:
     cdef readonly bytearray value_validity
     cdef readonly long long value_nulls
 
-    cdef int make_room(self, Rows *into, int64_t records, bint keys, bint values) except -1:
+    cdef int make_room(
+        self, Rows *into, int64_t records, int64_t total, bint keys, bint values
+    ) except -1:
         """Allocate for as many records and bytes as there can be."""
         self.offsets = PyByteArray_FromStringAndSize(NULL, 8 * records)
         self.timestamps = PyByteArray_FromStringAndSize(NULL, 8 * records)
@@ -227,12 +247,12 @@ cdef class Columns:
         into.timestamps = <int64_t *> PyByteArray_AS_STRING(self.timestamps)
         if keys:
             self.key_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
-            self.keys = PyByteArray_FromStringAndSize(NULL, self.consumed)
+            self.keys = PyByteArray_FromStringAndSize(NULL, total)
             self.key_validity = bytearray((records + 7) // 8)
             begin(&into.keys, self.key_positions, self.keys, self.key_validity)
         if values:
             self.value_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
-            self.values = PyByteArray_FromStringAndSize(NULL, self.consumed)
+            self.values = PyByteArray_FromStringAndSize(NULL, total)
             self.value_validity = bytearray((records + 7) // 8)
             begin(&into.values, self.value_positions, self.values, self.value_validity)
         return 0
@@ -267,6 +287,83 @@ cdef int end(
     return 0
 
 
+cdef class Parts:
+    """What decoding works on: runs of batches as they lie there, and plain forms.
+
+    `runs` has of each (the plain form, or None; its position in the data; its size).
+    """
+
+    cdef list runs
+    cdef int64_t consumed  # bytes of the data
+    cdef int64_t total  # bytes of all runs
+    cdef int64_t records
+
+    def __cinit__(self):
+        self.runs = []
+
+    cdef int collect(self, data, const uint8_t *start, int64_t position, int64_t size) except -1:
+        """See what there is in the `size` bytes at `start`, which is `data[position]`."""
+        cdef int64_t at = 0
+        cdef int64_t begin
+        cdef Fault fault
+        while True:
+            begin = at
+            fault = survey(start, size, &at, &self.records)
+            if at > begin:
+                self.runs.append((None, begin, at - begin))
+                self.total += at - begin
+            if fault == NO_FAULT:
+                break
+            if fault != ENCODED:
+                raise refusal(fault, position + at, header_at(start, at, size))
+            made, taken = plain(data, position + at, position + size)
+            if not made or self.total + len(made) > LARGEST_INPUT:
+                break
+            self.add(made, position + at)
+            self.runs.append((made, at, len(made)))
+            self.total += len(made)
+            at += taken
+        self.consumed = at
+        return 0
+
+    cdef int add(self, bytearray made, int64_t position) except -1:
+        cdef int64_t at = 0
+        cdef Fault fault = survey(
+            <const uint8_t *> PyByteArray_AS_STRING(made), len(made), &at, &self.records
+        )
+        if fault != NO_FAULT:
+            raise refusal(fault, position)
+        return 0
+
+    cdef int decode(self, Rows *rows, const uint8_t *start, int64_t position) except -1:
+        cdef bytearray made
+        cdef const uint8_t *batches
+        cdef int64_t begin
+        cdef int64_t size
+        cdef int64_t at = 0
+        cdef Fault fault
+        for made, begin, size in self.runs:
+            batches = start + begin
+            if made is not None:
+                batches = <const uint8_t *> PyByteArray_AS_STRING(made)
+            if size >= RELEASE_GIL_FROM:
+                with nogil:
+                    fault = fill(rows, batches, size, &at)
+            else:
+                fault = fill(rows, batches, size, &at)
+            if fault != NO_FAULT:
+                raise refusal(
+                    fault,
+                    position + begin + (at if made is None else 0),
+                    header_at(batches, at, size),
+                )
+        return 0
+
+
+cdef bytes header_at(const uint8_t *batches, int64_t at, int64_t size):
+    return (<const char *> batches)[at:min(at + HEADER_SIZE, size)]
+
+
 def decode_columns(
     data not None, long long position, long long size, *,
     long long from_offset=0, long long to_offset=0x7FFFFFFFFFFFFFFF,
@@ -275,18 +372,16 @@ def decode_columns(
     """Decode the whole batches in `data[position:position + size]`, the first at its start.
 
     Only records with from_offset <= offset < to_offset become rows; control records never do. A
-    batch that is cut off at the end is left out. `size` is below 2**31.
+    batch that is cut off at the end is left out, and what follows when plain forms have come to
+    2**31 bytes. `size` is below that.
 
     Raises CorruptRecord, its position the batch's in `data`.
     """
     cdef Py_buffer view
     cdef Rows rows
     cdef Columns columns = Columns.__new__(Columns)
+    cdef Parts parts = Parts()
     cdef const uint8_t *start
-    cdef int64_t at = 0
-    cdef int64_t records = 0
-    cdef int64_t total
-    cdef Fault fault
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if position < 0 or size < 0 or position > view.len - size or size > LARGEST_INPUT:
@@ -295,17 +390,10 @@ def decode_columns(
         memset(&rows, 0, sizeof(Rows))
         rows.from_offset = from_offset
         rows.to_offset = to_offset
-        fault = survey(start, size, &at, &records)
-        if fault == NO_FAULT:
-            total = columns.consumed = at
-            columns.make_room(&rows, records, keys, values)
-            if total >= RELEASE_GIL_FROM:
-                with nogil:
-                    fault = fill(&rows, start, total, &at)
-            else:
-                fault = fill(&rows, start, total, &at)
-        if fault != NO_FAULT:
-            raise refusal(fault, position + at, (<const char *> start)[at:at + HEADER_SIZE])
+        parts.collect(data, start, position, size)
+        columns.consumed = parts.consumed
+        columns.make_room(&rows, parts.records, parts.total, keys, values)
+        parts.decode(&rows, start, position)
         columns.trim(&rows)
         return columns
     finally:

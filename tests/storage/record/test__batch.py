@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
-from storage.record.batch import decode, parse_header
+from storage.record.batch import (
+    CREATE_TIME,
+    HEADER_SIZE,
+    Record,
+    decode,
+    encode,
+    pack,
+    parse_header,
+)
+from storage.record.control import ABORT, COMMIT, encode_marker, parse_marker
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, logs
@@ -23,8 +32,11 @@ from tests.storage.record.test_batch import (
     THREE_RECORDS,
     V0_ENTRY,
     V1_ENTRY,
+    T,
     seal,
 )
+
+SHORTS = st.integers(-1, 3)
 
 # -- assign_offsets ------------------------------------------------------------------------------
 
@@ -97,7 +109,6 @@ def facts(rebuild: Rebuild) -> tuple[object, ...]:
         rebuild.bytes_since,
         rebuild.epochs,
         rebuild.fault,
-        rebuild.unsupported,
     )
 
 
@@ -106,7 +117,6 @@ def test_rebuild_is_what_appending_had_made(log: MadeLog, interval: int) -> None
     rebuild = rebuilt(log.data, log.first_offset, interval)
     expected = oracle.rebuild(log.data, log.first_offset, interval)
     assert rebuild.fault is None
-    assert rebuild.unsupported is None
     assert rebuild.position == len(log.data)
     assert bytes(rebuild.offset_entries) == expected.offsets
     assert bytes(rebuild.time_entries) == expected.times
@@ -202,6 +212,12 @@ FAULTS = {
     "negative count": (patched(NEXT, 57, ">i", -1), "count -1"),
     "unknown codec": (patched(NEXT, 21, ">h", 6), "codec has number 6"),
     "older format with a wrong CRC": (V0_ENTRY[:-1] + b"x", "CRC"),
+    "older format, offset goes back": (V0_ENTRY[:7] + b"\2" + V0_ENTRY[8:], "base offset 2"),
+    "older format, offset too far": (b"\1" + V0_ENTRY[1:], "too far"),
+    "older format, negative offset": (b"\xff" + V0_ENTRY[1:], "base offset -"),
+    "v0 with a size of 13": (V0_ENTRY[:11] + b"\x0d" + V0_ENTRY[12:], "length 13"),
+    "v1 with a size of 21": (V1_ENTRY[:11] + b"\x15" + V1_ENTRY[12:], "length 21"),
+    "v1 with zstd": (oracle.put_message(oracle.Message(5, None, b"v", T), 1, 4), "number 4"),
 }
 
 
@@ -212,7 +228,6 @@ def test_it_stops_at_the_first_batch_that_is_not_valid(wrong: bytes, reason: str
     assert rebuild.feed(data, len(data), 0) == len(THREE_RECORDS)
     assert rebuild.fault is not None
     assert reason in rebuild.fault
-    assert rebuild.unsupported is None
     assert (rebuild.position, rebuild.next_offset) == (len(THREE_RECORDS), 3)
     assert rebuild.feed(NEXT, len(NEXT), rebuild.position) == 0
 
@@ -224,30 +239,103 @@ def test_offsets_may_reach_as_far_as_an_index_can_name() -> None:
     assert bytes(rebuild.offset_entries) == struct.pack(">ii", 2**31 - 1, 95)
 
 
-UNSUPPORTED = {
+TAKEN = {
     "message format v0": V0_ENTRY,
     "message format v1": V1_ENTRY,
     "gzip compression": patched(NEXT, 21, ">h", 1),
     "zstd compression": patched(NEXT, 21, ">h", 4),
-    "transactions": ABORT_MARKER,
+    "transactions": patched(NEXT, 21, ">h", 0x10),
+    "a marker": ABORT_MARKER,
     "control records": patched(NEXT, 21, ">h", 0x20),
+    "delete horizon": patched(NEXT, 21, ">h", 0x40),
+    "empty": EMPTY_BATCH,
 }
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_it_stops_at_what_is_not_built_yet(name: str) -> None:
-    data = THREE_RECORDS + UNSUPPORTED[name] + NEXT
-    rebuild = Rebuild(0, 4096)
-    assert rebuild.feed(data, len(data), 0) == len(THREE_RECORDS)
-    assert (rebuild.unsupported, rebuild.fault) == (name, None)
-    assert rebuild.feed(data, len(data), rebuild.position) == 0
+@pytest.mark.parametrize("batch", TAKEN.values(), ids=TAKEN.keys())
+def test_it_takes_every_kind_of_batch(batch: bytes) -> None:
+    header = parse_header(batch)
+    data = THREE_RECORDS + batch
+    rebuild = rebuilt(data, 0, 0)
+    assert (rebuild.fault, rebuild.position) == (None, len(data))
+    assert rebuild.next_offset == header.last_offset + 1
+    assert bytes(rebuild.offset_entries) == struct.pack(">ii", header.last_offset, 95)
+    assert rebuild.max_timestamp == max(header.max_timestamp, parse_header(data).max_timestamp)
+    assert rebuild.records == 3 + header.records_count
+    for size in range(len(batch)):
+        rebuild = rebuilt(batch[:size], 0, 4096)
+        assert (rebuild.fault, rebuild.position) == (None, 0)
 
 
-def test_older_entry_that_is_not_whole_waits_for_the_rest() -> None:
+def test_older_formats_and_their_timestamps() -> None:
     assert zlib.crc32(V0_ENTRY[16:]) == int.from_bytes(V0_ENTRY[12:16], "big")
-    for size in range(len(V0_ENTRY)):
-        rebuild = rebuilt(V0_ENTRY[:size], 0, 4096)
-        assert (rebuild.fault, rebuild.unsupported, rebuild.position) == (None, None, 0)
+    rebuild = rebuilt(V0_ENTRY, 0, 0)
+    assert (rebuild.max_timestamp, rebuild.max_timestamp_offset) == (-1, 0)
+    assert (rebuild.first_max_timestamp, rebuild.epochs, rebuild.producers) == (-1, [], [])
+    later = V1_ENTRY[:7] + b"\6" + V1_ENTRY[8:]
+    rebuild = rebuilt(V0_ENTRY + later, 0, 0)
+    assert (rebuild.max_timestamp, rebuild.max_timestamp_offset) == (T, 6)
+    assert bytes(rebuild.time_entries) == struct.pack(">qi", T, 6)
+    assert (rebuild.records, rebuild.next_offset) == (2, 7)
+    wrapper = oracle.put_wrapper([oracle.Message(9, b"k", b"v", T + 1)] * 3, 1, codec=1)
+    rebuild = rebuilt(V0_ENTRY + wrapper, 0, 0)
+    assert (rebuild.max_timestamp, rebuild.next_offset, rebuild.records) == (T + 1, 10, 2)
+
+
+def test_producers_are_collected() -> None:
+    def sent(offset: int, **fields: int) -> bytes:
+        header = parse_header(THREE_RECORDS)._replace(base_offset=offset, **fields)
+        return pack(header, THREE_RECORDS[HEADER_SIZE:])
+
+    commit = encode_marker(COMMIT, 1000, 3, 8, 16, T + 3, 0)
+    data = b"".join(
+        (
+            THREE_RECORDS,
+            sent(3, producer_id=0, producer_epoch=32767, base_sequence=2**31 - 1),
+            sent(6, producer_id=1000, producer_epoch=3, base_sequence=0, attributes=0x10),
+            ABORT_MARKER,
+            sent(11, producer_id=2**63 - 1, producer_epoch=0, base_sequence=4, attributes=0x10),
+            EMPTY_BATCH[:7] + b"\x0e" + EMPTY_BATCH[8:23] + bytes(4) + EMPTY_BATCH[27:],
+            commit,
+        )
+    )
+    rebuild = Rebuild(0, 4096)
+    rebuild.feed(data, len(data), 0, check_crc=False)
+    assert rebuild.fault is None
+    assert rebuild.producers == [
+        (3, 5, 0, 32767, 2**31 - 1, 0, T + 5, 95, -1, -1),
+        (6, 8, 1000, 3, 0, 0x10, T + 5, 190, -1, -1),
+        (10, 10, 1000, 3, -1, 0x30, T, 285, ABORT, 7),
+        (11, 13, 2**63 - 1, 0, 4, 0x10, T + 5, 363, -1, -1),
+        (14, 14, 1000, 3, 5, 0, T, 458, -1, -1),
+        (16, 16, 1000, 3, -1, 0x30, T + 3, 519, COMMIT, 8),
+    ]
+    rebuild.producers.clear()
+    assert rebuild.producers == []
+
+
+@given(
+    key=st.none() | st.binary(max_size=6) | st.builds(struct.Struct(">hh").pack, *[SHORTS] * 2),
+    value=st.none() | st.binary(max_size=8),
+    headers=st.lists(st.tuples(st.just("h"), st.none() | st.binary(max_size=3)), max_size=1),
+)
+def test_markers_are_read_as_parse_marker_does(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    record = Record(10, T, CREATE_TIME, key, value, tuple(headers))
+    batch = encode([record], attributes=0x30, producer_id=7, producer_epoch=0)
+    try:
+        marker = parse_marker(batch)
+    except CorruptRecord:
+        marker = None
+    assert rebuilt(batch, 0, 4096).producers[0][8:] == (marker or (-1, -1))
+
+
+def test_markers_of_later_versions() -> None:
+    record = Record(10, T, CREATE_TIME, struct.pack(">hhq", 4, 1, 0), struct.pack(">hiq", 5, 6, 7))
+    batch = encode([record], attributes=0x30, producer_id=7, producer_epoch=0)
+    assert parse_marker(batch) == (COMMIT, 6)
+    assert rebuilt(batch, 0, 4096).producers[0][8:] == (COMMIT, 6)
 
 
 def test_without_checking_the_crc() -> None:

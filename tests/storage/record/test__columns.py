@@ -9,12 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.errors import CorruptRecord
 from storage.record._columns import Columns, decode_columns
+from storage.record.plain import recompress
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, damaged, logs
-from tests.storage.record.test_batch import REJECTED, THREE_RECORDS, V0_ENTRY
+from tests.storage.record.test_batch import (
+    ABORT_MARKER,
+    REJECTED,
+    THREE_RECORDS,
+    V0_ENTRY,
+    V1_ENTRY,
+    seal,
+)
 from tests.storage.record.test_batch import T as TIME
 
 
@@ -80,8 +88,7 @@ def test_many_rows() -> None:
     assert rows(decode_columns(data, 0, len(data))) == oracle.columns(data, 0, 2**63)
 
 
-# Header names are not looked at.
-@pytest.mark.parametrize("reason", sorted(REJECTED.keys() - {"header name not UTF-8"}))
+@pytest.mark.parametrize("reason", REJECTED)
 def test_reader_rejects(reason: str) -> None:
     data = THREE_RECORDS + REJECTED[reason]
     with pytest.raises(CorruptRecord) as caught:
@@ -89,12 +96,39 @@ def test_reader_rejects(reason: str) -> None:
     assert caught.value.position == len(THREE_RECORDS)
 
 
-def test_what_is_not_built_yet_is_named() -> None:
-    for batch, name in ((V0_ENTRY * 3, "message format v0"),):
-        data = b"12345" + THREE_RECORDS + batch
-        with pytest.raises(UnsupportedFormat) as caught:
+@given(data=st.data(), log=logs(control=False))
+def test_compressed_batches(data: st.DataObject, log: MadeLog) -> None:
+    packed = b""
+    for batch in oracle.walk(log.data):
+        codec = data.draw(st.integers(0, 4))
+        packed += recompress(log.data[batch.position : batch.end], codec)
+    columns = decode_columns(b"abc" + packed + packed[:70], 3, len(packed))
+    assert columns.consumed == len(packed)
+    assert rows(columns) == oracle.columns(log.data, 0, 2**63)
+
+
+def test_older_formats_and_transactions() -> None:
+    sent = bytearray(THREE_RECORDS)
+    sent[22] = 0x10
+    message = (5, -1, b"k", b"hello")
+    later = (5, TIME, b"k", b"hello")
+    data = V0_ENTRY * 2 + seal(sent) + ABORT_MARKER + V1_ENTRY + recompress(THREE_RECORDS, 4)
+    three = oracle.columns(THREE_RECORDS, 0, 2**63)
+    for tail in (b"", V0_ENTRY):
+        columns = decode_columns(data + tail, 0, len(data + tail))
+        assert rows(columns) == [message, message, *three, later, *three] + [message] * bool(tail)
+        assert columns.consumed == len(data + tail)
+    assert rows(decode_columns(data, 0, len(data), from_offset=2, to_offset=5)) == three[2:] * 2
+    columns = decode_columns(data, 0, len(data) - 1)
+    assert columns.consumed == len(data) - len(recompress(THREE_RECORDS, 4))
+
+
+def test_damaged_plain_form() -> None:
+    packed = bytearray(recompress(REJECTED["key length -2"], 1))
+    for damage, reason in ((packed, "key"), (packed[:-1] + b"x", "CRC")):
+        data = b"12345" + THREE_RECORDS + damage
+        with pytest.raises(CorruptRecord, match=reason) as caught:
             decode_columns(data, 5, len(data) - 5)
-        assert caught.value.what == name
         assert caught.value.position == 5 + len(THREE_RECORDS)
 
 
@@ -111,7 +145,7 @@ def test_wrong_calls() -> None:
 
 @given(data=damaged())
 def test_damage_is_an_error_or_gives_rows(data: bytes) -> None:
-    with before_guard_page(data) as view, contextlib.suppress(CorruptRecord, UnsupportedFormat):
+    with before_guard_page(data) as view, contextlib.suppress(CorruptRecord):
         columns = decode_columns(view, 0, len(data))
         assert len(rows(columns)) == columns.rows
         assert columns.consumed <= len(data)

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.errors import CorruptRecord
 from storage.record.batch import (
     APPEND_TIME_BIT,
     CONTROL_BIT,
@@ -177,7 +177,6 @@ REJECTED = {
     "header count with no headers": with_records(record(BARE[1:-1] + V(1))),
     "largest header count": with_records(record(BARE[1:-1] + V(2**31 - 1))),
     "null header name": with_records(record(BARE[1:-1] + V(1) + V(-1) + V(-1))),
-    "header name not UTF-8": with_records(record(BARE[1:-1] + V(1) + V(1) + b"\xff" + V(-1))),
     "header value length -2": with_records(record(BARE[1:-1] + V(1) + V(0) + V(-2))),
     "varint of six bytes": with_records(record(b"\0\0" + b"\x80" * 5 + b"\0\1\1\0")),
     "varlong of eleven bytes": with_records(record(b"\0" + b"\x80" * 10 + b"\0\0\1\1\0")),
@@ -246,13 +245,11 @@ def test_batch_length_below_a_header(length: int) -> None:
         parse_header(batch)
 
 
-@pytest.mark.parametrize(("codec", "name"), [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd")])
-def test_codecs_are_named(codec: int, name: str) -> None:
-    batch = bytearray(THREE_RECORDS)
-    batch[22] = codec
-    with pytest.raises(UnsupportedFormat) as caught:
-        decode(seal(batch))
-    assert caught.value.what == f"{name} compression"
+def test_header_names_that_are_no_utf8_are_kept() -> None:
+    batch = with_records(record(BARE[1:-1] + V(1) + V(2) + b"h\xff" + V(-1)))
+    records = decode(batch)
+    assert records[0].headers == (("h\udcff", None),)
+    assert encode(records, leader_epoch=-1)[HEADER_SIZE:] == batch[HEADER_SIZE:]
 
 
 def test_codec_that_does_not_exist() -> None:
@@ -262,16 +259,26 @@ def test_codec_that_does_not_exist() -> None:
         decode(seal(batch))
 
 
-@pytest.mark.parametrize(("entry", "name"), [(V0_ENTRY, "v0"), (V1_ENTRY, "v1")])
-def test_older_formats_are_named(entry: bytes, name: str) -> None:
-    with pytest.raises(UnsupportedFormat) as caught:
-        decode(entry + bytes(40))
-    assert caught.value.what == f"message format {name}"
+def test_vectors_of_the_older_formats() -> None:
+    message = Record(5, -1, CREATE_TIME, b"k", b"hello")
+    for entry, expected in ((V0_ENTRY, message), (V1_ENTRY, message._replace(timestamp=T))):
+        assert decode(entry) == [expected]
+        assert decode(b"abc" + entry * 2, 3) == [expected]  # a batch is one message
+        header = parse_header(b"abc" + entry, 3)
+        assert header.is_legacy
+        assert (header.base_offset, header.last_offset, header.records_count) == (5, 5, 1)
+        assert (header.size, header.codec) == (len(entry), 0)
+        assert header.base_timestamp == header.max_timestamp == expected.timestamp
+        assert (header.leader_epoch, header.producer_id, header.producer_epoch) == (-1, -1, -1)
+        for size in range(len(entry)):
+            with pytest.raises(CorruptRecord):
+                decode(entry[:size])
+    assert not parse_header(THREE_RECORDS).is_legacy
 
 
 @given(data=damaged())
 def test_damage_is_an_error_or_gives_records(data: bytes) -> None:
     sealed = seal(data) if len(data) >= HEADER_SIZE else data
     for candidate in (data, sealed):
-        with contextlib.suppress(CorruptRecord, UnsupportedFormat):
+        with contextlib.suppress(CorruptRecord):
             decode(candidate)

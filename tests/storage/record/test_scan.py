@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptRecord, UnsupportedFormat
-from storage.record.scan import CHUNK, batches, unsupported
+from storage.errors import CorruptRecord
+from storage.record.scan import CHUNK, batches
 from tests import oracle
 from tests.made_logs import MadeLog, damaged, logs
 from tests.storage.record.test_batch import (
@@ -83,35 +83,36 @@ def test_batch_length_that_only_older_formats_have() -> None:
         found(bytes(damage))
 
 
-@pytest.mark.parametrize(("entry", "name"), [(V0_ENTRY, "v0"), (V1_ENTRY, "v1")])
-def test_older_formats_are_refused_by_name(entry: bytes, name: str) -> None:
-    with pytest.raises(UnsupportedFormat) as caught:
-        found(THREE_RECORDS + entry)
-    assert caught.value.what == f"message format {name}"
-    assert (caught.value.position, caught.value.path) == (len(THREE_RECORDS), "memory")
-    assert found(entry[:-1]) == []
+def test_older_formats() -> None:
+    data = V0_ENTRY + V1_ENTRY * 2 + THREE_RECORDS + EMPTY_BATCH + ABORT_MARKER + V0_ENTRY
+    headers = [header for _, header in batches(Bytes(data), 0)]
+    assert [header.magic for header in headers] == [0, 1, 1, 2, 2, 2, 0]
+    assert [header.is_legacy for header in headers] == [True] * 3 + [False] * 3 + [True]
+    assert sum(header.size for header in headers) == len(data)
+    # The last one is smaller than a header of v2.
+    for entry in (V0_ENTRY, V1_ENTRY):
+        for size in range(len(entry)):
+            assert found(THREE_RECORDS + entry[:size]) == [(0, len(THREE_RECORDS))]
 
 
-def test_what_is_not_built_yet_is_named() -> None:
-    def name(batch: bytes, attributes: int | None = None) -> str | None:
-        (_, header), *_ = batches(Bytes(batch), 0)
-        if attributes is not None:
-            header = header._replace(attributes=attributes)
-        return unsupported(header)
+def test_wrapper_does_not_say_how_many_messages_it_has() -> None:
+    wrapper = oracle.put_wrapper([oracle.Message(7, b"k", b"v", 5)] * 3, 1, codec=1)
+    ((_, header),) = batches(Bytes(wrapper), 0)
+    assert (header.records_count, header.codec, header.magic) == (-1, 1, 1)
+    assert (header.base_offset, header.last_offset, header.max_timestamp) == (7, 7, 5)
 
-    assert name(THREE_RECORDS) is None
-    assert name(EMPTY_BATCH) is None
-    assert name(ABORT_MARKER) == "transactions"
-    assert name(THREE_RECORDS, 0x20) == "control records"
-    assert name(THREE_RECORDS, 0x10) == "transactions"
-    assert name(THREE_RECORDS, 0x08 | 0x40) is None
-    assert name(THREE_RECORDS, 4) == "zstd compression"
+
+def test_size_that_is_too_small_for_the_older_format() -> None:
+    damage = bytearray(V1_ENTRY * 2)
+    damage[11] = 21
+    with pytest.raises(CorruptRecord, match="length 21"):
+        found(bytes(damage))
 
 
 @given(data=damaged())
 def test_damage_ends_the_scan(data: bytes) -> None:
     try:
         ends = [at + size for at, size in found(data)]
-    except (CorruptRecord, UnsupportedFormat):
+    except CorruptRecord:
         return
     assert all(end <= len(data) for end in ends)
