@@ -1,0 +1,256 @@
+"""Hot loops over the entries of Kafka 0.7: walk them, and write them anew as v2 records.
+
+Pure: bytes in, bytes and numbers out. Layouts: `storage/record/legacy_07.py`. A fault is the
+number of a reason in `REASONS`, or one of the names above it, which are no faults.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from storage.record._batch cimport load32
+
+cdef extern from *:
+    """
+    #include <endian.h>
+    #include <stdint.h>
+    #include <string.h>
+
+    /* CRC-32 (IEEE, reflected), eight bytes at a time: most payloads are too short for the call
+       into zlib to pay. */
+    static uint32_t kafkafs_crc_table[8][256];
+
+    static void kafkafs_make_crc_table(void)
+    {
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            uint32_t crc = byte;
+            for (int bit = 0; bit < 8; bit++)
+                crc = crc & 1 ? (crc >> 1) ^ 0xEDB88320u : crc >> 1;
+            kafkafs_crc_table[0][byte] = crc;
+        }
+        for (int table = 1; table < 8; table++)
+            for (int byte = 0; byte < 256; byte++) {
+                uint32_t before = kafkafs_crc_table[table - 1][byte];
+                kafkafs_crc_table[table][byte] =
+                    (before >> 8) ^ kafkafs_crc_table[0][before & 0xFF];
+            }
+    }
+
+    static uint32_t kafkafs_crc32(const uint8_t *at, int64_t size)
+    {
+        uint32_t crc = 0xFFFFFFFFu;
+        for (; size >= 8; at += 8, size -= 8) {
+            uint64_t word;
+            memcpy(&word, at, 8);
+            word = le64toh(word) ^ crc;
+            crc = 0;
+            for (int byte = 0; byte < 8; byte++)
+                crc ^= kafkafs_crc_table[7 - byte][(word >> 8 * byte) & 0xFF];
+        }
+        for (; size > 0; at++, size--)
+            crc = (crc >> 8) ^ kafkafs_crc_table[0][(crc ^ *at) & 0xFF];
+        return ~crc;
+    }
+    """
+    void make_crc_table "kafkafs_make_crc_table"() noexcept nogil
+    uint32_t crc32 "kafkafs_crc32"(const uint8_t *at, int64_t size) noexcept nogil
+
+make_crc_table()
+
+
+cdef enum:
+    _WHOLE = 0
+    _CUT_OFF
+    _COMPRESSED
+    _BAD_SIZE
+    _BAD_MAGIC
+    _BAD_CODEC
+    _BAD_CRC
+
+    MAGIC = 4  # where an entry has its magic; its attributes or CRC follow
+    SMALLEST = 9  # length, magic, CRC, no payload
+    HEAD_0 = 9
+    HEAD_1 = 10
+    CODEC_BITS = 0x03
+
+WHOLE, CUT_OFF, COMPRESSED, BAD_CRC = _WHOLE, _CUT_OFF, _COMPRESSED, _BAD_CRC
+REASONS = {
+    _BAD_SIZE: "an entry's length is less than its header's",
+    _BAD_MAGIC: "an entry's magic is neither 0 nor 1",
+    _BAD_CODEC: "an entry is compressed with codec 3, which does not exist",
+    _BAD_CRC: "an entry's CRC is wrong",
+}
+
+
+cdef struct Entry:
+    int64_t size  # of all of it; of what is not there yet at least so many
+    int64_t head  # bytes before the payload
+    int codec
+
+
+cdef inline int judge(
+    const uint8_t *at, int64_t room, bint check_crc, Entry *entry
+) noexcept nogil:
+    """What the entry at `at` is, of which `room` bytes are there: as far as they tell."""
+    entry.size = SMALLEST
+    entry.head = HEAD_0
+    entry.codec = 0
+    if room < MAGIC:
+        return _CUT_OFF
+    entry.size = <int64_t> <int32_t> load32(at) + MAGIC
+    if entry.size < SMALLEST:
+        return _BAD_SIZE
+    if room > MAGIC and at[MAGIC] != 0:
+        if at[MAGIC] != 1:
+            return _BAD_MAGIC
+        if entry.size < HEAD_1:
+            return _BAD_SIZE
+        entry.head = HEAD_1
+        if room > MAGIC + 1:
+            entry.codec = at[MAGIC + 1] & CODEC_BITS
+        if entry.codec == 3:
+            return _BAD_CODEC
+    if entry.size > room:
+        return _CUT_OFF
+    if check_crc and crc32(at + entry.head, entry.size - entry.head) != load32(at + entry.head - 4):
+        return _BAD_CRC
+    return _COMPRESSED if entry.codec else _WHOLE
+
+
+cdef inline int varint_size(uint64_t bits) noexcept nogil:
+    cdef int size = 1
+    while bits > 0x7F:
+        bits >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
+    while bits > 0x7F:
+        at[0] = <uint8_t> (bits | 0x80)
+        bits >>= 7
+        at += 1
+    at[0] = <uint8_t> bits
+    return at + 1
+
+
+cdef class Bytes:
+    """A buffer that is held while a loop looks at it, and the bounds checked once."""
+
+    cdef Py_buffer view
+    cdef const uint8_t *start
+
+    def __cinit__(self, data not None, long long at, long long end):
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.start = <const uint8_t *> self.view.buf
+        if not 0 <= at <= end <= self.view.len:
+            raise ValueError(f"bytes {at} to {end} of a buffer of {self.view.len}")
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+def walk(data not None, long long at, long long end, long long until, *, bint check_crc):
+    """Step over whole entries from data[at] on: the first edge at or behind `until`, and a fault.
+
+    Where it ends earlier the position is that of the entry which is cut off by `end` or wrong;
+    `WHOLE` otherwise. At `end` an entry is neither.
+    """
+    cdef Bytes held = Bytes(data, at, end)
+    cdef int64_t position = at
+    cdef int fault = _WHOLE
+    cdef Entry entry
+    with nogil:
+        while position < until and position < end:
+            fault = judge(held.start + position, end - position, check_crc, &entry)
+            if fault != _WHOLE and fault != _COMPRESSED:
+                break
+            fault = _WHOLE
+            position += entry.size
+    return position, fault
+
+
+def head(data not None, long long at, long long end, *, bint check_crc):
+    """(fault, size in bytes, bytes before the payload, codec) of the entry at data[at].
+
+    Of one that is cut off as far as what is there tells; its size is at least that.
+    """
+    cdef Bytes held = Bytes(data, at, end)
+    cdef Entry entry
+    cdef int fault = judge(held.start + at, end - at, check_crc, &entry)
+    return fault, entry.size, entry.head, entry.codec
+
+
+def append_records(
+    bytearray out not None,
+    data not None,
+    long long at,
+    long long end,
+    long long limit,
+    long long delta,
+    bint numbered,
+):
+    """Write the uncompressed entries from data[at] on as v2 records at the end of `out`.
+
+    It stops behind `limit` bytes of entries, or at one that is compressed, cut off by `end` or
+    wrong. The first record has offset delta `delta`; the others by their position in `data` where
+    `numbered`, else the same. Timestamp deltas are 0. CRCs are checked.
+
+    Returns the position of the entry not taken, the count of records, the last one's offset delta
+    and the fault, `WHOLE` at the limit and at `end`.
+    """
+    cdef Bytes held = Bytes(data, at, end)
+    cdef int64_t position = at
+    cdef int64_t total = 0
+    cdef int64_t count = 0
+    cdef int64_t last = delta
+    cdef int64_t before = len(out)
+    cdef int64_t payload
+    cdef int64_t length
+    cdef int64_t taken
+    cdef int fault = _WHOLE
+    cdef Entry entry
+    cdef uint8_t *to
+    # First how much room they take, and whether they are sound.
+    while position < end and position - at < limit:
+        fault = judge(held.start + position, end - position, True, &entry)
+        if fault != _WHOLE:
+            break
+        if numbered:
+            last = delta + position - at
+        total += record_size(entry.size - entry.head, last, &length)
+        count += 1
+        position += entry.size
+    if count == 0:
+        return position, count, delta, fault
+    PyByteArray_Resize(out, before + total)
+    to = <uint8_t *> PyByteArray_AS_STRING(out) + before
+    taken = at
+    last = delta
+    while taken < position:
+        judge(held.start + taken, end - taken, False, &entry)
+        if numbered:
+            last = delta + taken - at
+        payload = entry.size - entry.head
+        record_size(payload, last, &length)
+        to = put_varint(to, <uint64_t> length << 1)
+        to[0] = 0  # attributes
+        to[1] = 0  # timestamp delta
+        to = put_varint(to + 2, <uint64_t> last << 1)
+        to[0] = 1  # null key
+        to = put_varint(to + 1, <uint64_t> payload << 1)
+        memcpy(to, held.start + taken + entry.head, payload)
+        to[payload] = 0  # headers
+        to += payload + 1
+        taken += entry.size
+    return position, count, last, fault
+
+
+cdef inline int64_t record_size(int64_t payload, int64_t delta, int64_t *length) noexcept nogil:
+    """Bytes of a record with this value, and what its length field says."""
+    # Attributes, timestamp delta, key length, header count: a byte each.
+    length[0] = (
+        4 + varint_size(<uint64_t> delta << 1) + varint_size(<uint64_t> payload << 1) + payload
+    )
+    return varint_size(<uint64_t> length[0] << 1) + length[0]

@@ -1,0 +1,191 @@
+"""Kafka 0.7's log entries, whose ids are byte positions (0.7.2: kafka/message/Message.scala).
+
+An entry is a length and a message, big-endian:
+
+====  ==========  ===  ====================================================================
+   0  length      i32  N, the bytes after this field
+   4  magic       i8   0 or 1
+   5  attributes  i8   magic 1 only: bits 0-1 codec (0 none, 1 gzip, 2 snappy)
+   5  crc         u32  CRC-32 of the payload alone (magic 1: at 6)
+   9  payload          N - 5 bytes (magic 1: at 10, N - 6)
+====  ==========  ===  ====================================================================
+
+There is no key, no timestamp and no stored offset. An entry's *id* is its position in bytes in the
+stream that the partition's files are; the next one's is 4 + N higher. Here ids are offsets, with
+gaps between them as compaction leaves them.
+
+A codec's payload is a compressed *set*: whole entries back to back. They have no ids: 0.7's
+consumer is told to resume at the set until it has taken the last of them
+(ByteBufferMessageSet.scala), so each has the set's id as its offset here.
+
+Not here: files (`old_segment`), the codecs (`compression`).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import CorruptRecord
+from storage.record._legacy_07 import COMPRESSED, CUT_OFF, REASONS, WHOLE, append_records, head
+from storage.record.compression import MAX_DECOMPRESSED_BYTES, compress, decompress
+from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, NO_TIMESTAMP, V2, BatchHeader
+
+if TYPE_CHECKING:
+    from storage.files import ByteSource
+    from storage.record.header import Buffer
+
+# Bytes before the payload: length, magic, [attributes,] CRC.
+SMALLEST_ENTRY: Final = 9
+LARGEST_HEAD: Final = 10
+CODECS: Final = (0, 1, 2)
+
+# Entries are put into one plain batch until they take this many bytes of log.
+_RUN: Final = 16 * 1024
+# 0.7's consumer unpacks sets within sets however deep they lie; nobody has written any.
+_MAX_DEPTH: Final = 8
+_CHUNK: Final = 64 * 1024
+
+_MAGIC_0 = struct.Struct(">ibI")
+_MAGIC_1 = struct.Struct(">ibbI")
+
+
+def encode_entry(payload: Buffer, *, magic: int = 1, codec: int = 0) -> bytes:
+    """One entry with this payload; with a codec the payload is a compressed set already."""
+    assert magic in (0, 1)
+    assert codec in CODECS
+    assert magic or not codec, "magic 0 knows no codecs"
+    crc = zlib.crc32(payload)
+    if magic:
+        return _MAGIC_1.pack(len(payload) + 6, magic, codec, crc) + payload
+    return _MAGIC_0.pack(len(payload) + 5, magic, crc) + payload
+
+
+def encode_set(payloads: Iterable[Buffer], codec: int) -> bytes:
+    """One entry around a compressed set of entries with these payloads."""
+    entries = b"".join(encode_entry(payload) for payload in payloads)
+    return encode_entry(compress(codec, entries), codec=codec)
+
+
+def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearray, int]:
+    """The entries at `data[at:end]` as one uncompressed v2 batch, and how many bytes they take.
+
+    `id_` is the first one's id. Either as many uncompressed entries as are whole, up to 16 KiB of
+    them, or one compressed set. The header's CRC is 0, timestamps are -1. Where the first entry is
+    not whole: (b"", its size), or the least that it can be where its length is not there yet.
+
+    Raises CorruptRecord, its position the entry's in `data`, where a length, magic or codec cannot
+    be, a payload's CRC is wrong, or a set is not made of whole entries.
+    """
+    out = bytearray(HEADER_SIZE)
+    position, count, last, fault = append_records(out, data, at, end, _RUN, 0, True)
+    if position == at:
+        fault, size, payload, codec = head(data, at, end, check_crc=True)
+        if fault == CUT_OFF:
+            return b"", size
+        if fault != COMPRESSED:
+            raise CorruptRecord(REASONS[fault], position=at, offset=id_)
+        position = at + size
+        try:
+            count = _append_set(out, memoryview(data)[at + payload : position], codec)
+        except CorruptRecord as error:
+            raise CorruptRecord(error.message, position=at, offset=id_) from None
+    _put_header(out, id_, last, count)
+    return out, position - at
+
+
+def _append_set(out: bytearray, compressed: Buffer, codec: int) -> int:
+    """Add the records of a compressed set, all with offset delta 0; their count."""
+    count = 0
+    left = MAX_DECOMPRESSED_BYTES
+    # (entries, how far they are taken), the innermost set last.
+    sets: list[tuple[Buffer, int]] = []
+    while True:
+        entries = decompress(codec, compressed, limit=left)
+        left -= len(entries)
+        sets.append((entries, 0))
+        if len(sets) > _MAX_DEPTH:
+            raise CorruptRecord(f"compressed sets lie more than {_MAX_DEPTH} deep in one another")
+        while sets:
+            entries, at = sets.pop()
+            end = len(entries)
+            position, added, _, fault = append_records(out, entries, at, end, end, 0, False)
+            count += added
+            if fault == COMPRESSED:
+                _, size, payload, codec = head(entries, position, end, check_crc=False)
+                compressed = memoryview(entries)[position + payload : position + size]
+                sets.append((entries, position + size))
+                break
+            if fault == CUT_OFF:
+                raise CorruptRecord("a compressed set ends inside an entry")
+            if fault != WHOLE:
+                raise CorruptRecord(f"in a compressed set: {REASONS[fault]}")
+        else:
+            return count
+
+
+def _put_header(batch: bytearray, base_offset: int, last_offset_delta: int, count: int) -> None:
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=len(batch) - LOG_OVERHEAD,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        records_count=count,
+    )
+    V2.pack_into(batch, 0, *header)
+
+
+def headers_07(
+    source: ByteSource, position: int, end: int, start: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each whole entry of a file from `position` on.
+
+    An entry must begin there; `start` is the id of the file's first byte. A header has what an
+    entry has: its id as base and last offset, magic, CRC, codec; `size` is all of the entry, and
+    so `batch_length` 12 less. `records_count` is 1, or -1 for a set; timestamps and the rest -1.
+    Ends quietly before an entry that is not whole. No CRC is checked.
+
+    Raises CorruptRecord, with path and position, where an entry cannot be one.
+    """
+    chunk: bytes | memoryview = b""
+    begin = position
+    while end - position >= SMALLEST_ENTRY:
+        at = position - begin
+        if len(chunk) - at < min(LARGEST_HEAD, end - position):
+            begin, at = position, 0
+            chunk = source.read_at(position, min(_CHUNK, end - position))
+            if len(chunk) < SMALLEST_ENTRY:
+                return
+        fault, size, payload, codec = head(chunk, at, len(chunk), check_crc=False)
+        if fault in REASONS:
+            raise CorruptRecord(REASONS[fault], path=source.path, position=position)
+        if size > end - position:
+            return
+        crc = int.from_bytes(chunk[at + payload - 4 : at + payload], "big")
+        header = BatchHeader(
+            base_offset=start + position,
+            batch_length=size - LOG_OVERHEAD,
+            leader_epoch=-1,
+            magic=payload - SMALLEST_ENTRY,
+            crc=crc,
+            attributes=codec,
+            last_offset_delta=0,
+            base_timestamp=NO_TIMESTAMP,
+            max_timestamp=NO_TIMESTAMP,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            records_count=-1 if codec else 1,
+        )
+        yield position, header
+        position += size
