@@ -2,14 +2,16 @@
 
 from storage.errors import StorageError
 from storage.listener import LogListener
-from storage.log import EARLIEST, LATEST, MAX_TIMESTAMP, Log
+from storage.log import Appended, Log
 from storage.manager import LogManager, Topic
+from storage.read import EARLIEST, LATEST, MAX_TIMESTAMP
 from storage.record.batch import Record, encode
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "Appended",
     "Log",
     "LogListener",
     "LogManager",

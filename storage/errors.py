@@ -90,6 +90,18 @@ class OffsetOutOfRange(StorageError):
         return self.message if self.path is None else f"{self.message} (file {self.path})"
 
 
+class InvalidFetchSize(StorageError):
+    """Not one whole message fits into a fetch of the largest ``size``, in bytes, allowed."""
+
+    def __init__(self, size: int, *, offset: int) -> None:
+        super().__init__(f"the message is larger than a fetch of {size} bytes", offset=offset)
+        self.size = size
+
+
+class InvalidFetchResponse(StorageError):
+    """Bytes that are no fetch response; the position is the byte in it."""
+
+
 class RecordTooLarge(StorageError):
     """A record whose batch exceeds ``max.message.bytes``; ``size`` and ``limit`` in bytes.
 
@@ -106,6 +118,37 @@ class RecordTooLarge(StorageError):
 
 class InvalidRecord(StorageError):
     """A record that the topic's settings or the append rules refuse."""
+
+
+class InvalidTimestamp(InvalidRecord):
+    """A record whose timestamp is outside message.timestamp.before.max.ms and .after.max.ms."""
+
+
+class ProducerError(InvalidRecord):
+    """A batch that does not follow what its producer wrote before; ``producer_id`` says whose."""
+
+    def __init__(
+        self,
+        message: str,
+        producer_id: int,
+        *,
+        path: str | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(f"producer {producer_id}: {message}", path=path, offset=offset)
+        self.producer_id = producer_id
+
+
+class OutOfOrderSequence(ProducerError):
+    """A gap in a producer's sequence numbers (OUT_OF_ORDER_SEQUENCE_NUMBER)."""
+
+
+class InvalidProducerEpoch(ProducerError):
+    """A batch of an epoch that a newer one has fenced off (INVALID_PRODUCER_EPOCH)."""
+
+
+class InvalidTxnState(ProducerError):
+    """What the state of a producer's transaction does not allow (INVALID_TXN_STATE)."""
 
 
 class InvalidTopic(StorageError):
@@ -135,6 +178,10 @@ class LogLocked(StorageError):
 
 class ReadOnlyLog(StorageError):
     """A change to a log that was opened for reading only."""
+
+
+class ReadOnlyFormat(StorageError):
+    """A log in a format that is only read, Kafka 0.7's, was to be opened for writing."""
 
 
 class SegmentGone(StorageError):

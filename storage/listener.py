@@ -28,6 +28,12 @@ class LogListener:
         ``data`` is valid during the call only.
         """
 
+    def stabilized(self, log: Log) -> None:
+        """The last stable offset has passed data that an open transaction held back.
+
+        Comes after ``appended`` of the marker that ended it.
+        """
+
     def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
         """``sealed`` takes no more appends; ``active``, empty, is now the last segment."""
 
@@ -42,3 +48,16 @@ class LogListener:
 
     def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """``new`` has taken the place of ``old``, which can be read until it is removed."""
+
+    def log_start_moved(self, log: Log) -> None:
+        """The log start has moved up inside a segment: the records before it are no longer shown."""
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        """Another process, whose log this is, has cut it back and perhaps gone on elsewhere.
+
+        ``new``, the last segments now, have taken the place of ``old``.  What the first one of
+        ``old`` holds below ``offset`` is in the first one of ``new`` too; the rest of ``old`` is
+        lost, and reading it may find anything.
+        """

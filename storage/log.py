@@ -1,16 +1,17 @@
-"""One partition: assigns offsets, appends, rolls, reads, flushes.
+"""One partition: assigns offsets, appends, rolls, flushes, keeps producers and transactions.
 
 A log is a tuple of segments in order of base offset; the last one is active.  The tuple is replaced
 as a whole (copy-on-write), so that whoever reads from another thread keeps a consistent one.
 
 Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end; offsets
 are dense within what was appended here (``UnifiedLog.append``); an append is in the file before
-anything tells of it, and a refused one leaves nothing behind.
+anything tells of it, and a refused one leaves nothing behind; an aborted transaction is in its index before
+the last stable offset passes it.
 
 One thread owns a log.  Only ``FlushPlan.run`` and reads that hold a segment's lease may run
 elsewhere.
 
-Not here: what is deleted or cleaned (``retention``, ``compaction``), what a crash left behind
+Not here: reading (``read``), what batches must be like (``validator``), what is deleted or cleaned (``retention``, ``compaction``), what a crash left behind
 (``recovery``), the other partitions (``manager``).
 """
 
@@ -20,16 +21,16 @@ import errno
 import os
 import random
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from storage import paths
 from storage.check import check_segment
 from storage.config import LogConfig
 from storage.errors import (
     InvalidRecord,
+    InvalidTxnState,
     LogClosed,
-    OffsetOutOfRange,
     ReadOnlyLog,
     RecordTooLarge,
 )
@@ -37,18 +38,29 @@ from storage.files import Files
 from storage.flush import FlushPlan
 from storage.history import History
 from storage.listener import LogListener
-from storage.producer_state import EMPTY_SNAPSHOT
+from storage.producer_state import ProducerBatch, StagedBatches
+from storage.read import LogReader
 from storage.record._batch import assign_offsets
-from storage.record.batch import Record, decode, parse_header
-from storage.recovery import Recovered, extend
+from storage.record.batch import BatchHeader, Buffer, parse_header
+from storage.record.control import ABORT, Marker, encode_marker, parse_marker
+from storage.recovery import Recovered
 from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
-
-EARLIEST = -2
-LATEST = -1
-MAX_TIMESTAMP = -3
+from storage.validator import admitted, check_keys, check_not_ahead, rewrites, rewritten
 
 
-class Log:
+class Appended(NamedTuple):
+    """One batch that was given to ``append_batches``, and the offsets that it has in the log.
+
+    ``duplicate``: its producer had written it before; nothing was written, and the offsets are
+    those of then.
+    """
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool
+
+
+class Log(LogReader):
     """One partition's log.  Offsets count records, sizes are in bytes, times in ms since 1970."""
 
     def __init__(
@@ -68,6 +80,7 @@ class Log:
         read_only: bool,
         dirty: set[Log] | None = None,
     ) -> None:
+        super().__init__()
         self.files = files
         self.directory = directory
         self.topic = topic
@@ -83,6 +96,11 @@ class Log:
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
         self.log_end_offset = self.segments[-1].next_offset
         self.recovery_point = min(recovery_point, self.log_end_offset)
+        self.producers = recovered.producers
+        # Where open transactions begin: segment and position, by first offset.
+        self._undecided: dict[int, tuple[Segment, int]] = {}
+        # Up to where the newest snapshot of the producers on disk speaks.
+        self.snapshot_offset = recovered.snapshot_offset
         self.epochs = epochs
         self.epochs_dirty = False
         self.epochs_lock = threading.Lock()
@@ -93,6 +111,9 @@ class Log:
         self._was_cut = recovered.damaged
         self._history: History | None = None
         self._roll_after_ms = self._draw_roll_time()
+        self._rewrites = rewrites(config)
+        if self.producers.first_undecided_offset is not None:
+            self.stabilize()
         if self.recovery_point < self.log_end_offset and not read_only:
             self._mark_dirty(0)
 
@@ -102,16 +123,6 @@ class Log:
     def active(self) -> Segment:
         """The segment that grows."""
         return self.segments[-1]
-
-    @property
-    def high_watermark(self) -> int:
-        """Without replicas the log end."""
-        return self.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """No transaction is open: the log end."""
-        return self.log_end_offset
 
     @property
     def leader_epoch(self) -> int:
@@ -143,36 +154,137 @@ class Log:
     # -- appending -----------------------------------------------------------------------------
 
     def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
-        """Append ready batches with new offsets; returns the first one.
+        """Append batches that were made here, with new offsets; returns the first one.
 
-        ``batches``: uncompressed v2 batches back to back; base offsets and leader epoch are
-        written into them in place.  ``now_ns``: wall time in ns.  ``defer_flush``: the caller
-        looks at ``flush_due`` itself.
+        ``batches``: uncompressed v2 batches without producers, back to back; base offsets and
+        leader epoch are written into them in place, where the topic's compression.type and
+        message.timestamp.type leave them as they are.  ``now_ns``: wall time in ns.
+        ``defer_flush``: the caller looks at ``flush_due`` itself.
 
-        RecordTooLarge over max.message.bytes, InvalidRecord for a record without a key in a
-        compacted topic, OSError from the disk; nothing is appended then.
+        RecordTooLarge over max.message.bytes, InvalidTimestamp, InvalidRecord for a record without
+        a key in a compacted topic, OSError from the disk; nothing is appended then.
         """
         if self.closed or self.read_only or self.flush_error is not None:
             self._check_writable()
+        config = self.config
+        now_ms = now_ns // 1_000_000
+        if config.is_compacted:
+            check_keys(batches, 0, len(batches))
+        if self._rewrites:
+            batches = rewritten(batches, config, now_ms)
         first = self.log_end_offset
-        entries = assign_offsets(batches, first, self.leader_epoch)
-        limit = self.config.max_message_bytes
+        epochs = self.epochs
+        entries = assign_offsets(batches, first, epochs[-1][0] if epochs else 0)
+        limit = config.max_message_bytes
+        latest = now_ms + config.message_timestamp_after_max_ms
         for entry in entries:
             if entry[1] > limit:
                 raise RecordTooLarge(entry[1], limit)
-        if self.config.is_compacted:
-            self._check_keys(batches, entries)
+            if entry[3] > latest:
+                check_not_ahead(entry[3], config, now_ms)
         self._append_entries(batches, entries, first, now_ns)
-        if not defer_flush and self.flush_due:
+        if not defer_flush and self.log_end_offset - self.recovery_point >= config.flush_messages:
             self.flush()
         return first
+
+    def append_batches(
+        self,
+        batches: Buffer,
+        *,
+        now_ns: int,
+        trusted: dict[int, int] | None = None,
+        defer_flush: bool = False,
+    ) -> list[Appended]:
+        """Append whole batches from elsewhere, of any format and kind, with new offsets.
+
+        What is asked of a batch says ``validator.admitted``, what of a producer's next one
+        ``producer_state``: a duplicate is not written again, an old epoch and a gap in the
+        sequences are refused.  A gap is let through where the producer's previous batch in the log
+        came through the same handle: ``trusted`` is the handle's memory of that, by producer id
+        the last offset of the last batch that it brought; it is kept up to date here.
+
+        InvalidRecord and its kinds (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
+        InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
+        """
+        self._check_writable()
+        trusted = {} if trusted is None else trusted
+        outcome: list[Appended] = []
+        data = bytearray()
+        staged = self.producers.stage()
+        written: list[ProducerBatch] = []
+        memory = dict(trusted)
+        for batch in admitted(batches, self.config, now_ns // 1_000_000):
+            next_offset = written[-1].last_offset + 1 if written else self.log_end_offset
+            facts = _facts(batch.header, next_offset, len(data), batch.marker)
+            duplicate = self._duplicate(staged, facts, memory)
+            outcome.append(duplicate or Appended(facts.base_offset, facts.last_offset, False))
+            if duplicate is None:
+                staged.add(facts)
+                written.append(facts)
+                data += batch.data
+        if written:
+            entries = assign_offsets(data, self.log_end_offset, self.leader_epoch)
+            self._append_entries(data, entries, self.log_end_offset, now_ns, staged, written)
+        trusted.update(memory)
+        if written and not defer_flush and self.flush_due:
+            self.flush()
+        return outcome
+
+    def _duplicate(
+        self, staged: StagedBatches, facts: ProducerBatch, trusted: dict[int, int]
+    ) -> Appended | None:
+        """Whether this batch is in the log already; what its producer may not write is refused."""
+        if not facts.counts:
+            return None
+        producer = staged.get(facts.producer_id)
+        if producer is not None:
+            if facts.marker_type < 0 and (earlier := producer.duplicate(facts)) is not None:
+                if earlier is producer.batches[-1]:
+                    trusted[facts.producer_id] = earlier.last_offset
+                return Appended(earlier.first_offset, earlier.last_offset, True)
+            # A batch of another handle, or one that only a snapshot knows, breaks the chain.
+            follows = bool(producer.batches) and (
+                trusted.get(facts.producer_id) == producer.last_offset
+            )
+            producer.check(facts, follows=follows)
+        if facts.marker_type < 0:
+            trusted[facts.producer_id] = facts.last_offset
+        return None
+
+    def abort_transaction(self, producer_id: int, now_ns: int) -> int:
+        """Write the ABORT marker of a transaction that nobody will end; returns its offset.
+
+        InvalidTxnState where the producer is unknown or has none open; OSError from the disk.
+        """
+        self._check_writable()
+        producer = self.producers.get(producer_id)
+        if producer is None or not producer.in_transaction:
+            reason = "unknown here" if producer is None else "no transaction is open"
+            raise InvalidTxnState(reason, producer_id, path=self.directory)
+        offset = self.log_end_offset
+        batch = encode_marker(
+            ABORT,
+            producer_id=producer_id,
+            epoch=producer.epoch,
+            coordinator_epoch=max(producer.coordinator_epoch, 0),
+            offset=offset,
+            timestamp_ms=now_ns // 1_000_000,
+            leader_epoch=self.leader_epoch,
+        )
+        entries = assign_offsets(batch, offset, self.leader_epoch)
+        facts = _facts(parse_header(batch), offset, 0, parse_marker(batch))
+        staged = self.producers.stage()
+        staged.add(facts)
+        self._append_entries(batch, entries, offset, now_ns, staged, [facts])
+        return offset
 
     def append_as_follower(
         self, batches: bytearray, entries: list[BatchEntry], now_ns: int
     ) -> None:
         """Append batches that keep their offsets, which must not lie below the log end.
 
-        Gaps are allowed (``UnifiedLog.appendAsFollower``).  OSError from the disk.
+        Gaps are allowed, of offsets and of sequences (``UnifiedLog.appendAsFollower``).  OSError
+        from the disk.
         """
         self._check_writable()
         header = parse_header(batches, 0)
@@ -182,16 +294,32 @@ class Log:
                 path=self.directory,
                 offset=header.base_offset,
             )
-        self._append_entries(batches, entries, header.base_offset, now_ns)
+        staged = self.producers.stage()
+        written = [facts_of(batches, entry[0]) for entry in entries]
+        for facts in written:
+            staged.add(facts)
+        self._append_entries(batches, entries, header.base_offset, now_ns, staged, written)
 
     def _append_entries(
-        self, batches: bytearray, entries: list[BatchEntry], first: int, now_ns: int
+        self,
+        batches: bytearray,
+        entries: list[BatchEntry],
+        first: int,
+        now_ns: int,
+        staged: StagedBatches | None = None,
+        written: Sequence[ProducerBatch] = (),
     ) -> None:
         last_offset = entries[-1][2]
         active = self.segments[-1]
         if active.size and self._should_roll(active, batches, entries, now_ns):
             active = self._roll(first, now_ns // 1_000_000)
-        position = active.append(batches, entries, now_ns)
+        undecided = self.producers.first_undecided_offset
+        if staged is None:
+            position = active.append(batches, entries, now_ns)
+        else:
+            position = self._append_staged(active, batches, entries, now_ns, staged, written)
+        if undecided is None and (staged is None or self.producers.first_undecided_offset is None):
+            active.stable_size = active.size
         self.log_end_offset = last_offset + 1
         if not self.epochs:
             # The first leader epoch (``LeaderEpochFileCache.assign``).  The next flush writes it;
@@ -200,8 +328,99 @@ class Log:
             self.epochs_dirty = True
         if self.dirty_since_ms is None:
             self._mark_dirty(now_ns // 1_000_000)
+        stabilized = staged is not None and self._settle(undecided)
         for listener in self.listeners:
             listener.appended(self, active, position, batches)
+        if stabilized:
+            for listener in self.listeners:
+                listener.stabilized(self)
+
+    def _append_staged(
+        self,
+        active: Segment,
+        batches: bytearray,
+        entries: list[BatchEntry],
+        now_ns: int,
+        staged: StagedBatches,
+        written: Sequence[ProducerBatch],
+    ) -> int:
+        """Append batches of producers; what they say of transactions becomes known with them."""
+        known = len(active.aborted) if staged.aborted else 0
+        try:
+            for aborted in staged.aborted:
+                active.txn_index.append(aborted)
+            position = active.append(batches, entries, now_ns)
+        except OSError:
+            if staged.aborted:
+                active.txn_index.truncate_to(known)
+            raise
+        if staged.aborted and not known:
+            self.directory_dirty = True
+        self._take_over(active, position, staged, written)
+        return position
+
+    def _take_over(
+        self,
+        segment: Segment,
+        position: int,
+        staged: StagedBatches,
+        written: Sequence[ProducerBatch],
+    ) -> None:
+        """Batches of producers are in ``segment`` from ``position`` on."""
+        for aborted in staged.aborted:
+            self._remember_aborted(aborted)
+        for facts in written:
+            if facts.is_transactional_data:
+                self._undecided.setdefault(facts.base_offset, (segment, position + facts.position))
+        staged.commit()
+        self._undecided = {
+            first: place
+            for first in self.producers.undecided_offsets
+            if (place := self._undecided.get(first)) is not None
+        }
+
+    def _settle(self, undecided: int | None) -> bool:
+        """Keep the stable sizes right; ``undecided`` was the first undecided offset before.
+
+        Whether data that was held back is stable now.
+        """
+        if self.producers.first_undecided_offset == undecided:
+            return False
+        self.stabilize()
+        return undecided is not None
+
+    def stabilize(self) -> None:
+        """Work out every segment's stable size anew.
+
+        Reads the log where it is not known where the oldest open transaction begins (OSError,
+        CorruptRecord).
+        """
+        place = self._first_unstable()
+        for segment in reversed(self.segments):
+            if place is not None and segment.base_offset > place[0].base_offset:
+                segment.stable_size = 0
+            elif place is not None and segment is place[0]:
+                segment.stable_size = place[1]
+            elif segment.size and segment.stable_size == segment.size:
+                return
+            else:
+                segment.stable_size = segment.size
+
+    def _first_unstable(self) -> tuple[Segment, int] | None:
+        """Segment and position of the batch that holds the last stable offset, if one does."""
+        first = self.producers.first_undecided_offset
+        if first is None:
+            return None
+        offset = self.last_stable_offset
+        place = self._undecided.get(offset)
+        if place is not None and place[0] in self.segments:
+            return place
+        for segment in self._segments_from(offset):
+            found = segment.locate(offset)
+            if found is not None:
+                self._undecided[offset] = segment, found[0]
+                return segment, found[0]
+        return None
 
     def _check_writable(self) -> None:
         if self.closed:
@@ -211,16 +430,6 @@ class Log:
         if self.flush_error is not None:
             reason = f"an fsync has failed ({self.flush_error}); nothing is taken until a restart"
             raise OSError(errno.EIO, reason, self.directory)
-
-    def _check_keys(self, batches: bytearray, entries: list[BatchEntry]) -> None:
-        """A compacted topic takes no record without a key (``LogValidator``)."""
-        for position, _, _, _ in entries:
-            for record in decode(batches, position):
-                if record.key is None:
-                    raise InvalidRecord(
-                        "a topic whose cleanup.policy has compact takes no record without a key",
-                        path=self.directory,
-                    )
 
     def _mark_dirty(self, now_ms: int) -> None:
         self.dirty_since_ms = now_ms
@@ -286,11 +495,11 @@ class Log:
         return active
 
     def _write_snapshot(self, offset: int) -> None:
-        """The state of the producers up to ``offset``: there are none (``takeSnapshot``)."""
+        """The state of the producers up to ``offset`` (``takeSnapshot``)."""
         path = os.path.join(self.directory, paths.file_name(offset, paths.SNAPSHOT))
         fd = self.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            self.files.pwrite(fd, EMPTY_SNAPSHOT, 0)
+            self.files.pwrite(fd, self.producers.encode(), 0)
         finally:
             self.files.close(fd)
 
@@ -333,137 +542,53 @@ class Log:
             self.dirty_since_ms = None
             self._dirty.discard(self)
 
-    def _segments_from(self, offset: int) -> Iterable[Segment]:
-        segments = self.segments
-        return segments[max(self._segment_number(segments, offset), 0) :]
-
-    # -- reading -------------------------------------------------------------------------------
-
-    @staticmethod
-    def _segment_number(segments: tuple[Segment, ...], offset: int) -> int:
-        return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes:
-        """Whole segment bytes from the batch that holds ``offset``, at most ``max_bytes``.
-
-        The first batch is returned whole even if it is larger (unless ``at_least_one`` is false);
-        the last one may be cut; the first may begin before ``offset``; no read crosses a segment
-        (``LocalLog.read``, ``LogSegment.read``).  Empty at the log end.  OffsetOutOfRange outside
-        of log start..log end.
-        """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRange(
-                offset, self.log_start_offset, self.log_end_offset, path=self.directory
-            )
-        if offset == self.last_stable_offset:
-            return b""
-        segments = self.segments
-        for segment in segments[max(self._segment_number(segments, offset), 0) :]:
-            found = segment.locate(offset)
-            if found is None:
-                continue
-            position, header = found
-            length = max(max_bytes, header.size if at_least_one else 0)
-            return segment.read_at(position, min(length, segment.size - position))
-        return b""
-
-    def records(self, offset: int | None = None) -> Iterator[Record]:
-        """Every record from ``offset`` (default: the log start) to the log end as it is now.
-
-        OffsetOutOfRange as ``read``; CorruptRecord where a batch is damaged.
-        """
-        at = self.log_start_offset if offset is None else offset
-        end = self.last_stable_offset
-        if not self.log_start_offset <= at <= end:
-            raise OffsetOutOfRange(at, self.log_start_offset, end, path=self.directory)
-        segments = self.segments
-        for segment in segments[max(self._segment_number(segments, at), 0) :]:
-            found = segment.locate(at)
-            if found is None:
-                continue
-            for position, header in segment.batches(found[0]):
-                for record in decode(segment.read_at(position, header.size), 0):
-                    if at <= record.offset < end:
-                        yield record
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record with a timestamp ≥ ``timestamp_ms``, or None.
-
-        Only the first segment that can hold it is searched (``UnifiedLog.searchOffsetInLocalLog``,
-        ``LogSegment.findOffsetByTimestamp``).
-        """
-        for segment in self.segments:
-            if segment.largest_timestamp >= timestamp_ms:
-                return self._search_segment(segment, timestamp_ms)
-        return None
-
-    def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        _, offset = segment.time_index.lookup(timestamp_ms)
-        start = self.log_start_offset
-        _, position = segment.offset_index.lookup(max(offset, start))
-        for at, header in segment.batches(position):
-            if header.max_timestamp < timestamp_ms or header.last_offset < start:
-                continue
-            for record in decode(segment.read_at(at, header.size), 0):
-                if record.timestamp >= timestamp_ms and record.offset >= start:
-                    return record.timestamp, record.offset
-        return None
-
-    def list_offsets(self, timestamp_ms: int) -> tuple[int, int]:
-        """(timestamp, offset) as Kafka's ListOffsets answers; (-1, -1) for none.
-
-        ``EARLIEST`` (-2), ``LATEST`` (-1) and ``MAX_TIMESTAMP`` (-3) besides times in ms.
-        """
-        if timestamp_ms == EARLIEST:
-            return -1, self.log_start_offset
-        if timestamp_ms == LATEST:
-            return -1, self.last_stable_offset
-        if timestamp_ms == MAX_TIMESTAMP:
-            return self._newest_record()
-        if timestamp_ms < 0:
-            raise InvalidRecord(f"{timestamp_ms} is no timestamp", path=self.directory)
-        return self.offset_for_timestamp(timestamp_ms) or (-1, -1)
-
-    def _newest_record(self) -> tuple[int, int]:
-        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
-        if newest.max_timestamp < 0:
-            return -1, -1
-        return self._search_segment(newest, newest.max_timestamp) or (-1, -1)
-
     # -- another process's log -----------------------------------------------------------------
 
-    def refresh(self) -> bool:
-        """See what the writer of a log that is open read-only has appended since.
+    def observe(
+        self, segment: Segment, position: int, data: bytes, producers: Sequence[ProducerBatch]
+    ) -> None:
+        """The process whose log this is has appended ``data``, whole batches, to ``segment``.
 
-        Whether there was anything.  Costs two stats where there was not.  What the writer cuts,
-        cleans or deletes is not followed.  UnsupportedFormat, OSError.
+        ``producers``: those of the batches that have one, with positions in the segment's file.
         """
         assert self.read_only
-        before = self.log_end_offset
-        while True:
-            active = self.active
-            position = active.size
-            data = extend(self.files, active, self.config.index_interval_bytes)
-            if data:
-                self.log_end_offset = active.next_offset
-                for listener in self.listeners:
-                    listener.appended(self, active, position, data)
-                continue
-            following = Segment(
-                self.files,
-                self.directory,
-                active.next_offset,
-                self.config,
-                writable=False,
-                created_ms=active.created_ms,
-            )
-            if not active.size or not self.files.exists(following.log_path):
-                return self.log_end_offset > before
-            active.close_descriptors()
-            active.sealed = True
-            self.segments = (*self.segments, following)
+        undecided = self.producers.first_undecided_offset
+        if producers:
+            staged = self.producers.stage()
+            for facts in producers:
+                staged.add(facts)
+            for aborted in staged.aborted:
+                segment.txn_index.observe(aborted)
+            self._take_over(segment, 0, staged, producers)
+        if undecided is None and self.producers.first_undecided_offset is None:
+            segment.stable_size = segment.size
+        self.log_end_offset = segment.next_offset
+        stabilized = bool(producers) and self._settle(undecided)
+        for listener in self.listeners:
+            listener.appended(self, segment, position, data)
+        if stabilized:
             for listener in self.listeners:
-                listener.rolled(self, active, following)
+                listener.stabilized(self)
+
+    def replace_head(
+        self, count: int, segments: Sequence[Segment], retired: Sequence[Segment], due_ms: int
+    ) -> None:
+        """``segments`` are there instead of the first ``count``; ``retired`` go at ``due_ms``."""
+        assert self.read_only
+        self.segments = (*segments, *self.segments[count:])
+        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        self.retired += [(due_ms, segment) for segment in retired]
+        if self.producers.first_undecided_offset is not None:
+            self.stabilize()
+
+    def replace_end(self, segments: tuple[Segment, ...], recovered: Recovered) -> None:
+        """The process whose log this is has cut it: ``segments`` are as they were loaded anew."""
+        assert self.read_only
+        self.segments = segments
+        self.log_end_offset = self.active.next_offset
+        self.producers = recovered.producers
+        self._undecided.clear()
+        self.stabilize()
 
     # -- what the past loses -------------------------------------------------------------------
 
@@ -484,6 +609,8 @@ class Log:
         for segment in removed:
             segment.mark_deleted()
             self.retired.append((now_ms + self.config.file_delete_delay_ms, segment))
+        if self.producers.first_undecided_offset is not None:
+            self.stabilize()
         self.directory_dirty = True
 
     def release_retired(self, now_ms: int) -> list[str]:
@@ -515,6 +642,7 @@ class Log:
         """New settings of the topic, valid from the next append on."""
         self.config = config
         self._roll_after_ms = self._draw_roll_time()
+        self._rewrites = rewrites(config)
         for segment in self.segments:
             segment.set_config(config)
 
@@ -585,3 +713,29 @@ class Log:
             for fault in faults:
                 report(fault)
         return faults
+
+
+def facts_of(batches: Buffer, at: int) -> ProducerBatch:
+    """What the v2 batch at ``batches[at:]``, whose position that is, says of its producer."""
+    header = parse_header(batches, at)
+    marker = None
+    if header.is_control and header.is_transactional:
+        marker = parse_marker(batches, at)
+    return _facts(header, header.base_offset, at, marker)
+
+
+def _facts(
+    header: BatchHeader, base_offset: int, position: int, marker: Marker | None
+) -> ProducerBatch:
+    return ProducerBatch(
+        base_offset,
+        base_offset + header.last_offset_delta,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.attributes,
+        header.max_timestamp,
+        position,
+        -1 if marker is None else marker.type,
+        -1 if marker is None else marker.coordinator_epoch,
+    )

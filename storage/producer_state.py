@@ -1,28 +1,56 @@
-"""``.snapshot``: what is known of each producer up to an offset (``ProducerStateManager.java``).
+"""What is known of each producer of a partition, and which transactions are open.
 
-Layout, big-endian: version i16 = 1, CRC-32C u32 of everything behind it, count i32, then per
+An idempotent producer numbers its records; a batch says which numbers it holds.  From a producer's
+last batches follows whether the next one is new, has been taken already, or leaves a gap; from its
+epoch whether it has been fenced off; from its markers which of its transactions are over.  Rules:
+``ProducerStateManager.java``, ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``.
+
+Sequences are numbers from 0 to 2^31 - 1, after which comes 0; -1 is none: what a coordinator
+writes into ``__consumer_offsets`` is transactional and has no sequence.
+
+``.snapshot``, big-endian: version i16 = 1, CRC-32C u32 of everything behind it, count i32, then per
 producer 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64 (-1: none),
 offset delta i32, timestamp i64 in ms, coordinator epoch i32 (-1: none), first offset of its open
-transaction i64 (-1: none).  The file is named by the offset up to which, exclusive, it speaks.
+transaction i64 (-1: none).  The file is named by the offset up to which, exclusive, it speaks; it
+keeps of each producer the last batch only.
 
-Here is the file's codec; without idempotent producers only empty snapshots occur.
+Producers and batches are immutable and the dictionary of them is read with one look-up, so that
+other threads may read.  Not here: files (``producer_replay``) and what an append does with the answers
+(``log``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from storage.errors import CorruptCheckpoint
+from storage.errors import (
+    CorruptCheckpoint,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+)
+from storage.index.txn_index import TxnEntry
+from storage.record.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 
 VERSION = 1
 _HEAD = Struct(">hIi")
 _COUNT_AT = 6
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
+
+MAX_SEQUENCE = 2**31 - 1
+# How many of a producer's batches are remembered: a client has no more of them under way.
+BATCHES_KEPT = 5
+ABORT = 0
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """The sequence ``count`` further on (``DefaultRecordBatch.incrementSequence``)."""
+    return (sequence + count) & MAX_SEQUENCE
 
 
 class ProducerEntry(NamedTuple):
@@ -38,8 +66,335 @@ class ProducerEntry(NamedTuple):
     transaction_first_offset: int
 
 
+class ProducerBatch(NamedTuple):
+    """What a stored batch says of its producer; ``position`` in bytes, where the batch lies.
+
+    ``marker_type``: 0 ABORT, 1 COMMIT, -1 for any other batch.
+    """
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+    max_timestamp: int
+    position: int
+    marker_type: int = -1
+    coordinator_epoch: int = -1
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has a producer, and is no control batch but a marker."""
+        return self.producer_id >= 0 and (
+            self.marker_type >= 0 or not self.attributes & CONTROL_BIT
+        )
+
+    @property
+    def is_transactional_data(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT) and not self.attributes & CONTROL_BIT
+
+    @property
+    def last_sequence(self) -> int:
+        if self.base_sequence < 0:
+            return -1
+        return sequence_after(self.base_sequence, self.last_offset - self.base_offset)
+
+
+class WrittenBatch(NamedTuple):
+    """One of the last batches of a producer.  ``offset_delta``: its last offset - its first."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return sequence_after(self.last_sequence, -self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer(NamedTuple):
+    """One producer; ``batches`` has the oldest first.  Offsets and epochs are -1 where none."""
+
+    producer_id: int
+    epoch: int
+    batches: tuple[WrittenBatch, ...] = ()
+    timestamp: int = -1
+    coordinator_epoch: int = -1
+    transaction_first_offset: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record that is no marker."""
+        return self.batches[-1].last_offset if self.batches else -1
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.transaction_first_offset >= 0
+
+    def duplicate(self, batch: ProducerBatch) -> WrittenBatch | None:
+        """The batch that this one repeats (``ProducerStateEntry.findDuplicateBatch``)."""
+        if batch.producer_epoch == self.epoch and batch.base_sequence >= 0:
+            for written in self.batches:
+                if (
+                    written.first_sequence == batch.base_sequence
+                    and written.last_sequence == batch.last_sequence
+                ):
+                    return written
+        return None
+
+    def after(self, batch: ProducerBatch) -> Producer:
+        """What the producer is once this batch is in the log."""
+        if batch.marker_type >= 0:
+            return Producer(
+                self.producer_id,
+                batch.producer_epoch,
+                self.batches if batch.producer_epoch == self.epoch else (),
+                batch.max_timestamp,
+                batch.coordinator_epoch,
+            )
+        written = WrittenBatch(
+            batch.last_sequence,
+            batch.last_offset,
+            batch.last_offset - batch.base_offset,
+            batch.max_timestamp,
+        )
+        earlier = self.batches if batch.producer_epoch == self.epoch else ()
+        first_offset = self.transaction_first_offset
+        if first_offset < 0 and batch.attributes & TRANSACTIONAL_BIT:
+            first_offset = batch.base_offset
+        return Producer(
+            self.producer_id,
+            batch.producer_epoch,
+            (*earlier[1 - BATCHES_KEPT :], written),
+            batch.max_timestamp,
+            self.coordinator_epoch,
+            first_offset,
+        )
+
+    def check(self, batch: ProducerBatch, *, follows: bool) -> None:
+        """Whether this batch may come next (``ProducerAppendInfo.maybeValidateDataBatch``).
+
+        ``follows``: a gap before it is known to be right.  InvalidProducerEpoch,
+        OutOfOrderSequence, InvalidTxnState.
+        """
+        if batch.producer_epoch < self.epoch:
+            raise InvalidProducerEpoch(
+                f"epoch {batch.producer_epoch} is over, {self.epoch} is the current one",
+                self.producer_id,
+            )
+        if batch.marker_type >= 0:
+            if batch.coordinator_epoch < self.coordinator_epoch:
+                raise InvalidTxnState(
+                    f"a marker of coordinator epoch {batch.coordinator_epoch} after one of "
+                    f"{self.coordinator_epoch}",
+                    self.producer_id,
+                )
+            return
+        if self.in_transaction and not batch.attributes & TRANSACTIONAL_BIT:
+            raise InvalidTxnState(
+                "a batch without a transaction while one is open, from offset "
+                f"{self.transaction_first_offset}",
+                self.producer_id,
+            )
+        if batch.base_sequence < 0 or follows:
+            return
+        if batch.producer_epoch != self.epoch:
+            expected = 0
+        else:
+            expected = sequence_after(self.last_sequence, 1)
+        if batch.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"sequence {batch.base_sequence} of epoch {batch.producer_epoch} where "
+                f"{expected} should follow",
+                self.producer_id,
+            )
+
+    def entry(self) -> ProducerEntry:
+        """What a snapshot keeps."""
+        last = self.batches[-1] if self.batches else WrittenBatch(-1, -1, 0, -1)
+        return ProducerEntry(
+            self.producer_id,
+            self.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            self.timestamp,
+            self.coordinator_epoch,
+            self.transaction_first_offset,
+        )
+
+    @classmethod
+    def from_entry(cls, entry: ProducerEntry) -> Producer:
+        """What a snapshot's entry tells."""
+        batches: tuple[WrittenBatch, ...] = ()
+        if entry.last_offset >= 0:
+            batches = (
+                WrittenBatch(
+                    entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp
+                ),
+            )
+        return cls(
+            entry.producer_id,
+            entry.epoch,
+            batches,
+            entry.timestamp,
+            entry.coordinator_epoch,
+            entry.transaction_first_offset,
+        )
+
+
+class ProducerState:
+    """Every producer of a partition, by id, as of the log's end.  One thread changes it."""
+
+    __slots__ = ("_open", "by_id", "first_undecided_offset")
+
+    def __init__(self, producers: Iterable[Producer] = ()) -> None:
+        self.by_id: dict[int, Producer] = {}
+        # The first offset of every open transaction, by producer id.
+        self._open: dict[int, int] = {}
+        # The smallest of those; None where no transaction is open.
+        self.first_undecided_offset: int | None = None
+        for producer in producers:
+            self._put(producer)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(list(self.by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def get(self, producer_id: int) -> Producer | None:
+        """The producer of that id, or None where it is unknown."""
+        return self.by_id.get(producer_id)
+
+    def _put(self, producer: Producer) -> None:
+        self.by_id[producer.producer_id] = producer
+        first = producer.transaction_first_offset
+        if first >= 0:
+            if self._open.get(producer.producer_id) == first:
+                return
+            self._open[producer.producer_id] = first
+        elif self._open.pop(producer.producer_id, -1) < 0:
+            return
+        self.first_undecided_offset = min(self._open.values(), default=None)
+
+    def update(self, producers: Iterable[Producer]) -> None:
+        """These are so now."""
+        for producer in producers:
+            self._put(producer)
+
+    def apply(self, batch: ProducerBatch) -> TxnEntry | None:
+        """This batch is in the log.  What the transaction index says of it, if it aborts one.
+
+        Nothing is refused: what the log has, it has (``ProducerStateManager.loadProducers``).
+        """
+        staged = self.stage()
+        staged.add(batch)
+        staged.commit()
+        return staged.aborted[0] if staged.aborted else None
+
+    def stage(self) -> StagedBatches:
+        """Begin to add the batches of an append."""
+        return StagedBatches(self)
+
+    @property
+    def undecided_offsets(self) -> Iterable[int]:
+        """The first offset of every open transaction."""
+        return self._open.values()
+
+    def first_undecided_without(self, producer_ids: Iterable[int]) -> int | None:
+        """The first offset of the oldest transaction that none of these has open, or None."""
+        left_out = set(producer_ids)
+        return min((o for p, o in self._open.items() if p not in left_out), default=None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget who has written nothing for that long, unless its transaction is open."""
+        for producer in list(self.by_id.values()):
+            if not producer.in_transaction and now_ms - producer.timestamp >= expiration_ms:
+                del self.by_id[producer.producer_id]
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The bytes of a snapshot."""
+        if not self.by_id:
+            return EMPTY_SNAPSHOT
+        return encode(producer.entry() for producer in self.by_id.values())
+
+    @classmethod
+    def decode(cls, data: bytes, *, path: str) -> ProducerState:
+        """The state that a snapshot keeps; CorruptCheckpoint where it is none."""
+        if data == EMPTY_SNAPSHOT:
+            return cls()
+        return cls(Producer.from_entry(entry) for entry in decode(data, path=path))
+
+
+class StagedBatches:
+    """What producers become by batches that are about to be appended (``ProducerAppendInfo``).
+
+    ``aborted``: what the transaction index has to say of transactions that they abort.
+    """
+
+    __slots__ = ("_changed", "_state", "aborted", "completed")
+
+    def __init__(self, state: ProducerState) -> None:
+        self._state = state
+        self._changed: dict[int, Producer] = {}
+        self.aborted: list[TxnEntry] = []
+        # First offsets of transactions that these batches end.
+        self.completed: list[int] = []
+
+    def get(self, producer_id: int) -> Producer | None:
+        """The producer as the batches so far leave it; None where it is unknown."""
+        return self._changed.get(producer_id) or self._state.get(producer_id)
+
+    def add(self, batch: ProducerBatch) -> None:
+        """The next batch, whose offsets it will have; it has been checked or needs no check."""
+        if not batch.counts:
+            return
+        before = self.get(batch.producer_id) or Producer(batch.producer_id, batch.producer_epoch)
+        self._changed[batch.producer_id] = before.after(batch)
+        if batch.marker_type < 0 or not before.in_transaction:
+            return
+        self.completed.append(before.transaction_first_offset)
+        if batch.marker_type == ABORT:
+            self.aborted.append(
+                TxnEntry(
+                    batch.producer_id,
+                    before.transaction_first_offset,
+                    batch.last_offset,
+                    self._stable_behind(batch),
+                )
+            )
+
+    def _stable_behind(self, marker: ProducerBatch) -> int:
+        """The first offset of the oldest transaction that another producer has open, else the one
+        behind the marker (``ProducerStateManager.lastStableOffset``).
+        """
+        oldest = self._state.first_undecided_without({*self._changed, marker.producer_id})
+        for producer in self._changed.values():
+            if producer.in_transaction and producer.producer_id != marker.producer_id:
+                first = producer.transaction_first_offset
+                oldest = first if oldest is None else min(oldest, first)
+        return marker.last_offset + 1 if oldest is None else oldest
+
+    def commit(self) -> None:
+        """The batches are in the log."""
+        self._state.update(self._changed.values())
+
+
 def encode(entries: Iterable[ProducerEntry]) -> bytes:
-    """The bytes of a snapshot."""
+    """The bytes of a snapshot of these producers."""
     packed = b"".join(_ENTRY.pack(*entry) for entry in entries)
     body = _COUNT.pack(len(packed) // _ENTRY.size) + packed
     return _HEAD.pack(VERSION, crc32c(body), 0)[:_COUNT_AT] + body

@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from storage import paths, producer_state
+from storage import old_segment, paths, producer_state
 from storage.config import LogConfig
 from storage.cut import Cut, cut_tail
 from storage.errors import CorruptCheckpoint, CorruptRecord, UnsupportedFormat
 from storage.files import Files, FileSource
+from storage.producer_state import ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
 from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
 from storage.record.scan import batches, unsupported
@@ -48,9 +49,13 @@ class Recovered:
     """The outcome of ``recover``: segments in order, the last one active.
 
     ``damaged``: the log ends before its files do (also where nothing may be cut).
+    ``producers``: as of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk,
+    -1 where there is none.
     """
 
     segments: list[Segment]
+    producers: ProducerState = field(default_factory=ProducerState)
+    snapshot_offset: int = -1
     damaged: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
@@ -80,6 +85,8 @@ def recover(origin: Origin) -> Recovered:
     out of sight.
     """
     names = [name for name, is_directory in origin.files.scan(origin.directory) if not is_directory]
+    if old_segment.is_old(names):
+        return _load_old(origin, names)
     if origin.writable:
         names = finish_swaps(origin.files, origin.directory, names)
     bases = sorted(
@@ -103,6 +110,22 @@ def recover(origin: Origin) -> Recovered:
         result.segments[-1].sealed = False
         _repair_snapshots(origin, result, names)
     return result
+
+
+def _load_old(origin: Origin, names: list[str]) -> Recovered:
+    """A partition of Kafka 0.7; ReadOnlyFormat where it was to be written."""
+    if origin.writable:
+        raise old_segment.refusal(origin.directory)
+    segments, faults = old_segment.load(
+        origin.files,
+        origin.directory,
+        names,
+        origin.config,
+        check_last=not origin.clean,
+        now_ms=origin.now_ms,
+        progress=origin.progress,
+    )
+    return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
 
 
 def _repair_snapshots(origin: Origin, result: Recovered, names: list[str]) -> None:
@@ -154,6 +177,16 @@ class _Facts:
     indexes_ok: bool
     last_offset_entry: tuple[int, int] | None
     last_time_entry: tuple[int, int] | None
+
+
+def load_segment(
+    origin: Origin, base: int, following: int | None, present: set[str]
+) -> Segment:
+    """Load one segment; ``following`` is the base offset of the next one, None for the last.
+
+    ``present`` are the names of the files that are there.  As ``recover``.
+    """
+    return _load(origin, Recovered([]), base, following, present)
 
 
 def _load(
@@ -437,52 +470,6 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
         size = origin.files.file_stat(path).st_size
         segment.set_aside()
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
-
-
-def extend(files: Files, segment: Segment, interval: int) -> bytes:
-    """See what another process has appended to ``segment``: whole batches with a right CRC.
-
-    Returns their bytes, at most some MiB at a time; the segment's size and next offset move.
-    Empty where there is nothing new, or not whole yet.
-    """
-    size = files.file_stat(segment.log_path).st_size
-    if size <= segment.size:
-        return b""
-    wanted = min(size - segment.size, _CHUNK_BYTES)
-    data = segment.read_at(segment.size, wanted)
-    needed = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD
-    if wanted < needed <= size - segment.size:
-        data = segment.read_at(segment.size, needed)
-    rebuild = Rebuild(
-        segment.base_offset,
-        interval,
-        position=segment.size,
-        next_offset=segment.next_offset,
-        max_timestamp=segment.max_timestamp,
-        max_timestamp_offset=segment.max_timestamp_offset,
-    )
-    taken = rebuild.feed(data, len(data), segment.size)
-    if rebuild.unsupported is not None:
-        raise UnsupportedFormat(
-            rebuild.unsupported,
-            path=segment.log_path,
-            position=rebuild.position,
-            offset=rebuild.next_offset,
-        )
-    if taken:
-        segment.restore(
-            size=rebuild.position,
-            next_offset=rebuild.next_offset,
-            first_timestamp=(
-                segment.first_timestamp if segment.size else rebuild.first_max_timestamp
-            ),
-            max_timestamp=rebuild.max_timestamp,
-            max_timestamp_offset=rebuild.max_timestamp_offset,
-            last_indexed_position=0,
-            mtime_ns=files.file_stat(segment.log_path).st_mtime_ns,
-            sealed=False,
-        )
-    return data[:taken]
 
 
 def _start_where_the_log_starts(origin: Origin, result: Recovered) -> None:

@@ -1,4 +1,4 @@
-"""One segment: a ``.log`` file of record batches with its ``.index`` and ``.timeindex``.
+"""One segment: a ``.log`` file of record batches with its indexes.
 
 Layout: the files of one segment share a name, the base offset in 20 digits.  The log is record
 batches back to back; the indexes are those of ``storage.index``.  The last segment of a partition
@@ -29,13 +29,14 @@ from storage.errors import CorruptRecord, SegmentGone
 from storage.files import Files, FileSource
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
-from storage.record.batch import BatchHeader
+from storage.index.txn_index import TxnEntry, TxnIndex
+from storage.record.batch import BatchHeader, Buffer
 from storage.record.scan import batches as scan_batches
 
 # (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
 
-_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, paths.LINES)
+_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
@@ -61,11 +62,13 @@ class Segment:
         "_offset_index",
         "_suffix",
         "_time_index",
+        "_txn_index",
         "_writable",
         "base_offset",
         "created_ms",
         "deleted",
         "first_timestamp",
+        "identity",
         "index_full",
         "max_timestamp",
         "max_timestamp_offset",
@@ -74,7 +77,12 @@ class Segment:
         "recently_used",
         "sealed",
         "size",
+        "stable_size",
     )
+
+    # Whether the log's bytes never are record batches as they lie there, so that who reads them
+    # always goes through ``expand``: a subclass for an older format.
+    always_expand = False
 
     def __init__(
         self,
@@ -94,6 +102,7 @@ class Segment:
         self._fd = -1
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self._txn_index: TxnIndex | None = None
         self._leases = 0
         self._gone = False
         self._append_ready = False
@@ -103,6 +112,8 @@ class Segment:
         self.created_ms = created_ms
         self.deleted = False
         self.first_timestamp = -1
+        # (device, inode) of the .log, where another process may put another file in its place.
+        self.identity: tuple[int, int] | None = None
         # Whether an index has no room for the entries that one more append may need.
         self.index_full = False
         self.max_timestamp = -1
@@ -112,6 +123,9 @@ class Segment:
         self.recently_used = False
         self.sealed = False
         self.size = 0
+        # Bytes of whole batches below the last stable offset; the log that has the segment
+        # keeps it right.
+        self.stable_size = 0
 
     @classmethod
     def create(
@@ -146,11 +160,16 @@ class Segment:
         last_indexed_position: int,
         mtime_ns: int,
         sealed: bool,
+        stable_size: int | None = None,
     ) -> None:
-        """What recovery found on disk.  Positions and sizes in bytes, timestamps in ms."""
+        """What recovery found on disk.  Positions and sizes in bytes, timestamps in ms.
+
+        ``stable_size`` is by default all of it.
+        """
         assert 0 <= last_indexed_position <= size
         assert self.base_offset <= next_offset
         self.size = size
+        self.stable_size = size if stable_size is None else stable_size
         self.next_offset = next_offset
         self.first_timestamp = first_timestamp
         self.max_timestamp = max_timestamp
@@ -178,6 +197,9 @@ class Segment:
             if index is not None:
                 index.close()
         self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            self._txn_index.close()
+            self._txn_index.path = self.file_path(paths.TXNINDEX)
 
     # -- descriptors and leases ----------------------------------------------------------------
 
@@ -205,8 +227,24 @@ class Segment:
         with _lease_lock:
             if self._fd < 0:
                 flags = os.O_RDWR if self._writable and not self.sealed else os.O_RDONLY
-                self._fd = self._files.open(self.log_path, flags)
+                if self.identity is None:
+                    self._fd = self._files.open(self.log_path, flags)
+                else:
+                    self._fd = self._open_of_another(self.identity)
             return self._fd
+
+    def _open_of_another(self, identity: tuple[int, int]) -> int:
+        """Open the log of another process, which may just have renamed or replaced it."""
+        for path in (self.log_path, self.log_path + paths.DELETED):
+            try:
+                fd = self._files.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            found = self._files.descriptor_stat(fd)
+            if (found.st_dev, found.st_ino) == identity:
+                return fd
+            self._files.close(fd)
+        raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
 
     def close_descriptors(self) -> bool:
         """Close what is open, unless a lease holds it.  True where nothing stays open."""
@@ -224,12 +262,19 @@ class Segment:
             if index is not None:
                 index.close()
         self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            self._txn_index.close()
         return True
 
     @property
     def is_open(self) -> bool:
         """Whether any descriptor or memory map is held."""
-        return self._fd >= 0 or self._offset_index is not None or self._time_index is not None
+        return (
+            self._fd >= 0
+            or self._offset_index is not None
+            or self._time_index is not None
+            or (self._txn_index is not None and self._txn_index.is_open)
+        )
 
     def close(self) -> None:
         """Close everything; the caller guarantees that nobody holds a lease."""
@@ -275,6 +320,24 @@ class Segment:
                         ignore_zero_tail=not self.sealed,
                     )
         return index
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        """The ``.txnindex``, read when first asked for; its entries stay in memory."""
+        index = self._txn_index
+        if index is None:
+            with _lease_lock:
+                index = self._txn_index
+                if index is None:
+                    index = self._txn_index = TxnIndex(
+                        self._files, self.file_path(paths.TXNINDEX), writable=self._writable
+                    )
+        return index
+
+    @property
+    def aborted(self) -> tuple[TxnEntry, ...]:
+        """The aborted transactions whose markers lie here, in the order of the markers."""
+        return self.txn_index.entries
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -379,18 +442,37 @@ class Segment:
         """Open every file, so that another thread can ``sync`` without opening any."""
         self._log_fd()
         _ = self.offset_index, self.time_index
+        if self._txn_index is not None:
+            self._txn_index.open()
 
     def sync(self) -> None:
         """Make log and indexes survive the machine.  Any thread that holds a lease may call it."""
         self._files.fdatasync(self._log_fd())
         self.offset_index.sync()
         self.time_index.sync()
+        if self._txn_index is not None:
+            self._txn_index.sync()
+
+    def refresh_indexes(self) -> None:
+        """Look anew at those that are open: the process that appends has extended them."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.refresh()
 
     def set_config(self, config: LogConfig) -> None:
         """New settings of the topic; a size of the index files counts from the next segment."""
         self._config = config
 
     # -- reading -------------------------------------------------------------------------------
+
+    def expand(self, data: Buffer, at: int, end: int, position: int) -> tuple[Buffer, int]:
+        """The plain form of the batch at ``data[at:end]``, and the bytes that it stands for.
+
+        ``position`` is where ``data[at]`` lies in the log.  ``record.plain`` says more.
+        """
+        from storage.record.plain import plain
+
+        return plain(data, at, end)
 
     def read_into(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
         """Fill ``buffer`` from byte ``position`` of the log; returns the count of bytes.
@@ -449,6 +531,13 @@ class Segment:
 
     # -- deletion ------------------------------------------------------------------------------
 
+    def mark_lost(self) -> None:
+        """Its writer has renamed the files to ``.deleted``, and will remove them."""
+        self._suffix = paths.DELETED
+        self.deleted = True
+        if self._txn_index is not None:
+            self._txn_index.path = self.file_path(paths.TXNINDEX)
+
     def mark_deleted(self) -> None:
         """Rename the files to ``.deleted``; reading goes on until ``vanish``.
 
@@ -475,6 +564,8 @@ class Segment:
             if self._files.exists(path):
                 self._files.rename(path, path + suffix)
         self._suffix = suffix
+        if self._txn_index is not None:
+            self._txn_index.path = self.file_path(paths.TXNINDEX)
 
     def vanish(self) -> list[str]:
         """The end of a deleted segment: reads fail from now on; the paths left to be removed."""

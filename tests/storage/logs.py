@@ -10,6 +10,7 @@ from storage import Log, LogManager, Record, encode
 from storage.files import Files
 
 NOW_MS = 1_700_000_000_000
+NOW_NS = NOW_MS * 1_000_000
 
 
 def batch(values: Sequence[bytes | None], timestamp_ms: int = NOW_MS) -> bytearray:

@@ -25,7 +25,7 @@ from storage.files import Files
 from storage.record.batch import decode, parse_header
 from storage.segment import Segment
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, batch, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 
 
 def new_log(manager: LogManager, **overrides: object) -> Log:
@@ -183,7 +183,7 @@ def test_too_large_a_record_appends_nothing(tmp_path: Path) -> None:
         append(log, b"a")
         two = batch([b"b"]) + batch([b"x" * 200])
         with pytest.raises(RecordTooLarge) as caught:
-            log.append(two, now_ns=NOW_MS)
+            log.append(two, now_ns=NOW_NS)
         assert caught.value.limit == 200
         assert values(log) == [b"a"]
         assert append(log, b"c") == 1
@@ -194,7 +194,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None
         log = new_log(manager, cleanup_policy="compact")
         with pytest.raises(InvalidRecord, match="without a key"):
             append(log, b"a")
-        log.append(bytearray(encode([Record(0, NOW_MS, 0, b"k", b"v")])), now_ns=NOW_MS)
+        log.append(bytearray(encode([Record(0, NOW_MS, 0, b"k", b"v")])), now_ns=NOW_NS)
         assert values(log) == [b"v"]
 
 
@@ -248,7 +248,7 @@ def test_flush_messages(tmp_path: Path) -> None:
         assert log.recovery_point == 0
         append(log, b"c")
         assert log.recovery_point == 3
-        log.append(batch([b"d", b"e", b"f"]), now_ns=NOW_MS, defer_flush=True)
+        log.append(batch([b"d", b"e", b"f"]), now_ns=NOW_NS, defer_flush=True)
         assert log.recovery_point == 3
         assert log.flush_due
 

@@ -1,0 +1,169 @@
+"""``.txnindex``: the aborted transactions of a segment (``TransactionIndex.java``).
+
+Entry, 34 bytes big-endian: version i16 = 0, producer id i64, first offset of the transaction i64,
+last offset i64 (its ABORT marker's), last stable offset i64 (when the marker was written).  An
+entry lies with the segment that holds the *marker*; the transaction may have begun in an earlier
+one.  Last offsets strictly rise.  The file is made with its first entry: most segments have none.
+An incomplete entry at the end is no entry.
+
+The entries are few, so they are kept in memory, in a tuple that is replaced as a whole: any thread
+may read them.  One thread changes the file.
+
+Not here: which transactions there are (``producer_state``), lookups across segments (``log``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from storage.files import Files
+
+ENTRY_SIZE = 34
+VERSION = 0
+_ENTRY = Struct(">hqqqq")
+
+
+class TxnEntry(NamedTuple):
+    """One aborted transaction; all offsets are inclusive but the last stable one."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def encode(entries: Iterable[TxnEntry]) -> bytes:
+    """The bytes of these entries."""
+    return b"".join(_ENTRY.pack(VERSION, *entry) for entry in entries)
+
+
+def decode(data: bytes) -> tuple[TxnEntry, ...]:
+    """The whole entries in ``data``.  Later versions are read as version 0, as Kafka does."""
+    whole = len(data) // ENTRY_SIZE * ENTRY_SIZE
+    return tuple(TxnEntry(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole]))
+
+
+def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | None:
+    """Why these cannot be the entries of a segment of the offsets base..end - 1, or None.
+
+    ``TransactionIndex.sanityCheck``, and that last offsets rise and lie within the segment.
+    """
+    last = base_offset - 1
+    for entry in entries:
+        if not last < entry.last_offset < end:
+            return f"last offset {entry.last_offset} lies outside of {last + 1}..{end - 1}"
+        if not 0 <= entry.first_offset <= entry.last_offset:
+            return f"first offset {entry.first_offset} is beyond last offset {entry.last_offset}"
+        last = entry.last_offset
+    return None
+
+
+class TxnIndex:
+    """The transaction index file of one segment."""
+
+    __slots__ = ("_dirty", "_fd", "_files", "_length", "_writable", "entries", "path")
+
+    def __init__(self, files: Files, path: str, *, writable: bool) -> None:
+        """Reads the file; a missing one has no entries.  OSError from the disk."""
+        self._files = files
+        self._writable = writable
+        self._fd = -1
+        self._dirty = False
+        self.path = path
+        try:
+            data = files.read_whole(path)
+        except FileNotFoundError:
+            data = b""
+        self._length = len(data)
+        self.entries: tuple[TxnEntry, ...] = decode(data)
+
+    @property
+    def odd_bytes(self) -> int:
+        """Bytes behind the last whole entry: 0 in a sound file."""
+        return self._length % ENTRY_SIZE
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    def append(self, entry: TxnEntry) -> None:
+        """Add an entry beyond the last one; the first makes the file.
+
+        OSError where the disk refuses: nothing has changed then.
+        """
+        assert self._writable
+        assert not self.entries or entry.last_offset > self.entries[-1].last_offset
+        self._open()
+        self._dirty = True
+        end = len(self.entries) * ENTRY_SIZE
+        # Should less than all be written, the file's end is looked at before it counts.
+        self._length = max(self._length, end + ENTRY_SIZE)
+        self._files.pwrite(self._fd, encode((entry,)), end)
+        self.entries = (*self.entries, entry)
+
+    def truncate_to(self, count: int) -> None:
+        """Forget the entries from number ``count`` on.
+
+        Where the disk refuses to cut the file, it is cut when it is synced or closed.
+        """
+        assert self._writable
+        if count < len(self.entries):
+            self.entries = self.entries[:count]
+        with contextlib.suppress(OSError):
+            self._cut()
+
+    def replace(self, entries: tuple[TxnEntry, ...]) -> None:
+        """Make the file hold these entries and nothing else; no file where there are none."""
+        assert self._writable
+        if entries == self.entries and not self.odd_bytes:
+            return
+        self.entries = ()
+        self._open()
+        self._dirty = True
+        self._length = max(self._length, len(entries) * ENTRY_SIZE)
+        self._files.pwrite(self._fd, encode(entries), 0)
+        self.entries = entries
+        self._cut()
+        if not entries:
+            self.close()
+            self._files.unlink(self.path)
+
+    def observe(self, entry: TxnEntry) -> None:
+        """Another process, whose file this is, has written this entry."""
+        assert not self._writable
+        if not self.entries or entry.last_offset > self.entries[-1].last_offset:
+            self.entries = (*self.entries, entry)
+
+    def open(self) -> None:
+        """Open the file if it has to be synced, so that another thread can do that."""
+        if self._dirty:
+            self._open()
+
+    def sync(self) -> None:
+        """Make the entries survive a power cut."""
+        if self._dirty:
+            self._open()
+            self._cut()
+            self._files.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Close the file, if it is open; the entries stay known.  It may be used again."""
+        if self._fd >= 0:
+            self._cut()
+            fd, self._fd = self._fd, -1
+            self._files.close(fd)
+
+    def _open(self) -> None:
+        if self._fd < 0:
+            self._fd = self._files.open(self.path, os.O_RDWR | os.O_CREAT)
+
+    def _cut(self) -> None:
+        """Make the file as long as its entries."""
+        length = len(self.entries) * ENTRY_SIZE
+        if self._fd >= 0 and self._length != length:
+            self._files.ftruncate(self._fd, length)
+            self._length = length
