@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from storage import paths
 from storage.errors import StorageError
+from storage.old_segment import OldSegment
 from storage.record._batch import Rebuild
 from storage.segment import Segment
 
@@ -16,6 +17,8 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 
 def check_segment(segment: Segment, end: int, interval: int) -> list[str]:
     """The faults of one segment whose offsets must lie below ``end``; empty where it is sound."""
+    if isinstance(segment, OldSegment):
+        return segment.faults(end)
     faults: list[str] = []
     rebuild = Rebuild(segment.base_offset, interval)
     while rebuild.position < segment.size:

@@ -106,6 +106,15 @@ def new_topic_id() -> str:
             return topic_id
 
 
+def stand_in_topic_id(directory: str, topic: str) -> str:
+    """The id of a topic of a data directory that has none and where none may be written.
+
+    The same at each opening, so that inode numbers and what is cached under them stay.
+    """
+    name = uuid.uuid5(uuid.NAMESPACE_URL, f"file://{directory}/{topic}")
+    return base64.urlsafe_b64encode(name.bytes).rstrip(b"=").decode().replace("-", "_")
+
+
 def read_partition_metadata(files: Files, path: str) -> str | None:
     """The topic's id, 22 characters, or None where there is no file.
 

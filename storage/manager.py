@@ -37,6 +37,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
+from storage.old_segment import is_old, refusal
 from storage.recovery import Origin, recover
 
 _log = logging.getLogger(__name__)
@@ -109,7 +110,8 @@ class LogManager:
 
         ``verify`` reads everything as after a crash, whatever the marker says.  LogLocked where
         another process has it (not with ``read_only``, which takes no lock and writes nothing),
-        CorruptCheckpoint, InvalidConfig, UnsupportedFormat, OSError; the lock is released then.
+        CorruptCheckpoint, InvalidConfig, UnsupportedFormat, ReadOnlyFormat, OSError; the lock is
+        released then.
         """
         files = files or Files()
         path = os.path.abspath(path)
@@ -134,6 +136,8 @@ class LogManager:
     def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
         now_ms = self.clock_ms()
         found, doomed = self._scan()
+        if not self.read_only:
+            self._refuse_old(found)
         recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
         log_starts = self._read_offsets(paths.LOG_STARTS)
         if not self.read_only:
@@ -203,6 +207,13 @@ class LogManager:
                 self.skipped.append(name)
                 _log.warning("%s: not a partition's directory, left alone", name)
         return sorted(found), doomed
+
+    def _refuse_old(self, found: list[tuple[str, int]]) -> None:
+        """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
+        for item in found:
+            directory = os.path.join(self.path, paths.partition_directory(*item))
+            if is_old([name for name, _ in self.files.scan(directory)]):
+                raise refusal(directory)
 
     def _load_partition(
         self,
@@ -280,7 +291,11 @@ class LogManager:
             topic = self.topics[log.topic] = Topic(log.topic, log.topic_id)
         if not log.topic_id:
             if not topic.id:
-                topic.id = checkpoint.new_topic_id()
+                topic.id = (
+                    checkpoint.stand_in_topic_id(self.path, log.topic)
+                    if self.read_only
+                    else checkpoint.new_topic_id()
+                )
             log.topic_id = topic.id
             if not self.read_only:
                 path = os.path.join(log.directory, paths.PARTITION_METADATA)

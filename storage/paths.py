@@ -1,8 +1,9 @@
 """Names on disk: topics, partition directories, segment files.
 
-``<topic>-<partition>/<20 digits><suffix>``.  A directory on its way out or in has a longer name,
-``<topic>-<partition>.<32 hex>-<kind>`` with kind ``delete``, ``stray`` or ``future``; in the first
-two the topic is cut so that the whole name fits into 255 characters.
+``<topic>-<partition>/<20 digits><suffix>``, in Kafka 0.7 ``<digits>.kafka``.  A directory on its
+way out or in has a longer name, ``<topic>-<partition>.<32 hex>-<kind>`` with kind ``delete``,
+``stray`` or ``future``; in the first two the topic is cut so that the whole name fits into 255
+characters.
 
 Sources: ``Topic.java``, ``LocalLog.java`` (parseTopicPartitionName, logDeleteDirName),
 ``LogFileUtils.java``.  Pure: no file is touched.
@@ -26,7 +27,11 @@ TIMEINDEX = ".timeindex"
 TXNINDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 LINES = ".lines"
+# A segment file of Kafka 0.7, named by its first byte's position in the partition.
+OLD_LOG = ".kafka"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
+# What the mount keeps beside a segment, one file for each kind of text that it shows.
+LINES_SUFFIXES = (LINES, ".uncommitted.lines")
 # Suffixes appended to those: waiting for deletion, a cleaner's output before and during its swap,
 # set aside by recovery.
 DELETED = ".deleted"
@@ -56,6 +61,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _ASIDE = re.compile(r"(\S+-\S+)\.\S+-(delete|future|stray)")
 _BASE_OFFSET = re.compile(r"([0-9]{20})(?:\.|\Z)")
+_OLD_LOG = re.compile(r"([0-9]{1,255})\.kafka")
 
 
 class AsideDirectory(NamedTuple):
@@ -134,6 +140,18 @@ def file_name(base_offset: int, suffix: str) -> str:
 def base_offset_of(name: str) -> int | None:
     """The number before the first dot of a segment file's name; None where it is no such file."""
     match = _BASE_OFFSET.match(name)
+    if match is None:
+        return None
+    base_offset = int(match[1])
+    return base_offset if base_offset <= MAX_OFFSET else None
+
+
+def old_base_offset_of(name: str) -> int | None:
+    """The number that names a segment file of Kafka 0.7; None where it is no such file.
+
+    0.7 writes 20 digits; its documentation, and copies made by hand, have other counts.
+    """
+    match = _OLD_LOG.fullmatch(name)
     if match is None:
         return None
     base_offset = int(match[1])

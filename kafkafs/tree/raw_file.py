@@ -1,8 +1,9 @@
 """`.raw/N`: a partition's files as they are on the disk, byte for byte, read-only.
 
-What is there to see: the segments' logs and indexes, snapshots, and Kafka's two small files. Not
-what only kafkafs needs (view indexes, history, what was set aside), and not what waits for
-deletion. A file that has been replaced by another of the same name is another inode.
+What is there to see: the segments' logs and indexes, snapshots, and Kafka's two small files; of a
+partition of Kafka 0.7 its `.kafka` files. Not what only kafkafs needs (view indexes, history, what
+was set aside), and not what waits for deletion. A file that has been replaced by another of the
+same name is another inode.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _WHOLE = frozenset({paths.LEADER_EPOCH_CHECKPOINT, paths.PARTITION_METADATA})
 def is_shown(name: str) -> bool:
     """Whether `.raw/N` has a file of this name."""
     if name in _WHOLE:
+        return True
+    if paths.old_base_offset_of(name) is not None:
         return True
     return paths.base_offset_of(name) is not None and name[20:] in _SHOWN
 
@@ -65,6 +68,8 @@ class RawFile(Node):
             raise OSError(errno.ESTALE, "the file has been deleted or replaced")
         mode, uid, gid = self.partition.owner
         base = paths.base_offset_of(self._name)
+        if base is None:
+            base = paths.old_base_offset_of(self._name)
         active = base is None or base >= self.partition.log.active.base_offset
         mtime_ns = max(found.st_mtime_ns, self.partition.mtime_ns) if active else found.st_mtime_ns
         return Attributes(

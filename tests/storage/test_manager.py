@@ -174,6 +174,21 @@ def test_partitions_of_one_topic_share_its_id(tmp_path: Path) -> None:
         LogManager.open(str(tmp_path))
 
 
+def test_a_topic_without_an_id_has_the_same_one_each_time_it_is_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        for topic in ("t", "u"):
+            manager.create_topic(topic, 2)
+    for path in tmp_path.glob("*/partition.metadata"):
+        path.unlink()
+    ids = []
+    for _ in range(2):
+        with LogManager.open(str(tmp_path), read_only=True) as manager:
+            ids.append([log.topic_id for log in manager.logs()])
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 2
+    assert not list(tmp_path.glob("*/partition.metadata"))
+
+
 def test_settings_of_a_topic_last_and_take_effect(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
