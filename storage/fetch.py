@@ -115,13 +115,13 @@ def _stored_messages(log: Log, offset: int, max_bytes: int, at_least_one: bool) 
     data = log.read(offset, max_bytes, at_least_one=at_least_one)
     if not data:
         return MessageSet(b"", 0, offset)
-    segment = next(segment for segment in log.segments if segment.next_offset > offset)
-    found = segment.locate(offset)
-    assert found is not None
+    # Behind the last id of a file comes the first one of the next.
+    places = (segment.locate(offset) for segment in log.segments if segment.next_offset > offset)
+    first = next(place[1].base_offset for place in places if place is not None)
     count = at = 0
     for end in _message_ends(data):
         count, at = count + 1, end
-    return MessageSet(data, count, found[1].base_offset + at)
+    return MessageSet(data, count, first + at)
 
 
 class _Collector:
@@ -244,9 +244,7 @@ def _take_response(data: memoryview, at: int, shift: int = 0) -> tuple[Response,
         raise InvalidFetchResponse(f"response length {length}", position=shift + at)
     end = at + _LENGTH.size + length
     if end > len(data):
-        raise InvalidFetchResponse(
-            f"a response of {length} bytes is cut off", position=shift + at
-        )
+        raise InvalidFetchResponse(f"a response of {length} bytes is cut off", position=shift + at)
     return Response(error, data[at + _HEAD.size : end]), end
 
 

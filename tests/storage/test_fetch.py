@@ -142,6 +142,9 @@ def test_an_old_log_goes_out_as_it_is(tmp_path: Path) -> None:
         assert read_messages(log, 0, 1).data == first[: OVERHEAD + 3]
         assert read_messages(log, 0, 5, at_least_one=False).data == first[:5]
         assert read_messages(log, 1, 1000).data == first[OVERHEAD + 3 :]
+        # Between the last id of a file and its end.
+        found = read_messages(log, len(first) - 1, 1000)
+        assert (found.data, found.next_offset) == (second, len(first + second))
 
 
 def test_doubling_ends_at_the_first_whole_message(tmp_path: Path) -> None:
