@@ -105,6 +105,19 @@ class Timeline(Generic[P]):
         self.placed = (starts[left:], placed[left:])
         self.unplaced = (*pieces, *self.unplaced[count:])
 
+    def settle(self) -> None:
+        """A placed piece has grown, and those behind it, which had no text yet: find their places.
+
+        No text moves: what had no place before is behind what had one.
+        """
+        starts, pieces = self.placed
+        moved = list(starts)
+        for number in range(1, len(pieces)):
+            moved[number] = moved[number - 1] + pieces[number - 1].text_length
+        self.placed = (tuple(moved), pieces)
+        if pieces:
+            self.end = moved[-1] + pieces[-1].text_length
+
     def locate(self, absolute: int) -> tuple[P, int]:
         """The piece that holds a position, and where it begins."""
         starts, pieces = self.placed
@@ -120,6 +133,7 @@ class Generation(Generic[P]):
         "_kept",
         "_past",
         "first_valid",
+        "lost",
         "nonce",
         "shift",
         "timeline",
@@ -134,6 +148,8 @@ class Generation(Generic[P]):
         # Below `_cut` this generation reads pieces of its own; the timeline's are another history.
         self._cut = log_start
         self._past: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
+        # From where to where the text has been cut off by another process.
+        self.lost = (log_start, log_start)
         # (absolute position, text) of what is kept before cuts.
         self._kept: tuple[tuple[int, bytes], ...] = ()
 
@@ -197,6 +213,14 @@ class Generation(Generic[P]):
             assert not old_pieces or starts[first] == self._cut
             self._past = (old_starts + starts[first:last], old_pieces + pieces[first:last])
         self._cut = max(self._cut, cut)
+
+    def lose(self, position: int) -> None:
+        """The timeline's text from `position` on is cut off; another's will come behind it."""
+        end = self.timeline.end
+        self.supersede(end)
+        if position < end:
+            first = self.lost[0] if self.lost[0] < self.lost[1] else position
+            self.lost = (min(first, position), end)
 
     def past_from(self, absolute: int) -> tuple[P, ...]:
         """Its own pieces that hold text from a position on."""

@@ -6,15 +6,55 @@ it replaces to ``*.deleted``, then strips ``.swap``.  So after a crash:
 - some ``.cleaned`` is left: the swap was not decided; its files go, the old ones stay;
 - only ``.swap`` is left: it was decided; what lies in its range goes, the rest is renamed;
 - ``.deleted`` and ``.tmp`` are of no use to anybody.
+
+``publish`` is the whole of such a swap, for segments that are rewritten under their own base.
+Files that recovery had set aside (``.cut``) belong to nobody's swap.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from storage import paths
 from storage.files import Files, FileSource
 from storage.record.scan import batches
+
+_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
+# What a swap that takes these offsets' place leaves alone.  Of the snapshots those that fit no
+# segment any more go later.
+_KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
+# What a segment that is rewritten with the same offsets loses; producer snapshots stay right.
+_REPLACED = (*_KINDS, *paths.LINES_SUFFIXES, paths.OLD_LOG)
+
+
+def publish(files: Files, directory: str, bases: Collection[int]) -> None:
+    """Let the ``.cleaned`` files of these bases, which are durable, take the old ones' place.
+
+    Durable when it returns (``LocalLog.replaceSegments``).  Nobody has the partition open.
+    """
+    rising = sorted(bases)
+    made = [
+        os.path.join(directory, paths.file_name(base, kind))
+        for base in rising
+        for kind in _KINDS
+        if files.exists(os.path.join(directory, paths.file_name(base, kind) + paths.CLEANED))
+    ]
+    for path in reversed(made):
+        files.rename(path + paths.CLEANED, path + paths.SWAP)
+    files.sync_directory(directory)
+    old = [
+        os.path.join(directory, name)
+        for name, _ in files.scan(directory)
+        if name.endswith(_REPLACED) and paths.base_offset_of(name) in bases
+    ]
+    for path in old:
+        files.rename(path, path + paths.DELETED)
+    for path in made:
+        files.rename(path + paths.SWAP, path)
+    files.sync_directory(directory)
+    for path in old:
+        files.unlink(path + paths.DELETED)
 
 
 def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
@@ -50,7 +90,7 @@ def _complete(files: Files, directory: str, names: list[str]) -> list[str]:
     remaining: list[str] = []
     for name in names:
         base = paths.base_offset_of(name)
-        if not name.endswith(paths.SWAP) and base is not None and low <= base < high:
+        if not name.endswith(_KEPT) and base is not None and low <= base < high:
             files.unlink(os.path.join(directory, name))
         else:
             remaining.append(name)
@@ -69,7 +109,7 @@ def _replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int
     for name in swaps:
         base = paths.base_offset_of(name)
         assert base is not None
-        low, high = min(low, base), max(high, base)
+        low, high = min(low, base), max(high, base + 1)
         path = os.path.join(directory, name)
         fd = files.open(path, os.O_RDONLY)
         try:

@@ -6,8 +6,10 @@ where the saved part ends; a save moves it to the file. `find` looks into one or
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import struct
 import threading
 import time
@@ -16,18 +18,19 @@ from bisect import bisect_right
 from crc32c import crc32c
 
 from kafkafs.line_index import lines_file
+from kafkafs.line_index.encoded import IsAborted, judge
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
-from kafkafs.line_index.store import LineStore
-from kafkafs.views import View
-from kafkafs.views._render import ENTRY_SIZE, Measure, find_entry
+from kafkafs.line_index.places import TextPlace, read_whole
+from kafkafs.line_index.store import NEVER, LineStore
+from kafkafs.views import TextView
+from kafkafs.views._render import ENTRY_SIZE, Cursor, Measure, find_entry
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
-from storage.record.batch import HEADER_SIZE, decode
+from storage.record.batch import HEADER_SIZE, Buffer, decode
 from storage.segment import Segment
 
 CHUNK = 1 << 20
 """Bytes of log that are measured at a time."""
-NEVER = float("inf")
 
 _ENTRY = struct.Struct("<QIIII")
 
@@ -36,10 +39,12 @@ class SegmentLines:
     """The line index of one segment in one view.
 
     The owner's thread appends and saves; `measure` and `find(wait=True)` may run in any thread.
-    `text_length` and `records` count what is measured so far: all of the segment when `complete`.
+    `text_length` and `records` count what is measured so far: all that the view shows of the
+    segment when `complete`. A view of committed records ends at the last stable offset.
     """
 
     __slots__ = (
+        "_aside",
         "_cache",
         "_lock",
         "_map",
@@ -47,6 +52,7 @@ class SegmentLines:
         "_store",
         "_verified",
         "covered",
+        "is_aborted",
         "loaded",
         "records",
         "segment",
@@ -56,13 +62,24 @@ class SegmentLines:
     )
 
     def __init__(
-        self, store: LineStore, segment: Segment, view: View, cache: str | None = None
+        self,
+        store: LineStore,
+        segment: Segment,
+        view: TextView,
+        is_aborted: IsAborted | None = None,
+        cache: str | None = None,
     ) -> None:
-        """`cache`: the directory to save in, instead of the segment's own."""
+        """`is_aborted`: of the log; None where the view shows aborted transactions.
+
+        `cache`: the directory to save in, instead of the segment's own.
+        """
         self._store = store
         self.segment = segment
         self.view = view
+        self.is_aborted = is_aborted
         self._cache = cache
+        # Where it is saved, in a cache directory, once its segment has left the log.
+        self._aside: str | None = None
         self._lock = threading.Lock()
         # What is saved, and what is measured since: as of a segment that begins where that ends.
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
@@ -75,12 +92,14 @@ class SegmentLines:
         self.loaded = segment.size == 0
 
     def __repr__(self) -> str:
-        covered = f"{self.covered} of {self.segment.size}"
+        covered = f"{self.covered} of {self.end}"
         return f"<SegmentLines {self.segment.base_offset}: {self.text_length} from {covered}>"
 
     @property
     def path(self) -> str:
         """Where it is saved."""
+        if self._aside is not None:
+            return self._aside
         suffix = file_suffix(self.view.name)
         if self._cache is None:
             return self.segment.file_path(suffix)
@@ -91,9 +110,14 @@ class SegmentLines:
         return Identity(self.view.name, self.segment.base_offset)
 
     @property
+    def end(self) -> int:
+        """Bytes of the segment's log that the view shows."""
+        return self.segment.stable_size if self.view.committed else self.segment.size
+
+    @property
     def complete(self) -> bool:
-        """Whether all of the segment is measured."""
-        return self.covered == self.segment.size and self.loaded
+        """Whether all that the view shows is measured."""
+        return self.covered == self.end and self.loaded
 
     @property
     def unsaved(self) -> int:
@@ -103,63 +127,91 @@ class SegmentLines:
     # -- measuring -----------------------------------------------------------------------------
 
     def append(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """The log has got `data`, whole batches, at `position`. Does nothing behind a gap."""
+        """The log has got `data`, whole batches, at `position`.
+
+        Does nothing behind a gap, and with what the view does not show yet.
+        """
         with self._lock:
-            if position == self.covered and self.loaded:
+            if position == self.covered and self.loaded and position + len(data) <= self.end:
                 self._feed(data, len(data))
 
-    def _feed(self, data: bytes | bytearray | memoryview, size: int) -> None:
+    def _feed(self, data: Buffer, size: int) -> int:
+        """Measure `data[:size]`, which lies at `covered`; as `_run`."""
         saved, tail = self._state
         if tail is None:
             tail = Measure(self._store.granularity)
             self._state = (saved, tail)
         try:
-            self.view.measure(data, self.covered - saved.covered, size, tail)
-        except StorageError as error:
-            error.path = self.segment.log_path
-            if error.position is not None:
-                error.position += saved.covered
-            raise
+            return self._run(tail, saved.covered, data, size)
         finally:
             self.covered = saved.covered + tail.position
             self.text_length = saved.text_length + tail.text_length
             self.records = saved.records + tail.records
 
+    def _run(self, state: Measure, origin: int, data: Buffer, size: int) -> int:
+        """Measure `data[:size]` on from the state's position, which is counted from `origin`.
+
+        Returns the size of the batch that has to be there whole for any more, or 0.
+        """
+        segment, start = self.segment, state.position
+        while True:
+            if not segment.always_expand:
+                try:
+                    self.view.measure(data, start, size, state)
+                except StorageError as error:
+                    error.path = segment.log_path
+                    if error.position is not None:
+                        error.position += origin
+                    raise
+                if not state.encoded:
+                    return 0
+            elif state.position == start + size:
+                return 0
+            at, position = state.position - start, state.position + origin
+            shown = judge(segment, self.is_aborted, data, at, size, position)
+            if not shown.whole:
+                return shown.size
+            if shown.hidden:
+                state.step_over(shown.size)
+            elif shown.plain is None:
+                state.step_into(shown.size)
+            else:
+                state.add(shown.plain, shown.size)
+            if state.position >= start + size:
+                return 0
+
     def measure(self, until: float = NEVER) -> None:
-        """Load what was saved, and measure the rest of the segment from its log. Waits.
+        """Load what was saved, and measure the rest of what is shown from the log. Waits.
 
         BlockingIOError when `time.monotonic()` has reached `until` (what is done is kept);
-        CorruptRecord, UnsupportedFormat, SegmentGone, OSError.
+        CorruptRecord, SegmentGone, OSError.
         """
         if not self.loaded:
             self._load()
-        if self.covered < self.segment.size:
-            self._measure_log(self.segment.size - self.covered, until)
+        if self.covered < self.end:
+            self._measure_log(until)
         if self.segment.sealed and self._state[1] is not None:
             self.seal(wait=True)
 
-    def _measure_log(self, size: int, until: float) -> None:
-        buffer = memoryview(bytearray(min(CHUNK, size)))
-        while (position := self.covered) < (end := self.segment.size):
+    def _measure_log(self, until: float) -> None:
+        buffer = memoryview(bytearray(min(CHUNK, self.end - self.covered)))
+        while (position := self.covered) < (end := self.end):
             if time.monotonic() >= until:
                 reason = f"measured {position} of {end} bytes of the segment so far"
                 raise BlockingIOError(errno.EAGAIN, reason, self.segment.log_path)
-            got = self._read(buffer[: min(len(buffer), end - position)], position)
+            size = min(len(buffer), end - position)
+            read_whole(self.segment, buffer[:size], position, True)
             with self._lock:
-                if self.covered == position:
-                    self._feed(buffer, got)
-                    self._check_progress(position)
+                needed = self._feed(buffer, size) if self.covered == position else 0
+                stuck = self.covered == position and self.loaded
+            if stuck:
+                self._check_room(position, needed, size, end)
+            if needed > len(buffer):
+                buffer = memoryview(bytearray(needed))
 
-    def _read(self, buffer: memoryview, position: int) -> int:
-        got = self.segment.read_into(buffer, position, True)
-        if got == 0:
-            raise CorruptRecord(
-                "the log is shorter than it was", path=self.segment.log_path, position=position
-            )
-        return got
-
-    def _check_progress(self, position: int) -> None:
-        if self.covered == position:
+    def _check_room(self, position: int, needed: int, size: int, end: int) -> None:
+        """Whether a batch that was not whole in `size` bytes can be so in all that there is."""
+        if not size < needed <= end - position:
             raise CorruptRecord(
                 "the log ends inside a batch", path=self.segment.log_path, position=position
             )
@@ -195,18 +247,26 @@ class SegmentLines:
                 batch_end += saved.covered
         return before, position, batch_end
 
+    def place(self, text: int, wait: bool) -> TextPlace:
+        """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
+        if not text:
+            return TextPlace(self, Cursor(0), 0)
+        before, position, batch_end = self.find(text, wait)
+        return TextPlace(self, Cursor(position, batch_end), text - before)
+
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes of text, records shown) before the first record with an offset ≥ `offset`.
 
-        All of the segment must be measured. Waits.
+        All that is shown of the segment must be measured. Waits.
         """
         text, position, records = self._batch_before(offset)
         self.segment.lease()
         try:
             for at, header in self.segment.batches(position):
+                if at >= self.end:
+                    break
                 data = self.segment.read_at(at, header.size)
-                batch = Measure(1)
-                self.view.measure(data, 0, len(data), batch)
+                batch = self._measure_batch(data, at)
                 if header.last_offset >= offset:
                     shown = sum(record.offset < offset for record in decode(data, 0))
                     # With a granularity of 1 each record has an entry.
@@ -219,6 +279,19 @@ class SegmentLines:
         finally:
             self.segment.release()
         return text, records
+
+    def _measure_batch(self, data: bytes, position: int) -> Measure:
+        """One batch, record by record."""
+        batch = Measure(1)
+        self.view.measure(data, 0, len(data), batch)
+        if batch.encoded:
+            shown = judge(self.segment, self.is_aborted, data, 0, len(data), position)
+            if not shown.hidden:
+                if shown.plain is not None:
+                    data = bytes(shown.plain)
+                batch.step_into(len(data))
+                self.view.measure(data, 0, len(data), batch)
+        return batch
 
     def _batch_before(self, offset: int) -> tuple[int, int, int]:
         """(text, position, records) at the start of a batch not behind `offset`, near to it."""
@@ -280,10 +353,12 @@ class SegmentLines:
         again = Measure(self._store.granularity)
         buffer = memoryview(bytearray(min(CHUNK, saved.covered)))
         while (position := again.position) < saved.covered:
-            got = self._read(buffer[: min(len(buffer), saved.covered - position)], position)
-            self.view.measure(buffer, position, got, again)
+            size = min(len(buffer), saved.covered - position)
+            read_whole(self.segment, buffer[:size], position, True)
+            needed = self._run(again, 0, buffer, size)
             if again.position == position:
-                break
+                self._check_room(position, needed, size, saved.covered)
+                buffer = memoryview(bytearray(needed))
         if (again.position, again.text_length, again.records) != saved[:3]:
             raise CorruptRecord(
                 "the log has changed since it was measured", path=self.segment.log_path
@@ -303,9 +378,29 @@ class SegmentLines:
 
     # -- saving --------------------------------------------------------------------------------
 
+    def leave(self) -> None:
+        """Its segment has left the log, and one of the same name may come.
+
+        In a cache directory the file makes room for that one's; elsewhere it goes with the
+        segment's others.
+        """
+        if self._cache is None or self._aside is not None:
+            return
+        with self._lock:
+            aside = f"{self.path}.{secrets.token_hex(4)}{paths.DELETED}"
+            with contextlib.suppress(OSError):
+                self._store.files.rename(self.path, aside)
+            self._aside = aside
+
+    def vanish(self) -> None:
+        """The segment's files are gone: those of its index in a cache directory go too."""
+        if self._aside is not None:
+            with contextlib.suppress(OSError):
+                self._store.files.unlink(self._aside)
+
     def seal(self, *, wait: bool = False) -> None:
         """The segment grows no more: save, and keep the totals only."""
-        if not self.complete:
+        if self.covered < self.segment.size or not self.loaded:
             return
         self.save(wait=wait)
         with self._lock:
@@ -383,10 +478,7 @@ class SegmentLines:
         saved = Saved()
         try:
             found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
-            if (
-                0 < found.covered <= self.segment.size
-                and self._log_crc(found.covered, True) == log_crc
-            ):
+            if 0 < found.covered <= self.end and self._log_crc(found.covered, True) == log_crc:
                 saved = found
         except (OSError, StorageError, ValueError):
             # As good as missing.

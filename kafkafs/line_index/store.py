@@ -19,6 +19,8 @@ GRANULARITY = 4096
 """Bytes of text between two entries."""
 MAP_BUDGET = 64 << 20
 """Bytes of entries that stay mapped, of all segments together."""
+NEVER = float("inf")
+"""No end to measuring (`time.monotonic`)."""
 MAP_COUNT = 256
 """Segments whose entries stay mapped: before Python 3.13 a map holds a descriptor."""
 

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from kafkafs.line_index import LineStore
+from kafkafs.line_index.lines_file import file_suffix
 from kafkafs.tree.append_handle import AppendHandle
 from kafkafs.tree.directories import ABOUT, Root
 from kafkafs.tree.events import Events
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import (
     KEEP_S,
+    ROOT_INODE,
     Change,
     Directory,
     InodeTable,
@@ -38,9 +40,11 @@ from kafkafs.tree.notices import NoNotices, Notices
 from kafkafs.tree.partition import Partition
 from kafkafs.tree.virtual_file import Owner
 from kafkafs.views import View
+from kafkafs.views.batches import Batches
 from kafkafs.views.values import Values
 from storage import paths
 from storage.errors import StorageError
+from storage.follow_directory import DirectoryFollower
 from storage.listener import LogListener
 from storage.log import Log
 from storage.manager import LogManager, Topic
@@ -81,6 +85,8 @@ class TreeOptions:
     umask: int = 0
     """Permission bits that nothing shows."""
     isolation: str = "read_committed"
+    until_high_watermark: bool = False
+    """A log ends at the high watermark that its broker has written down."""
     attr_timeout: float = KEEP_S
     """Seconds; 0 where another process appends and nobody tells us."""
 
@@ -105,12 +111,19 @@ class FileSystem(LogListener):
         self.notices = notices or NoNotices()
         self.stopping = False
         self.attr_timeout = self.options.attr_timeout
+        self.follower: DirectoryFollower | None = None
+        if manager.read_only:
+            self.follower = DirectoryFollower(
+                manager,
+                until_high_watermark=self.options.until_high_watermark,
+                clock_ns=clock_ns,
+            )
         self.follows = manager.read_only and self.attr_timeout == 0
-        """Whether another process appends, so that each stat looks for it."""
-        self.grows = self.follows or not manager.read_only
-        """Whether segments and partitions are read past the kernel's page cache, which fills up a
-        file's last page with zeros and shows them to who reads there while the file grows."""
-        self.views: tuple[View, ...] = (Values(),)
+        """Whether another process writes the directory, so that each stat looks for it."""
+        self.views: tuple[View, ...] = (
+            Values(committed=self.options.isolation == "read_committed"),
+            Batches(),
+        )
         """The first is the one whose files stand in the topic itself."""
         self.store = LineStore(manager.files)
         self.history_lock = threading.Lock()
@@ -144,6 +157,13 @@ class FileSystem(LogListener):
         """The disk's figures (statvfs of the data directory)."""
         return os.statvfs(self.manager.path)
 
+    @property
+    def grows(self) -> bool:
+        """Whether segments and partitions are read past the kernel's page cache, which fills up a
+        file's last page with zeros and shows them to who reads there while the file grows.
+        """
+        return self.follows or not self.manager.read_only
+
     # -- partitions ----------------------------------------------------------------------------
 
     def find_partition(self, topic: Topic, name: str) -> Partition | None:
@@ -157,6 +177,7 @@ class FileSystem(LogListener):
         """The tree's side of a log, made when first asked for."""
         found = self._partitions.get(log)
         if found is None:
+            log.history_directory = self.cache_directory(log)
             found = self._partitions.setdefault(log, Partition(self, log))
         return found
 
@@ -235,6 +256,11 @@ class FileSystem(LogListener):
         if partition is not None:
             partition.appended(segment, position, data)
 
+    def stabilized(self, log: Log) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.stabilized()
+
     def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
         partition = self._partitions.get(log)
         if partition is not None:
@@ -257,15 +283,77 @@ class FileSystem(LogListener):
     def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         self.partition(log).swapped(old, new)
 
+    def log_start_moved(self, log: Log) -> None:
+        self.partition(log).log_start_moved()
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        partition = self.partition(log)
+        partition.truncated(old, offset)
+        self._measure_soon(partition)
+
+    # -- what another process does -------------------------------------------------------------
+
+    def look_for_partitions(self) -> None:
+        """See which partitions the process that writes the directory has made and deleted.
+
+        On the owner's thread.
+        """
+        if self.follower is None or not self.follows:
+            return
+        try:
+            appeared = self.follower.look_for_partitions()
+        except OSError as error:
+            self.events(f"{self.manager.path}: cannot be looked into: {error.strerror}")
+            return
+        for log in appeared:
+            self._measure_soon(self.partition(log))
+
+    def _measure_soon(self, partition: Partition) -> None:
+        """Measure its main view in the background, before any other."""
+        if self._unmeasured is not None and partition.log.size:
+            partition.view(self.views[0])
+            self._unmeasured.append(partition)
+
+    def _follow(self) -> None:
+        """Once a second: what nobody asks for is noticed too, and that somebody begins to write."""
+        follower = self.follower
+        if follower is None:
+            return
+        if not self.follows:
+            if not follower.is_written():
+                return
+            self._begin_following()
+        self.look_for_partitions()
+        for partition in list(self._partitions.values()):
+            if partition.known:
+                partition.follow()
+        try:
+            follower.look_at_log_starts()
+        except OSError as error:
+            self.events(f"{self.manager.path}: log starts cannot be followed: {error.strerror}")
+
+    def _begin_following(self) -> None:
+        """A broker has started on what was mounted while nobody wrote it.
+
+        From now on nothing is kept by the kernel.  What it has of files is dropped; of those that
+        are open it keeps pages, and drops them by itself when their size has changed.
+        """
+        self.follows = True
+        self.attr_timeout = 0.0
+        self.events(f"{self.manager.path}: another process writes it now, which is followed")
+        for inode in list(self.inodes.nodes):
+            self.notices.attributes_changed(inode)
+        for topic in self.manager.topics:
+            self.notices.entry_changed(ROOT_INODE, topic)
+
     # -- periodic work and the end -------------------------------------------------------------
 
     def tick(self) -> None:
         """On the owner's thread, once a second or so: save view indexes that have grown."""
+        self._follow()
         partitions = list(self._partitions.values())
-        if self.follows:
-            for partition in partitions:
-                if partition.known:
-                    partition.follow()
         if self._unmeasured is None:
             self._unmeasured = self._foreign()
         unsaved = [
@@ -309,7 +397,8 @@ class FileSystem(LogListener):
     def _is_foreign(self, log: Log) -> bool:
         """Whether the log has no view indexes beside it, as those that we have written have."""
         first = log.segments[0]
-        return self.manager.read_only or not log.files.exists(first.file_path(paths.LINES))
+        lines = first.file_path(file_suffix(self.views[0].name))
+        return self.manager.read_only or not log.files.exists(lines)
 
     def stop(self) -> None:
         """Orderly shutdown: unfinished lines become records, view indexes are saved.

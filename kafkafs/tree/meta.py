@@ -73,14 +73,14 @@ def segments(log: Log, values: PartitionView) -> Content:
     rows = [_row([name for name, _ in _SEGMENT_COLUMNS])]
     retired = [segment for _, segment in log.retired]
     for segment in sorted((*retired, *log.segments), key=lambda segment: segment.base_offset):
-        lines = values.lines_of(segment)
+        piece = values.piece_of(segment)
         entries = entry_count(log, segment, OFFSET_INDEX)
         fill = 100 * entries * OFFSET_INDEX.entry.size / log.config.segment_index_bytes
         row = (
             segment.base_offset,
             segment.next_offset,
             segment.size,
-            lines.records if lines is not None else -1,
+            piece.records if piece is not None else -1,
             entries,
             f"{fill:.1f}%",
             entry_count(log, segment, TIME_INDEX),

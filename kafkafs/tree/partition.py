@@ -9,6 +9,7 @@ Invariant: `mtime_ns` rises with each append.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -159,15 +160,23 @@ class Partition:
         return log.start_flush()
 
     def follow(self) -> None:
-        """See what the process that owns the data directory has appended."""
+        """See what the process that writes the data directory has done."""
+        follower = self.fs.follower
+        if follower is None or not self.fs.follows:
+            return
         try:
-            self.log.refresh()
+            follower.look(self.log)
         except (StorageError, OSError) as error:
             # Not again at every stat.
             if str(error) != self._refused:
                 self._refused = str(error)
                 log = self.log
                 self.fs.events(f"{log.topic}/{log.partition}: cannot be followed: {error}")
+
+    def intact(self) -> bool:
+        """Whether what was read until now was still the log when it was read."""
+        follower = self.fs.follower
+        return follower is None or follower.intact(self.log)
 
     # -- what the log tells --------------------------------------------------------------------
 
@@ -184,6 +193,11 @@ class Partition:
             if inode != writer:
                 self.fs.notices.attributes_changed(inode)
 
+    def stabilized(self) -> None:
+        """The last stable offset has passed what was held back; the kernel knows of the append."""
+        for view in self.views.values():
+            view.stabilized()
+
     def rolled(self, sealed: Segment, active: Segment) -> None:
         """A new segment has begun."""
         if self._sealed_blocks is not None:
@@ -193,6 +207,7 @@ class Partition:
 
     def removing(self, segments: Sequence[Segment]) -> None:
         """The log is about to lose its head: a new history, which is written down first."""
+        self._hold(segments)
         self._prepare_bases(segments)
         for view in self.views.values():
             view.removing(len(segments))
@@ -202,6 +217,7 @@ class Partition:
 
     def swapping(self, old: Sequence[Segment]) -> None:
         """Segments are about to be replaced by cleaned ones: a new history."""
+        self._hold(old)
         self._prepare_bases(old)
         self._new_history(self.log.segments)
 
@@ -215,6 +231,15 @@ class Partition:
         self._sealed_blocks = None
         self.log.history.save(segments)
 
+    def truncated(self, old: Sequence[Segment], offset: int) -> None:
+        """Another process has cut the log: a new history."""
+        self.nonce(wait=True)
+        segments = self.log.segments
+        for view in self.views.values():
+            view.truncated(old[0], segments, offset)
+        self._sealed_blocks = None
+        self._new_history(segments)
+
     def removed(self, segment: Segment) -> None:
         """The files of a segment are gone."""
         for view in self.views.values():
@@ -225,6 +250,15 @@ class Partition:
         for view in self.views.values():
             view.removing(0)
         self._new_history(self.log.segments)
+
+    def _hold(self, segments: Sequence[Segment]) -> None:
+        """Where somebody may read on in segments that another process deletes when it likes, have
+        them open.
+        """
+        if self.fs.follows and any(view.open for view in self.views.values()):
+            for segment in segments:
+                with contextlib.suppress(StorageError, OSError):
+                    segment.open_log()
 
     def _prepare_bases(self, segments: Sequence[Segment]) -> None:
         """Where an absolute base goes with these segments, the text up to the next is needed.

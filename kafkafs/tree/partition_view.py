@@ -4,26 +4,34 @@ It follows the log (the listener's events, passed on by `partition.py`). Where n
 the view yet it knows no text lengths, and keeps none up; the first who asks for a size or a byte
 has them loaded or measured (`generation`).
 
+What lies behind the last stable offset is no text yet. When that offset passes it the view is
+`behind` until it is measured (`catch_up`), and no size is told before.
+
 Threads: the owner's thread changes it; a worker thread may measure (`generation` with wait), and
 then places what it measured under the lock that the owner's changes take too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 import time
 from collections.abc import Sequence
 
 from kafkafs.generations import KEPT, Generation, Timeline
-from kafkafs.line_index import NEVER, LineStore, SegmentLines
+from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
 from kafkafs.tree.text import render_text
 from kafkafs.views import View
+from kafkafs.views.batches import Batches
 from storage.errors import StorageError
 from storage.log import Log
 from storage.segment import Segment
 
-ViewGeneration = Generation[SegmentLines]
+ViewGeneration = Generation[Piece]
+
+CATCH_UP_AT_ONCE = 1 << 20
+"""Bytes of log that a transaction's end may have measured on the owner's thread."""
 
 
 class PartitionView:
@@ -34,11 +42,13 @@ class PartitionView:
         "_cache",
         "_current",
         "_hidden_records",
+        "_left",
         "_lock",
         "_pending",
         "_preparing",
         "_ready",
         "_store",
+        "behind",
         "log",
         "open",
         "timeline",
@@ -50,20 +60,26 @@ class PartitionView:
         self.view = view
         self._store = store
         self._cache = cache
-        self.timeline = Timeline([self._lines(segment) for segment in log.segments])
+        self.timeline = Timeline([self._piece(segment) for segment in log.segments])
         self.open: dict[ViewGeneration, None] = {}
         self._active = self.timeline.pieces[-1]
         self._current: ViewGeneration | None = None
         self._hidden_records = 0
+        # Pieces whose segments have left the log, until their files are gone.
+        self._left: dict[Segment, SegmentLines] = {}
         self._lock = threading.Lock()
         self._preparing = threading.Lock()
         # Whether all pieces are measured and placed.
         self._ready = False
+        self.behind = False
         # Text to be kept before a cut that could not be had without waiting.
         self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
 
-    def _lines(self, segment: Segment) -> SegmentLines:
-        return SegmentLines(self._store, segment, self.view, self._cache)
+    def _piece(self, segment: Segment) -> Piece:
+        if isinstance(self.view, Batches):
+            return SegmentBatches(segment)
+        is_aborted = self.log.is_aborted if self.view.committed else None
+        return SegmentLines(self._store, segment, self.view, is_aborted, self._cache)
 
     # -- what it shows now ---------------------------------------------------------------------
 
@@ -85,7 +101,7 @@ class PartitionView:
         return current
 
     def _log_start(
-        self, pieces: Sequence[SegmentLines], starts: Sequence[int], wait: bool
+        self, pieces: Sequence[Piece], starts: Sequence[int], wait: bool
     ) -> tuple[int, int]:
         """(absolute position, records of these pieces before it) of the log start."""
         offset = self.log.log_start_offset
@@ -106,7 +122,7 @@ class PartitionView:
         if self._ready:
             return
         if not wait:
-            if any(piece.segment.size for piece in self.timeline.pieces):
+            if not all(piece.complete for piece in self.timeline.pieces):
                 raise BlockingIOError
             with self._lock:
                 self._place()
@@ -126,7 +142,23 @@ class PartitionView:
         finally:
             self._preparing.release()
 
-    def _measure(self, piece: SegmentLines, until: float) -> None:
+    def catch_up(self, wait: bool, until: float = NEVER) -> None:
+        """Measure what the last stable offset has passed; as `generation`."""
+        while self.behind:
+            pieces = self.timeline.pieces
+            unmeasured = [piece for piece in pieces if not piece.complete]
+            if unmeasured and not wait:
+                left = sum(piece.segment.size - piece.covered for piece in unmeasured)
+                if left > CATCH_UP_AT_ONCE:
+                    raise BlockingIOError
+            for piece in unmeasured:
+                self._measure(piece, until)
+            with self._lock:
+                if self.timeline.pieces == pieces and all(piece.complete for piece in pieces):
+                    self.timeline.settle()
+                    self.behind = False
+
+    def _measure(self, piece: Piece, until: float) -> None:
         try:
             piece.measure(until)
         except BlockingIOError:
@@ -159,8 +191,8 @@ class PartitionView:
         """Records that the current generation shows; it must have been asked for."""
         return sum(piece.records for piece in self.timeline.pieces) - self._hidden_records
 
-    def lines_of(self, segment: Segment) -> SegmentLines | None:
-        """The line index of one of the log's segments."""
+    def piece_of(self, segment: Segment) -> Piece | None:
+        """What it knows of one of the log's segments."""
         for piece in self.timeline.pieces:
             if piece.segment is segment:
                 return piece
@@ -181,7 +213,7 @@ class PartitionView:
 
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """The active segment has grown."""
-        if self._ready:
+        if self._ready and not self.behind:
             # Nobody else places anything now, so the lock is not needed.
             active = self._active
             active.append(position, data)
@@ -190,20 +222,30 @@ class PartitionView:
         with self._lock:
             self._active.append(position, data)
             starts = self.timeline.placed[0]
-            if starts:
+            if starts and not self.behind:
                 self.timeline.end = starts[-1] + self._active.text_length
+
+    def stabilized(self) -> None:
+        """The last stable offset has passed what was held back: measure it now if it is little."""
+        if self._ready:
+            self.behind = True
+            # Where this fails, who asks next does it in a worker thread, and is told what is wrong.
+            with contextlib.suppress(StorageError, OSError):
+                self.catch_up(False)
 
     def rolled(self, active: Segment) -> None:
         """The active segment is sealed, and `active` follows it."""
         self._active.seal()
         with self._lock:
-            self._active = self._lines(active)
+            self._active = self._piece(active)
             self.timeline.extend(self._active)
 
     def removing(self, count: int) -> None:
         """The first `count` segments are about to leave the log; its history is a new one."""
         with self._lock:
             self._supersede(count)
+            for piece in self.timeline.pieces[:count]:
+                self._leave(piece)
             self.timeline.remove_head(count)
             if self.timeline.placed[1]:
                 self._set_base()
@@ -213,11 +255,44 @@ class PartitionView:
         with self._lock:
             old = {piece.segment: piece for piece in self.timeline.pieces[:count]}
             self._supersede(count)
-            new = [old.get(segment) or self._lines(segment) for segment in segments]
+            for segment in old.keys() - set(segments):
+                self._leave(old[segment])
+            new = [old.get(segment) or self._piece(segment) for segment in segments]
             self.timeline.replace_head(count, new)
             self._ready = False
             if self.timeline.placed[1]:
                 self._set_base()
+
+    def truncated(self, first: Segment, segments: Sequence[Segment], offset: int) -> None:
+        """Another process has cut the log, from `offset` in the segment `first` on.
+
+        What is left is laid so that it ends where the log had ended: older generations show what
+        comes behind that, after what they have lost.
+        """
+        with self._lock:
+            pieces = self.timeline.pieces
+            starts, placed = self.timeline.placed
+            self._current = None
+            stay = {piece.segment: piece for piece in pieces}
+            replacing = next(segment for segment in segments if segment not in stay)
+            kept = 0
+            if placed:
+                lost = starts[0]
+                for piece, start in zip(placed, starts, strict=True):
+                    if piece.segment is first:
+                        kept = self._text_before(piece, offset)
+                        lost = start + kept
+                for generation in tuple(self.open):
+                    generation.lose(lost)
+            for segment in stay.keys() - set(segments):
+                self._leave(stay[segment])
+            new = [stay.get(segment) or self._piece(segment) for segment in segments]
+            self.timeline.replace_head(len(pieces), new)
+            if placed:
+                position = self.timeline.end - kept
+                self.log.history.set_base(self.view.name, replacing.base_offset, position)
+            self._active = new[-1]
+            self._ready = self.behind = False
 
     def anchored_in(self, segments: Sequence[Segment]) -> bool:
         """Whether the absolute base that is written down is the start of one of these."""
@@ -228,6 +303,22 @@ class PartitionView:
         """The files of a segment are gone: who shows it still can read it no longer."""
         for generation in tuple(self.open):
             generation.forget(lambda piece: piece.segment is segment)
+        piece = self._left.pop(segment, None)
+        if piece is not None:
+            piece.vanish()
+
+    @staticmethod
+    def _text_before(piece: Piece, offset: int) -> int:
+        """Bytes of text; 0 where that cannot be found out: readers then see some of it twice."""
+        try:
+            return piece.text_before(offset)[0]
+        except (StorageError, OSError):
+            return 0
+
+    def _leave(self, piece: Piece) -> None:
+        if isinstance(piece, SegmentLines):
+            piece.leave()
+            self._left[piece.segment] = piece
 
     # -- what older generations keep -----------------------------------------------------------
 
@@ -244,7 +335,7 @@ class PartitionView:
             self._keep(generation, cut)
 
     def _keep(self, generation: ViewGeneration, cut: int) -> None:
-        start = max(cut - KEPT, generation.first_valid)
+        start = max(cut - KEPT, generation.first_valid, generation.lost[1])
         if start >= cut:
             return
         text = bytearray(cut - start)

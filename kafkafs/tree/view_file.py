@@ -3,7 +3,7 @@
 The node of an inode number shows one generation. Which one is decided by the nonce when its name
 was looked up; what the generation's positions are is known once the partition is measured.
 
-Appending is `append_handle.py`.
+Appending is `lines_handle.py` and `batches_handle.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kafkafs.tree.append_handle import AppendHandle
+from kafkafs.line_index import Place
+from kafkafs.tree.batches_handle import BatchesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
+from kafkafs.tree.lines_handle import LinesHandle
 from kafkafs.tree.partition_view import PartitionView, ViewGeneration
-from kafkafs.tree.text import Place, render_text
+from kafkafs.tree.text import render_text
+from kafkafs.views.batches import Batches
+
+from storage.errors import CorruptRecord, SegmentGone
 
 if TYPE_CHECKING:
     from kafkafs.tree.partition import Partition
@@ -82,11 +87,13 @@ class ViewFile(Node):
     # -- what stat shows -----------------------------------------------------------------------
 
     def attributes(self, wait: bool) -> Attributes:
-        if not wait and self.partition.fs.follows:
+        if not wait:
             self.partition.follow()
         generation = self._generation
         if generation is None:
             generation = self.generation(wait)
+        if self.part.behind:
+            self.part.catch_up(wait, time.monotonic() + MEASURE_S)
         return self._attributes(generation.timeline.end - generation.shift, wait)
 
     def _attributes(self, size: int, wait: bool) -> Attributes:
@@ -149,8 +156,11 @@ class ViewFile(Node):
         if fact == "generation":
             return b"%016x" % self._nonce
         if fact == "records":
-            self.part.generation(wait, time.monotonic() + MEASURE_S)
-            return b"%d" % self.part.records
+            # A view of bytes counts none: those that the topic's own file shows.
+            part = self.partition.view(self.partition.fs.views[0])
+            part.generation(wait, time.monotonic() + MEASURE_S)
+            part.catch_up(wait, time.monotonic() + MEASURE_S)
+            return b"%d" % part.records
         timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
         facts = {
             "log_start": log.log_start_offset,
@@ -182,36 +192,71 @@ class ViewFile(Node):
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
-        return AppendHandle(self.partition, self.inode, self.part, generation, flags, reader)
+        view = self.part.view
+        if isinstance(view, Batches):
+            return BatchesHandle(self.partition, self.inode, generation, flags, reader)
+        return LinesHandle(self.partition, self.inode, view, generation, flags, reader)
 
 
 class ReadHandle(Handle):
     """Reading. Where a read goes on where the last one ended, nothing is looked up."""
 
-    __slots__ = ("_file", "_generation", "_last", "direct_io", "keep_cache")
+    __slots__ = ("_file", "_generation", "_last", "_part", "direct_io", "keep_cache")
 
     def __init__(self, file: ViewFile, generation: ViewGeneration) -> None:
         self.direct_io = file.partition.fs.grows
         self.keep_cache = not self.direct_io
         self._file = file
+        self._part = file.part
         self._generation = generation
         # One tuple, replaced as a whole: a worker thread and the owner may read at once.
         self._last: tuple[int, Place | None] = (-1, None)
 
     def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        if self._file.partition.fs.follows:
+            return self._read_of_another(position, size, wait)
+        return self._read(position, size, wait)
+
+    def _read_of_another(
+        self, position: int, size: int, wait: bool
+    ) -> bytes | bytearray | memoryview:
+        """Where another process writes the log, it may cut it before what is read."""
+        partition = self._file.partition
+        try:
+            data = self._read(position, size, wait)
+            if partition.intact():
+                return data
+        except (CorruptRecord, SegmentGone):
+            if partition.intact():
+                raise
+        if wait:
+            # Only the owner's thread follows: who asks again is told what is left.
+            raise SegmentGone("the log was cut while it was read")
+        partition.follow()
+        return self._read(position, size, wait)
+
+    def _read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
         generation = self._generation
         absolute = position + generation.shift
         left = generation.timeline.end - absolute
         if left < size:
+            if self._part.behind:
+                self._part.catch_up(wait, time.monotonic() + MEASURE_S)
+                left = generation.timeline.end - absolute
             if left <= 0:
                 return b""
-            size = left
+            size = min(left, size)
+        lost_from, lost_to = generation.lost
+        if absolute < lost_to and absolute + size > lost_from:
+            if absolute >= lost_from:
+                raise SegmentGone("the log was cut before these bytes")
+            size = lost_from - absolute
         out = bytearray(size)
         if absolute < generation.first_valid:
             self._read_below(generation, absolute, out, wait)
             return out
         last, place = self._last
-        if last != position:
+        if last != position or absolute == lost_to:
             place = None
         place = render_text(generation, absolute, out, 0, place, wait)
         self._last = (position + size, place)

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from kafkafs.views.batches import Batches
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from kafkafs.views._render import Cursor, Measure
 
 
-class View(Protocol):
-    """What a view directory's files need. `_render` and `_parse` state the rules of each call."""
+class TextView(Protocol):
+    """A view that shows records as text. `_render` and `_parse` state the rules of each call."""
 
     @property
     def name(self) -> str:
-        """The view's name; what its line indexes and absolute positions are kept under."""
+        """What its line indexes and absolute positions are kept under."""
+        ...
+
+    @property
+    def committed(self) -> bool:
+        """Whether it ends at the last stable offset and leaves aborted transactions out."""
         ...
 
     def parse(
@@ -45,3 +52,6 @@ class View(Protocol):
     def measure(self, data: Buffer, data_position: int, data_size: int, state: Measure) -> None:
         """Count the text of log bytes and collect the line index's entries on the way."""
         ...
+
+
+View = TextView | Batches

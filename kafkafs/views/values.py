@@ -13,9 +13,15 @@ from kafkafs.views import _parse, _render
 
 
 class Values:
-    """`View` for values; has no state."""
+    """`TextView` for values; has no state.
 
-    name: Final = "values"
+    With `committed` false it also shows aborted transactions and, at once, open ones
+    (isolation.level=read_uncommitted): other text at other positions, so it has another name.
+    """
+
+    def __init__(self, committed: bool = True) -> None:
+        self.committed: Final = committed
+        self.name: Final = "values" if committed else "uncommitted"
 
     parse = staticmethod(_parse.encode_lines)
     render = staticmethod(_render.render)

@@ -295,9 +295,12 @@ cdef inline Fault enter_batches(const Window *window, Place *place) noexcept nog
     cdef Fault fault
     while place.batch_end == 0 or place.position == place.batch_end:
         place.batch_end = 0
-        if window.end - place.position < HEADER_SIZE:
-            return NEEDS_MORE
         batch = at_position(window, place.position)
+        if window.end - place.position < HEADER_SIZE:
+            # An entry of an older format may be shorter.
+            if window.end - place.position > MAGIC and batch[MAGIC] < 2:
+                return ENCODED
+            return NEEDS_MORE
         fault = judge_batch(batch)
         end = place.position + LOG_OVERHEAD + <int32_t> load32(batch + BATCH_LENGTH)
         if fault == CONTROL_BATCH:

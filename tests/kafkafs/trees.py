@@ -215,6 +215,7 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool], scratch: Path) -
         entry = (0, len(batch), first[-1].offset, max(record.timestamp for record in first))
         new.append(batch, [entry], 1_700_000_000_000_000_000)
     new.seal()
+    new.stable_size = new.size
     for listener in log.listeners:
         listener.swapping(log, old, [new])
     for segment in old:

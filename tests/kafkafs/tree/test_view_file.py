@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree import text
+from kafkafs.line_index import places
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
@@ -666,4 +666,4 @@ def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> 
 
 
 def test_the_scratch_buffer_is_the_owners_alone() -> None:
-    assert len(text._scratch) == text.CHUNK
+    assert len(places._scratch) == places.CHUNK

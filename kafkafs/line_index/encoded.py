@@ -1,0 +1,77 @@
+"""What a view shows of a batch that its loops stop before.
+
+Such a batch is compressed, of an older format, or part of a transaction. Of an aborted transaction
+nothing is shown; a plain batch of a committed one is shown as it lies in the log; everything else
+through its plain form (`storage.record.plain`), which is made in memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from storage.errors import StorageError
+from storage.record.batch import (
+    CODEC_BITS,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_BIT,
+    Buffer,
+)
+from storage.segment import Segment
+
+IsAborted = Callable[[int, int], bool]
+"""Whether (producer id, offset) belongs to an aborted transaction."""
+
+_MAGIC: Final = 16
+_ATTRIBUTES: Final = 22
+_BATCH_LENGTH = struct.Struct(">i")
+_BATCH_LENGTH_AT: Final = 8
+_BASE_OFFSET = struct.Struct(">q")
+_PRODUCER_ID = struct.Struct(">q")
+_PRODUCER_ID_AT: Final = 43
+
+
+class Shown(NamedTuple):
+    """What the log's next `size` bytes show: nothing, themselves, or the records of `plain`.
+
+    `whole` false: the data ends before those `size` bytes do, and there is no answer yet.
+    """
+
+    size: int
+    plain: Buffer | None = None
+    hidden: bool = False
+    whole: bool = True
+
+
+def judge(
+    segment: Segment,
+    is_aborted: IsAborted | None,
+    data: Buffer,
+    at: int,
+    end: int,
+    position: int,
+) -> Shown:
+    """Judge the batch at `data[at:end]`, which lies at `position` of the segment's log.
+
+    `is_aborted` None shows aborted transactions too. CorruptRecord, with path and position.
+    """
+    if not segment.always_expand and end - at >= HEADER_SIZE and data[at + _MAGIC] == 2:
+        attributes = data[at + _ATTRIBUTES]
+        if attributes & TRANSACTIONAL_BIT:
+            size = _BATCH_LENGTH.unpack_from(data, at + _BATCH_LENGTH_AT)[0] + LOG_OVERHEAD
+            if is_aborted is not None:
+                (base_offset,) = _BASE_OFFSET.unpack_from(data, at)
+                (producer_id,) = _PRODUCER_ID.unpack_from(data, at + _PRODUCER_ID_AT)
+                if is_aborted(producer_id, base_offset):
+                    return Shown(size, hidden=True)
+            if not attributes & CODEC_BITS:
+                return Shown(size)
+    try:
+        plain, size = segment.expand(data, at, end, position)
+    except StorageError as error:
+        error.path = segment.log_path
+        error.position = position + (at if error.position is None else error.position) - at
+        raise
+    return Shown(size, plain) if plain else Shown(size, whole=False)

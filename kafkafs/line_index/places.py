@@ -1,0 +1,185 @@
+"""Where a rendering stands inside one segment, and how it goes on from there.
+
+The log's bytes come in one read of about what is needed (the segment's own ratio of log to text),
+and go through the view's renderer. A batch that has to be decoded is read whole, and its plain form
+stays with the place until its last record is rendered: reading on decodes nothing twice.
+
+A place belongs to who renders; `copy` gives another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkafs.line_index.encoded import judge
+from kafkafs.views._render import Cursor
+from storage.errors import CorruptRecord, StorageError
+from storage.record.batch import HEADER_SIZE, Buffer
+from storage.segment import Segment
+
+if TYPE_CHECKING:
+    from kafkafs.line_index.segment_lines import SegmentLines
+
+SLACK = 512
+"""Bytes of log that are read beyond what is likely needed."""
+CHUNK = 5 << 18
+"""Bytes of log that are read at a time: 1 MiB of text of records of 40 bytes and more."""
+DECODED_AT_ONCE = 64 << 10
+"""Stored bytes of a batch that are decoded on the owner's thread; larger ones go to a worker."""
+
+# For the owner's thread only; what may wait runs elsewhere and has a buffer of its own.
+_scratch = memoryview(bytearray(CHUNK))
+
+
+class TextPlace:
+    """In a segment's text: `skip` bytes of text are still to be dropped before it goes on."""
+
+    __slots__ = ("_cursor", "_lines", "_plain", "_resume", "skip")
+
+    def __init__(self, lines: SegmentLines, cursor: Cursor, skip: int) -> None:
+        self._lines = lines
+        self._cursor = cursor
+        self.skip = skip
+        # The batch that the cursor is in, decoded, and the file position behind it in the log.
+        self._plain: Buffer | None = None
+        self._resume = 0
+
+    def copy(self) -> TextPlace:
+        """Another place at the same byte of text."""
+        other = TextPlace(self._lines, self._cursor.copy(), self.skip)
+        other._plain = self._plain
+        other._resume = self._resume
+        return other
+
+    def fill(self, out: bytearray, done: int, wait: bool) -> int:
+        """Render into `out` from its byte `done` on; returns where the text ends.
+
+        That is before the end of `out` only where the segment's text is used up.
+
+        BlockingIOError where it would wait and may not; SegmentGone, CorruptRecord, OSError.
+        """
+        lines = self._lines
+        segment, render = lines.segment, lines.view.render
+        size = len(out)
+        while True:
+            if self._plain is not None:
+                done = self._fill_from_plain(self._plain, out, done)
+                if done == size:
+                    return done
+            cursor = self._cursor
+            position = cursor.position
+            room = lines.end - position
+            if room <= 0:
+                return done
+            need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
+            if need > room:
+                need = room
+            buffer = memoryview(bytearray(min(need, CHUNK))) if wait else _scratch[:need]
+            got = segment.read_into(buffer, position, wait)
+            if segment.always_expand:
+                self._enter(buffer, 0, got, position, wait)
+                continue
+            try:
+                reached, self.skip = render(
+                    buffer, position, got, cursor, out, done, size, self.skip
+                )
+            except StorageError as error:
+                error.path = segment.log_path
+                raise
+            if reached == size:
+                return reached
+            if cursor.encoded:
+                self._enter(buffer, cursor.position - position, got, cursor.position, wait)
+            elif reached == done and cursor.position == position:
+                # The page cache may hold less than one record's head.
+                if not wait:
+                    raise BlockingIOError
+                raise self._ends_inside_a_batch(position)
+            done = reached
+
+    def _fill_from_plain(self, plain: Buffer, out: bytearray, done: int) -> int:
+        cursor = self._cursor
+        render = self._lines.view.render
+        size = len(out)
+        done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
+        if done < size:
+            if cursor.position < len(plain):
+                raise CorruptRecord(
+                    "a batch's records do not fill it",
+                    path=self._lines.segment.log_path,
+                    position=self._resume,
+                )
+            self._plain = None
+            self._cursor = Cursor(self._resume)
+        return done
+
+    def _enter(self, data: Buffer, at: int, end: int, position: int, wait: bool) -> None:
+        """From the start of an encoded batch, `data[at:end]`, to its first record, or over it."""
+        lines = self._lines
+        segment = lines.segment
+        if not wait and end - at > DECODED_AT_ONCE:
+            end = at + DECODED_AT_ONCE
+        shown = judge(segment, lines.is_aborted, data, at, end, position)
+        if not shown.whole:
+            if shown.size > lines.end - position or shown.size <= end - at:
+                raise self._ends_inside_a_batch(position)
+            if not wait and shown.size > DECODED_AT_ONCE:
+                raise BlockingIOError
+            whole = memoryview(bytearray(shown.size))
+            read_whole(segment, whole, position, wait)
+            shown = judge(segment, lines.is_aborted, whole, 0, len(whole), position)
+            if not shown.whole:
+                raise self._ends_inside_a_batch(position)
+        after = position + shown.size
+        if shown.hidden:
+            self._cursor = Cursor(after)
+        elif shown.plain is None:
+            self._cursor = Cursor(position + HEADER_SIZE, after)
+        else:
+            self._plain = shown.plain
+            self._resume = after
+            self._cursor = Cursor(HEADER_SIZE, len(shown.plain))
+
+    def _ends_inside_a_batch(self, position: int) -> CorruptRecord:
+        path = self._lines.segment.log_path
+        return CorruptRecord("the log ends inside a batch", path=path, position=position)
+
+
+class BytesPlace:
+    """In a segment's bytes, at file position `position`."""
+
+    __slots__ = ("_position", "_segment")
+
+    skip = 0
+
+    def __init__(self, segment: Segment, position: int) -> None:
+        self._segment = segment
+        self._position = position
+
+    def copy(self) -> BytesPlace:
+        """Another place at the same byte."""
+        return BytesPlace(self._segment, self._position)
+
+    def fill(self, out: bytearray, done: int, wait: bool) -> int:
+        """As `TextPlace.fill`."""
+        size = min(len(out) - done, self._segment.size - self._position)
+        if size > 0:
+            with memoryview(out) as view, view[done : done + size] as part:
+                read_whole(self._segment, part, self._position, wait)
+            self._position += size
+        return done + max(size, 0)
+
+
+def read_whole(segment: Segment, buffer: memoryview, position: int, wait: bool) -> None:
+    """Fill `buffer` from byte `position` of the log. BlockingIOError, CorruptRecord, as `fill`."""
+    done = 0
+    while done < len(buffer):
+        with buffer[done:] as rest:
+            got = segment.read_into(rest, position + done, wait)
+        if not got:
+            if not wait:
+                raise BlockingIOError
+            raise CorruptRecord(
+                "the log is shorter than it was", path=segment.log_path, position=position + done
+            )
+        done += got

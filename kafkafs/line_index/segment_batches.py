@@ -1,0 +1,57 @@
+"""One segment in the view of stored batches: its text is its bytes, which needs no index."""
+
+from __future__ import annotations
+
+from kafkafs.line_index.places import BytesPlace
+from kafkafs.line_index.store import NEVER
+from storage.segment import Segment
+
+
+class SegmentBatches:
+    """The same as `SegmentLines` to who lays segments out; measured at once, and never saved."""
+
+    __slots__ = ("segment",)
+
+    complete = True
+    loaded = True
+    records = 0
+    """What a view of bytes shows is not counted in records."""
+    unsaved = 0
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+
+    @property
+    def text_length(self) -> int:
+        """Bytes of the log."""
+        return self.segment.size
+
+    @property
+    def covered(self) -> int:
+        return self.segment.size
+
+    def append(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """The segment knows its size."""
+
+    def measure(self, until: float = NEVER) -> None:
+        """There is nothing to be measured."""
+
+    def seal(self, *, wait: bool = False) -> None:
+        """There is nothing to be kept."""
+
+    def save(self, *, wait: bool = False) -> bool:
+        """There is nothing to be written."""
+        return True
+
+    def place(self, text: int, wait: bool) -> BytesPlace:
+        """Where reading goes on after `text` bytes."""
+        return BytesPlace(self.segment, text)
+
+    def text_before(self, offset: int) -> tuple[int, int]:
+        """(bytes, 0) before the batch that holds the first record with an offset ≥ `offset`."""
+        self.segment.lease()
+        try:
+            found = self.segment.locate(offset)
+        finally:
+            self.segment.release()
+        return (self.segment.size if found is None else found[0]), 0
