@@ -247,6 +247,49 @@ def put_wrapper(
     return put_message(wrapper, magic, codec | attributes)
 
 
+def plain_of(
+    messages: list[Message],
+    *,
+    append_time: int | None = None,
+    last_offset: int | None = None,
+    max_timestamp: int | None = None,
+) -> bytes:
+    """Twin of `_legacy`'s loops: messages, with their absolute offsets, in plain form."""
+    base = messages[0].offset
+    first = messages[0].timestamp if append_time is None else append_time
+    largest = max(message.timestamp for message in messages)
+    if append_time is not None:
+        largest = append_time
+    elif max_timestamp is not None:
+        largest = max_timestamp
+    rows = [
+        Row(
+            message.timestamp - first if append_time is None else 0,
+            message.offset - base,
+            message.key,
+            message.value,
+        )
+        for message in messages
+    ]
+    return without_crc(
+        put_batch(
+            b"".join(map(put_row, rows)),
+            len(rows),
+            base_offset=base,
+            leader_epoch=-1,
+            attributes=0 if append_time is None else 8,
+            last_offset_delta=(messages[-1].offset if last_offset is None else last_offset) - base,
+            base_timestamp=first,
+            max_timestamp=largest,
+        )
+    )
+
+
+def without_crc(batch: bytes) -> bytes:
+    """As a plain form has it: not worked out."""
+    return batch[:17] + bytes(4) + batch[21:]
+
+
 @dataclass
 class Index:
     """What `_batch.Rebuild` collects."""

@@ -188,7 +188,7 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
     cdef uint8_t *out
     cdef uint8_t *batch
     cdef int64_t last = 0
-    cdef int64_t max_timestamp = -1
+    cdef int64_t max_timestamp
     cdef int64_t taken = 0
     cdef int32_t count = 0
     cdef bint append_time = False
@@ -203,6 +203,7 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
         outcome = read_entry(at, stop - at, &first)
         if outcome != READ:
             raise CorruptRecord(REASONS[outcome], position=start)
+        max_timestamp = first.timestamp
         append_time = first.magic and first.attributes & APPEND_TIME_BIT
         if stop - at > max(most, first.size):
             stop = at + max(most, first.size)

@@ -63,6 +63,8 @@ _LZ4_RATIO = 255
 
 def codec_number(name: str) -> int:
     """The codec's number in a batch's attributes. Raises ValueError for a name of none."""
+    if name not in CODECS:
+        raise ValueError(f"no codec is called {name}")
     return CODECS.index(name)
 
 
@@ -218,8 +220,7 @@ def _unlz4(data: Buffer, magic: int, limit: int) -> bytes | bytearray:
             parts.append(block)
             room -= size
         else:
-            # One byte more than there is room for shows that there is more.
-            out = uninitialised(min(largest, _LZ4_RATIO * size, room + 1))
+            out = uninitialised(min(largest, _LZ4_RATIO * size))
             used = cramjam.lz4.decompress_block_into(block, out, output_len=len(out))
             del out[used:]
             parts.append(out)

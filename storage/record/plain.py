@@ -51,6 +51,7 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytes | bytearray, int]:
     Raises CorruptRecord, its position the batch's in `data`, for what a reader must reject: a
     wrong CRC, a stream that is none or too large, records that do not fill the batch.
     """
+    assert 0 <= at <= end <= len(data), (at, end, len(data))
     if end - at < FRAME_SIZE:
         return b"", FRAME_SIZE
     (size,) = _size_of(data, at + 8)
