@@ -1,5 +1,7 @@
 """Bytes to records and back: pure, with no file, clock or thread.
 
-`batch` is the v2 record batch in plain Python; `scan` finds batches in a source of bytes and
-says which formats are not built yet; `_batch` and `_columns` are the hot loops.
+`header` has the layouts of all formats but 0.7; `batch` decodes any batch and encodes v2; `plain`
+brings batches of any format and codec into the one form that everything else works on, by
+`legacy` and `compression`; `control` is about transactions' markers; `scan` finds batches in a
+source of bytes. `_batch`, `_columns`, `_legacy` and `_codec` are the hot loops.
 """

@@ -140,7 +140,6 @@ cdef class Rebuild:
     cdef readonly list epochs
     cdef readonly list producers
     cdef readonly object fault
-    cdef readonly object unsupported
     cdef long long indexed_position
     cdef long long indexed_timestamp
     cdef long long epoch
@@ -182,7 +181,6 @@ cdef class Rebuild:
         self.epochs = []
         self.producers = []
         self.fault = None
-        self.unsupported = None
 
     @property
     def bytes_since(self):

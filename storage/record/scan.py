@@ -13,13 +13,14 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage.record.header import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     SMALLEST_SIZE,
     BatchHeader,
+    Buffer,
     parse_header,
 )
 
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 CHUNK: Final = 64 * 1024
 # offset, size, then the magic: at byte 16 in every format.
 _FRAME = struct.Struct(">qi4xb")
-
-
-def unsupported(header: BatchHeader) -> str | None:
-    """Nothing is unsupported any more: goes away with its last caller."""
-    return None
 
 
 def batches(
@@ -71,3 +67,27 @@ def batches(
             return
         yield position, parse_header(chunk, at)
         position += size + LOG_OVERHEAD
+
+
+def whole_batches(data: Buffer, limit: int) -> tuple[int, int]:
+    """How many bytes of `data` are whole batches back to back, of any format, from its start.
+
+    And the size of the batch that begins behind them, 0 where nothing does or where less than 17
+    bytes of it are there.
+
+    Raises InvalidRecord where no batch begins, RecordTooLarge for one of more than `limit` bytes,
+    also before all of it is there.
+    """
+    at, end = 0, len(data)
+    while end - at >= _FRAME.size:
+        _, size, magic = _FRAME.unpack_from(data, at)
+        if magic not in (0, 1, MAGIC) or size < SMALLEST_SIZE[magic]:
+            reason = f"magic {magic}, batch length {size}: no batch begins here"
+            raise InvalidRecord(reason, position=at)
+        size += LOG_OVERHEAD
+        if size > limit:
+            raise RecordTooLarge(size, limit)
+        if size > end - at:
+            return at, size
+        at += size
+    return at, 0
