@@ -226,6 +226,7 @@ class BrokerConfig:
     num_recovery_threads_per_data_dir: int = _topic(2, _int(1))
     log_retention_check_interval_ms: int = _topic(300_000, _long(1))
     log_flush_offset_checkpoint_interval_ms: int = _topic(60_000, _int(0))
+    producer_id_expiration_ms: int = _topic(_DAY_MS, _int(1))
 
 
 def _settings_of(config: type[LogConfig] | type[BrokerConfig]) -> dict[str, Setting]:

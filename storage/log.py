@@ -5,18 +5,20 @@ as a whole (copy-on-write), so that whoever reads from another thread keeps a co
 
 Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end; offsets
 are dense within what was appended here (``UnifiedLog.append``); an append is in the file before
-anything tells of it, and a refused one leaves nothing behind; an aborted transaction is in its index before
-the last stable offset passes it.
+anything tells of it, and a refused one leaves nothing behind; an aborted transaction is in its
+index before the last stable offset passes it.
 
 One thread owns a log.  Only ``FlushPlan.run`` and reads that hold a segment's lease may run
 elsewhere.
 
-Not here: reading (``read``), what batches must be like (``validator``), what is deleted or cleaned (``retention``, ``compaction``), what a crash left behind
-(``recovery``), the other partitions (``manager``).
+Not here: reading (``read``), what batches must be like (``validator``), what is deleted or cleaned
+(``retention``, ``compaction``), what a crash left behind (``recovery``), the other partitions
+(``manager``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -110,6 +112,8 @@ class Log(LogReader):
         self._recovered_clean = clean
         self._was_cut = recovered.damaged
         self._history: History | None = None
+        # Where the history of a log that is read-only is kept instead.
+        self.history_directory: str | None = None
         self._roll_after_ms = self._draw_roll_time()
         self._rewrites = rewrites(config)
         if self.producers.first_undecided_offset is not None:
@@ -145,6 +149,7 @@ class Log(LogReader):
                 writable=not self.read_only,
                 clean=self._recovered_clean,
                 cut=self._was_cut,
+                aside=self.history_directory,
             )
         return self._history
 
@@ -486,6 +491,10 @@ class Log(LogReader):
             active.discard()
             raise
         self.segments = (*self.segments, active)
+        replaced = self._replace_snapshot(base_offset)
+        if replaced is not None:
+            with contextlib.suppress(OSError):
+                self.files.unlink(replaced)
         self.directory_dirty = True
         self._roll_after_ms = self._draw_roll_time()
         if self.dirty_since_ms is None:
@@ -494,14 +503,45 @@ class Log(LogReader):
             listener.rolled(self, sealed, active)
         return active
 
+    # -- snapshots of the producers ------------------------------------------------------------
+
     def _write_snapshot(self, offset: int) -> None:
-        """The state of the producers up to ``offset`` (``takeSnapshot``)."""
-        path = os.path.join(self.directory, paths.file_name(offset, paths.SNAPSHOT))
-        fd = self.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            self.files.pwrite(fd, self.producers.encode(), 0)
-        finally:
-            self.files.close(fd)
+        """The state of the producers up to ``offset``, the log's end (``takeSnapshot``)."""
+        _write_small(self.files, self._snapshot_path(offset), self.producers.encode())
+
+    def _snapshot_path(self, offset: int) -> str:
+        return os.path.join(self.directory, paths.file_name(offset, paths.SNAPSHOT))
+
+    def _replace_snapshot(self, offset: int) -> str | None:
+        """The newest snapshot is to be that of ``offset``; the path of the one to remove then.
+
+        Those where a segment begins stay.
+        """
+        before, self.snapshot_offset = self.snapshot_offset, offset
+        if before in {-1, offset, *(segment.base_offset for segment in self.segments)}:
+            return None
+        return self._snapshot_path(before)
+
+    def start_snapshot(self) -> Callable[[], None] | None:
+        """What is known of the producers now, as a function that writes it down (any thread).
+
+        None where the log has not grown since the last snapshot.  After a crash a log with such a
+        snapshot need not be read from its segment's start.
+        """
+        offset = self.log_end_offset
+        if self.read_only or self.closed or offset == self.snapshot_offset:
+            return None
+        path, data = self._snapshot_path(offset), self.producers.encode()
+        replaced = self._replace_snapshot(offset)
+
+        def write() -> None:
+            # A partition that was deleted meanwhile needs none.
+            with contextlib.suppress(FileNotFoundError):
+                _write_small(self.files, path, data)
+                if replaced is not None:
+                    self.files.unlink(replaced)
+
+        return write
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -624,6 +664,9 @@ class Log(LogReader):
             for listener in self.listeners:
                 listener.removed(self, segment)
             doomed += segment.vanish()
+            if all(segment.base_offset != other.base_offset for other in self.segments):
+                snapshot = self._snapshot_path(segment.base_offset)
+                doomed += [snapshot] if self.files.exists(snapshot) else []
         self.retired = waiting
         return doomed
 
@@ -676,6 +719,7 @@ class Log(LogReader):
         if not self.read_only:
             self.active.trim()
             self._write_snapshot(self.log_end_offset)
+            self.snapshot_offset = self.log_end_offset
             self._drop_old_snapshots()
             self.directory_dirty = True
             self.flush()
@@ -713,6 +757,15 @@ class Log(LogReader):
             for fault in faults:
                 report(fault)
         return faults
+
+
+def _write_small(files: Files, path: str, data: bytes) -> None:
+    """Write a file that has a checksum: torn, it is as if it were not there."""
+    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        files.pwrite(fd, data, 0)
+    finally:
+        files.close(fd)
 
 
 def facts_of(batches: Buffer, at: int) -> ProducerBatch:

@@ -31,6 +31,7 @@ from storage.errors import (
     CorruptCheckpoint,
     InvalidTopic,
     ReadOnlyLog,
+    SegmentGone,
     TopicExists,
     UnknownTopicOrPartition,
 )
@@ -44,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 # Directories of a broker that are no partitions and that it skips itself.
 _SKIPPED = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+# How often a partition is loaded again whose files its writer renames meanwhile.
+_TRIES = 5
 
 
 @dataclass(slots=True)
@@ -135,14 +138,16 @@ class LogManager:
 
     def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
         now_ms = self.clock_ms()
-        found, doomed = self._scan()
+        found, doomed = self.scan()
         if not self.read_only:
             self._refuse_old(found)
         recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
         log_starts = self._read_offsets(paths.LOG_STARTS)
         if not self.read_only:
             checkpoint.remove_marker(self.files, self.path)
-        clean = self.clean and not verify
+        # Who holds the lock has recovered it, or is about to.
+        written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
+        clean = (self.clean or written) and not verify
         state = [0, 0]
 
         def advance(size: int, partitions: int = 0) -> None:
@@ -151,8 +156,8 @@ class LogManager:
             if progress is not None:
                 progress(Progress(state[0], state[1], len(found)))
 
-        def load(item: tuple[str, int]) -> Log:
-            log = self._load_partition(
+        def load(item: tuple[str, int]) -> Log | None:
+            log = self.load_partition(
                 item,
                 clean=clean,
                 recovery_point=0 if verify else recovery_points.get(item, 0),
@@ -167,13 +172,14 @@ class LogManager:
         try:
             if clean or len(found) < 2:
                 for item in found:
-                    logs.append(load(item))
+                    if (log := load(item)) is not None:
+                        logs.append(log)
             else:
                 threads = self.settings.broker.num_recovery_threads_per_data_dir
                 with ThreadPoolExecutor(threads, "recovery") as pool:
-                    logs.extend(pool.map(load, found))
+                    logs.extend(log for log in pool.map(load, found) if log is not None)
             for log in logs:
-                self._add(log)
+                self.add(log)
         except BaseException:
             for log in logs:
                 log.abandon()
@@ -188,7 +194,7 @@ class LogManager:
     def _read_offsets(self, name: str) -> dict[tuple[str, int], int]:
         return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
 
-    def _scan(self) -> tuple[list[tuple[str, int]], list[str]]:
+    def scan(self) -> tuple[list[tuple[str, int]], list[str]]:
         """Partitions to load, in order, and the names of directories to delete."""
         found: list[tuple[str, int]] = []
         doomed: list[str] = []
@@ -203,7 +209,7 @@ class LogManager:
             parsed = paths.parse_partition_directory(name)
             if parsed is not None:
                 found.append(parsed)
-            else:
+            elif name not in self.skipped:
                 self.skipped.append(name)
                 _log.warning("%s: not a partition's directory, left alone", name)
         return sorted(found), doomed
@@ -215,10 +221,37 @@ class LogManager:
             if is_old([name for name, _ in self.files.scan(directory)]):
                 raise refusal(directory)
 
-    def _load_partition(
+    def load_partition(
         self,
         item: tuple[str, int],
         *,
+        clean: bool,
+        recovery_point: int,
+        log_start: int,
+        now_ms: int,
+        advance: Callable[[int], None] = lambda size: None,
+    ) -> Log | None:
+        """Load a partition; ``add`` makes it known.
+
+        None where another process, whose directory this is, removes it meanwhile; where that one
+        renames files under us, they are looked for anew.
+        """
+        facts = (clean, recovery_point, log_start, now_ms, advance)
+        tries = _TRIES if self.read_only else 1
+        while True:
+            tries -= 1
+            try:
+                return self._load_partition(item, *facts)
+            except (FileNotFoundError, SegmentGone):
+                directory = os.path.join(self.path, paths.partition_directory(*item))
+                if self.read_only and not self.files.exists(directory):
+                    return None
+                if not tries:
+                    raise
+
+    def _load_partition(
+        self,
+        item: tuple[str, int],
         clean: bool,
         recovery_point: int,
         log_start: int,
@@ -238,6 +271,7 @@ class LogManager:
                 log_start=log_start,
                 writable=not self.read_only,
                 now_ms=now_ms,
+                producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
                 progress=advance,
             )
         )
@@ -284,7 +318,7 @@ class LogManager:
             checkpoint.write_epochs(self.files, path, epochs)
         return epochs
 
-    def _add(self, log: Log) -> None:
+    def add(self, log: Log) -> None:
         """Make a loaded partition part of its topic; all of a topic's share one id."""
         topic = self.topics.get(log.topic)
         if topic is None:
@@ -449,6 +483,22 @@ class LogManager:
         del self.topics[name]
         self.settings.drop_topic(name)
 
+    def drop(self, log: Log, directory: str | None) -> None:
+        """Another process has deleted a partition; its directory is ``directory`` now, if any.
+
+        Who reads it goes on until file.delete.delay.ms is over, as ``delete_topic`` has it.
+        """
+        assert self.read_only
+        topic = self.topics[log.topic]
+        del topic.partitions[log.partition]
+        if not topic.partitions:
+            del self.topics[log.topic]
+        if directory is not None:
+            log.relocate(directory)
+        due_ms = self.clock_ms() + log.config.file_delete_delay_ms
+        log.retire(due_ms)
+        self._doomed.append((due_ms, log.directory, log))
+
     def _check_writable(self) -> None:
         if self.read_only:
             raise ReadOnlyLog("the data directory was opened read-only", path=self.path)
@@ -477,7 +527,10 @@ class LogManager:
         ]
 
     def start_checkpoint(self) -> Callable[[], None]:
-        """What the checkpoints should say now, as a function that writes them (any thread)."""
+        """What the checkpoints should say now, as a function that writes them (any thread).
+
+        With them goes a snapshot of the producers of every partition that has grown.
+        """
         self._check_writable()
         logs = list(self.logs())
         recovery_points = {(log.topic, log.partition): log.recovery_point for log in logs}
@@ -487,6 +540,7 @@ class LogManager:
             for log in logs
             if log.log_start_offset > log.segments[0].base_offset
         }
+        snapshots = [each for log in logs if (each := log.start_snapshot()) is not None]
 
         def write() -> None:
             for name, offsets in (
@@ -495,11 +549,13 @@ class LogManager:
                 (paths.HIGH_WATERMARKS, high_watermarks),
             ):
                 checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
+            for write_snapshot in snapshots:
+                write_snapshot()
 
         return write
 
     def checkpoint(self) -> None:
-        """Write the recovery points, log starts and high watermarks now."""
+        """Write the recovery points, log starts, high watermarks and snapshots now."""
         self.start_checkpoint()()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
@@ -507,8 +563,11 @@ class LogManager:
 
         Returns a function that removes the files from the disk (any thread), or None.
         """
+        expiration_ms = self.settings.broker.producer_id_expiration_ms
         for log in self.logs():
             log.age_descriptors()
+            if log.producers.by_id:
+                log.producers.expire(now_ms, expiration_ms)
         doomed_paths: list[str] = []
         for log in list(self.logs()):
             doomed_paths += log.release_retired(now_ms)
@@ -520,7 +579,7 @@ class LogManager:
             else:
                 directories.append(directory)
         self._doomed = waiting
-        if not doomed_paths and not directories:
+        if self.read_only or (not doomed_paths and not directories):
             return None
 
         def remove() -> None:

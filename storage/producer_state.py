@@ -15,7 +15,7 @@ transaction i64 (-1: none).  The file is named by the offset up to which, exclus
 keeps of each producer the last batch only.
 
 Producers and batches are immutable and the dictionary of them is read with one look-up, so that
-other threads may read.  Not here: files (``producer_replay``) and what an append does with the answers
+other threads may read.  Not here: files (``replay``) and what an append does with the answers
 (``log``).
 """
 

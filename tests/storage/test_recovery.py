@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager, Record, encode
+from storage import Log, LogManager
 from storage.checkpoint import read_offsets
-from storage.errors import CorruptRecord, UnsupportedFormat
+from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.producer_state import EMPTY_SNAPSHOT, ProducerEntry
-from storage.producer_state import encode as encode_snapshot
-from storage.record.batch import pack, parse_header
+from storage.producer_state import EMPTY_SNAPSHOT
+from storage.record.batch import parse_header
+from storage.record.plain import recompress
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 
 
@@ -187,16 +187,6 @@ def test_a_missing_or_damaged_snapshot_is_made_again(
         assert [path.read_bytes() for path in paths] == [EMPTY_SNAPSHOT] * 2
 
 
-def test_a_snapshot_that_knows_producers_is_refused(tmp_path: Path) -> None:
-    fill(tmp_path)
-    entry = ProducerEntry(1000, 3, 4, 14, 4, NOW_MS, -1, -1)
-    (tmp_path / "t-0" / f"{4:020d}.snapshot").write_bytes(encode_snapshot([entry]))
-    with pytest.raises(UnsupportedFormat, match="idempotent"):
-        LogManager.open(str(tmp_path))
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert manager.log("t", 0).log_end_offset == 12
-
-
 def test_recovery_reads_only_what_is_not_flushed(tmp_path: Path) -> None:
     class Counting(Files):
         bytes_read = 0
@@ -235,34 +225,7 @@ def test_a_recovery_point_beyond_what_is_left_is_no_harm(tmp_path: Path) -> None
         append(log, b"new")
 
 
-@pytest.mark.parametrize(
-    ("attributes", "name"),
-    [
-        (1, "gzip"),
-        (2, "snappy"),
-        (3, "lz4"),
-        (4, "zstd"),
-        (0x10, "transactions"),
-        (0x20, "control"),
-    ],
-)
-@pytest.mark.parametrize("where", ["first", "last"])
 @pytest.mark.parametrize("read_only", [True, False])
-def test_what_is_not_built_yet_is_refused_by_name(
-    tmp_path: Path, attributes: int, name: str, where: str, read_only: bool
-) -> None:
-    fill(tmp_path, count=3)
-    path = last_log(tmp_path)
-    plain = bytes(batch([b"x"]))
-    header = parse_header(plain)._replace(attributes=attributes, base_offset=3)
-    odd = pack(header, plain[61:])
-    path.write_bytes(odd if where == "first" else path.read_bytes() + odd)
-    before = {file: file.read_bytes() for file in (tmp_path / "t-0").glob("*.log*")}
-    with pytest.raises(UnsupportedFormat, match=name):
-        LogManager.open(str(tmp_path), read_only=read_only)
-    assert {file: file.read_bytes() for file in (tmp_path / "t-0").glob("*.log*")} == before
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -270,22 +233,70 @@ def test_what_is_not_built_yet_is_refused_by_name(
         "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f",
     ],
 )
-def test_older_formats_are_refused_by_name(tmp_path: Path, entry: str) -> None:
+def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) -> None:
+    """They are recovered, indexed and read, and newer batches follow them."""
     fill(tmp_path, count=1)
-    last_log(tmp_path).write_bytes(bytes.fromhex(entry))
-    with pytest.raises(UnsupportedFormat, match="message format v"):
-        LogManager.open(str(tmp_path))
+    stored = b"".join(offset.to_bytes(8, "big") + bytes.fromhex(entry)[8:] for offset in range(50))
+    last_log(tmp_path).write_bytes(stored + stored[:20])
+    if read_only:
+        with LogManager.open(str(tmp_path), read_only=True) as manager:
+            assert values(manager.log("t", 0)) == [b"hello"] * 50
+        return
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert [cut.size for cut in manager.cuts] == [20]
+        assert values(log) == [b"hello"] * 50
+        assert log.active.offset_index.count > 10
+        assert log.leader_epoch == 0
+        assert append(log, b"new") == 50
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [*[b"hello"] * 50, b"new"]
+        assert manager.log("t", 0).epochs == [(0, 50)]
 
 
-def test_the_log_of_an_idempotent_producer_is_read_but_not_written(tmp_path: Path) -> None:
-    fill(tmp_path, count=1)
-    last_log(tmp_path).write_bytes(
-        encode([Record(0, NOW_MS, 0, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
-    )
-    with pytest.raises(UnsupportedFormat, match="idempotent"):
-        LogManager.open(str(tmp_path))
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        assert values(manager.log("t", 0)) == [b"v"]
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("clean", [True, False])
+def test_compressed_batches(tmp_path: Path, codec: int, clean: bool) -> None:
+    lines = fill(tmp_path, count=8, per_segment=4)
+    for path in (tmp_path / "t-0").glob("*.log"):
+        data = path.read_bytes()
+        whole, at = b"", 0
+        while at < len(data):
+            size = parse_header(data, at).size
+            whole += recompress(data[at : at + size], codec)
+            at += size
+        path.write_bytes(whole)
+    for path in (tmp_path / "t-0").glob("*index"):
+        path.unlink()
+    if clean:
+        with opened(tmp_path):
+            pass
+        for path in (tmp_path / "t-0").glob("*.index"):
+            path.unlink()
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines
+        assert {header.codec for s in log.segments for _, header in s.batches()} == {codec}
+
+
+def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None:
+    fill(tmp_path, count=6, per_segment=3)
+    for base in (0, 3):
+        path = tmp_path / "t-0" / f"{base:020d}.log"
+        data = bytearray(path.read_bytes())
+        at = 0
+        while at < len(data):
+            header = parse_header(data, at)
+            data[at + 12 : at + 16] = (header.base_offset // 2 * 5).to_bytes(4, "big")
+            at += header.size
+        path.write_bytes(data)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert log.epochs == [(0, 0), (5, 2), (10, 4)]
+        append(log, b"next")
+        assert [header.leader_epoch for _, header in log.active.batches()] == [5, 10, 10, 10]
+    checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
 
 
 def test_a_read_only_opening_changes_nothing(tmp_path: Path) -> None:

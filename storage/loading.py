@@ -1,0 +1,375 @@
+"""From a segment's files, after any stop, to a segment that can be trusted.
+
+After a clean stop the files are trusted but for a look at each index's last entry; after any other
+stop everything from the recovery point on is read, its CRCs checked and its index entries written
+anew.  At the first batch that is torn or damaged a segment that was not flushed ends; what lies
+behind is copied to ``BASE.log.POSITION.cut``.
+
+Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index holds nothing
+beyond the offset from which on the log was read (``replay`` adds that).
+
+Not here: the other segments (``recovery``), producers (``replay``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.config import LogConfig
+from storage.cut import Cut, cut_tail
+from storage.errors import CorruptRecord
+from storage.files import Files, FileSource
+from storage.index import txn_index
+from storage.producer_state import ABORT, ProducerBatch
+from storage.record._batch import Rebuild
+from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
+from storage.record.scan import batches
+from storage.segment import Segment
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+# Batches of producers that are remembered of a segment, some 300 bytes each; rather than more of
+# them the log is read again.
+_MOST_REMEMBERED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where and how a partition is loaded.  Offsets count records; ``now_ms`` is wall time."""
+
+    files: Files
+    directory: str
+    config: LogConfig
+    clean: bool
+    recovery_point: int
+    log_start: int
+    writable: bool
+    now_ms: int
+    producer_expiration_ms: int = 86_400_000
+    progress: Callable[[int], None] = lambda size: None
+
+
+@dataclass(slots=True)
+class Scan:
+    """What loading has read of a segment's log: from ``position``, a batch of ``offset``, on.
+
+    ``producers``: the batches of producers there, with positions in the log; None where they are
+    too many to be remembered.  ``first_abort``: the offset of the first ABORT marker among them.
+    """
+
+    position: int
+    offset: int
+    producers: list[ProducerBatch] | None = field(default_factory=list)
+    first_abort: int | None = None
+
+    def take(self, batches: list[tuple[int, ...]]) -> None:
+        """Add what a walk has found."""
+        for batch in map(ProducerBatch._make, batches):
+            if batch.marker_type == ABORT and self.first_abort is None:
+                self.first_abort = batch.base_offset
+            if self.producers is not None:
+                self.producers.append(batch)
+        if self.producers is not None and len(self.producers) > _MOST_REMEMBERED:
+            self.producers = None
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A segment and how it was found.  ``damaged``: it ends before its file does, or too early.
+
+    ``scan``: None where its files were trusted.
+    """
+
+    segment: Segment
+    damaged: bool = False
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    scan: Scan | None = None
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What a look at a segment's files tells without reading the log."""
+
+    size: int
+    mtime_ns: int
+    first: BatchHeader | None
+    indexes_ok: bool
+    last_offset_entry: tuple[int, int] | None
+    last_time_entry: tuple[int, int] | None
+
+
+def load(origin: Origin, base: int, following: int | None, present: set[str]) -> Loaded:
+    """Load one segment; ``following`` is the base offset of the next one, None for the last.
+
+    ``present``: the names of the files that there are.  OSError from the disk.
+    """
+    segment = Segment(
+        origin.files,
+        origin.directory,
+        base,
+        origin.config,
+        writable=origin.writable,
+        created_ms=origin.now_ms,
+    )
+    result = Loaded(segment)
+    active = following is None
+    segment.sealed = not active
+    try:
+        facts = _look(origin, segment, following, present)
+        unflushed = not origin.clean and (following is None or following > origin.recovery_point)
+        if not active and not unflushed and facts.indexes_ok:
+            segment.restore(
+                size=facts.size,
+                next_offset=following if following is not None else base,
+                first_timestamp=facts.first.max_timestamp if facts.first else -1,
+                max_timestamp=facts.last_time_entry[0] if facts.last_time_entry else -1,
+                max_timestamp_offset=facts.last_time_entry[1] if facts.last_time_entry else base,
+                last_indexed_position=facts.last_offset_entry[1] if facts.last_offset_entry else 0,
+                mtime_ns=facts.mtime_ns,
+                sealed=True,
+            )
+        else:
+            segment.close_descriptors()
+            segment.sealed = False
+            _recover_segment(origin, result, facts, following, may_cut=active or unflushed)
+            if following is not None and not result.damaged:
+                if origin.writable:
+                    segment.seal()
+                segment.next_offset = max(segment.next_offset, following)
+                segment.sealed = True
+    finally:
+        segment.close_descriptors()
+    return result
+
+
+def _look(origin: Origin, segment: Segment, following: int | None, present: set[str]) -> _Facts:
+    """Sizes, the first header, and whether the indexes' last entries fit the log."""
+    files = origin.files
+    fd = files.open(segment.log_path, os.O_RDONLY)
+    try:
+        stat = files.file_stat(segment.log_path)
+        first = _header_at(files, fd, 0)
+        facts = _Facts(stat.st_size, stat.st_mtime_ns, first, False, None, None)
+        names = [paths.file_name(segment.base_offset, s) for s in (paths.INDEX, paths.TIMEINDEX)]
+        if all(name in present for name in names):
+            upper = following if following is not None else segment.base_offset + 2**31
+            facts.last_offset_entry = segment.offset_index.last_entry
+            facts.last_time_entry = segment.time_index.last_entry
+            facts.indexes_ok = _indexes_fit(files, fd, segment, facts, upper)
+            if paths.file_name(segment.base_offset, paths.TXNINDEX) in present:
+                facts.indexes_ok = facts.indexes_ok and _transactions_fit(segment, upper)
+        return facts
+    finally:
+        files.close(fd)
+
+
+def _header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
+    """The header at ``position``, or None where there is none."""
+    data = files.pread(fd, HEADER_SIZE, position)
+    try:
+        return parse_header(data)
+    except CorruptRecord:
+        return None
+
+
+def _indexes_fit(files: Files, fd: int, segment: Segment, facts: _Facts, upper: int) -> bool:
+    """Whether the last entries are possible for this log (stricter than Kafka's sanity check)."""
+    if segment.offset_index.sanity() is not None or segment.time_index.sanity() is not None:
+        return False
+    entry, time_entry = facts.last_offset_entry, facts.last_time_entry
+    if entry is not None:
+        offset, position = entry
+        if not (segment.base_offset <= offset < upper) or not 0 < position < facts.size:
+            return False
+        header = _header_at(files, fd, position)
+        if header is None or header.base_offset > offset:
+            return False
+        if position + header.size > facts.size:
+            return False
+    if time_entry is not None:
+        return segment.base_offset <= time_entry[1] < upper
+    # A sealed log whose records have timestamps ends with a final time entry.
+    active = upper == segment.base_offset + 2**31
+    return active or facts.size == 0 or (facts.first is not None and facts.first.max_timestamp < 0)
+
+
+def _transactions_fit(segment: Segment, upper: int) -> bool:
+    index = segment.txn_index
+    return not index.odd_bytes and (
+        txn_index.sanity(index.entries, segment.base_offset, upper) is None
+    )
+
+
+def _recover_segment(
+    origin: Origin,
+    result: Loaded,
+    facts: _Facts,
+    following: int | None,
+    *,
+    may_cut: bool,
+) -> None:
+    """Read what the indexes do not vouch for, write its entries anew, cut what is damaged.
+
+    A sealed segment that had been flushed is never cut: damage there is the disk's, hits its own
+    records only, and what follows it is good.  ``storage.salvage`` is for that.
+    """
+    files, segment = origin.files, result.segment
+    trusted = _trusted_entry(origin, segment, facts)
+    fd = files.open(segment.log_path, os.O_RDWR if origin.writable else os.O_RDONLY)
+    try:
+        scan, rebuild, reason = _rebuild(origin, segment, fd, facts.size, trusted, following)
+        if reason is None and may_cut and _is_gap(origin, rebuild, following):
+            result.damaged = True
+        if origin.writable:
+            _write_indexes(segment, rebuild, -1 if trusted is None else trusted[0] + 1)
+        size = facts.size
+        if reason is not None:
+            if may_cut:
+                size = rebuild.position
+                result.damaged = True
+                if origin.writable:
+                    result.cuts.append(
+                        cut_tail(files, fd, segment.log_path, size, facts.size, reason)
+                    )
+            else:
+                result.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
+    finally:
+        files.close(fd)
+    result.epochs = list(rebuild.epochs)
+    result.scan = scan
+    first_timestamp = rebuild.first_max_timestamp
+    if trusted is not None and facts.first is not None:
+        first_timestamp = facts.first.max_timestamp
+    last_indexed = rebuild.position - rebuild.bytes_since
+    segment.restore(
+        size=size,
+        next_offset=rebuild.next_offset,
+        first_timestamp=first_timestamp,
+        max_timestamp=rebuild.max_timestamp,
+        max_timestamp_offset=rebuild.max_timestamp_offset,
+        last_indexed_position=min(last_indexed, size),
+        mtime_ns=facts.mtime_ns,
+        sealed=False,
+    )
+
+
+def _is_gap(origin: Origin, rebuild: Rebuild, following: int | None) -> bool:
+    """Whether an unflushed segment ends before the next one begins: its last batches are lost.
+
+    Only cleaners make such gaps, so that a compacted topic may have them.
+    """
+    if following is None or origin.config.is_compacted:
+        return False
+    return rebuild.next_offset < following
+
+
+def _rebuild(
+    origin: Origin,
+    segment: Segment,
+    fd: int,
+    size: int,
+    trusted: tuple[int, int, int, int] | None,
+    following: int | None,
+) -> tuple[Scan, Rebuild, str | None]:
+    """Walk the log from the trusted entry on; why it stopped before its end, or None."""
+    interval = origin.config.index_interval_bytes
+
+    def walk(end: int) -> tuple[Scan, Rebuild]:
+        scan = Scan(0, segment.base_offset) if trusted is None else Scan(trusted[1], trusted[0])
+        if trusted is None:
+            rebuild = Rebuild(segment.base_offset, interval)
+        else:
+            _, position, timestamp, timestamp_offset = trusted
+            rebuild = Rebuild(
+                segment.base_offset,
+                interval,
+                position=position,
+                indexed_position=position,
+                indexed_timestamp=timestamp,
+                max_timestamp=timestamp,
+                max_timestamp_offset=timestamp_offset,
+            )
+        feed(origin, rebuild, fd, end, scan.take)
+        return scan, rebuild
+
+    scan, rebuild = walk(size)
+    if following is not None and rebuild.next_offset > following:
+        # No CRC covers a base offset: the next segment's tells that one of these is wrong.
+        source = FileSource(origin.files, fd, segment.log_path)
+        for at, header in batches(source, 0, rebuild.position):
+            if header.last_offset >= following:
+                return *walk(at), f"offset {header.last_offset} is not below the next segment's"
+    if rebuild.position == size:
+        return scan, rebuild, None
+    return scan, rebuild, rebuild.fault or "the last batch is incomplete"
+
+
+def _write_indexes(segment: Segment, rebuild: Rebuild, first_untrusted: int) -> None:
+    segment.offset_index.truncate_to_offset(first_untrusted)
+    segment.time_index.truncate_to_offset(first_untrusted)
+    segment.offset_index.extend(rebuild.offset_entries)
+    segment.time_index.extend(rebuild.time_entries)
+    segment.offset_index.trim()
+    segment.time_index.trim()
+
+
+def _trusted_entry(
+    origin: Origin, segment: Segment, facts: _Facts
+) -> tuple[int, int, int, int] | None:
+    """The index entry from which on the log is read: the last one that was flushed.
+
+    (offset, position, largest timestamp so far, its offset): the time entry that was written with
+    an offset entry covers everything up to that batch (``LogSegment.append``).
+    """
+    if not facts.indexes_ok or facts.last_offset_entry is None or facts.first is None:
+        return None
+    limit = facts.last_offset_entry[0]
+    if not origin.clean:
+        limit = min(limit, origin.recovery_point - 1)
+    offset, position = segment.offset_index.lookup(limit)
+    if not 0 < position < facts.size:
+        return None
+    header = parse_header(segment.read_at(position, min(HEADER_SIZE, facts.size - position)))
+    if not header.base_offset <= offset <= header.last_offset:
+        return None
+    timestamp, timestamp_offset = segment.time_index.last_entry_at_or_before_offset(offset)
+    if timestamp < 0 and facts.first.max_timestamp >= 0:
+        return None
+    return offset, position, timestamp, timestamp_offset
+
+
+def feed(
+    origin: Origin,
+    rebuild: Rebuild,
+    fd: int,
+    size: int,
+    take: Callable[[list[tuple[int, ...]]], None],
+    *,
+    check_crc: bool = True,
+) -> None:
+    """Run ``rebuild`` over the file to its end or its first fault.
+
+    ``take`` gets the batches of producers, some at a time.
+    """
+    chunk = bytearray(min(_CHUNK_BYTES, max(size - rebuild.position, 1)))
+    while rebuild.position < size:
+        wanted = min(len(chunk), size - rebuild.position)
+        count = origin.files.preadv(fd, memoryview(chunk)[:wanted], rebuild.position)
+        if count == 0:
+            return
+        consumed = rebuild.feed(chunk, count, rebuild.position, check_crc=check_crc)
+        origin.progress(consumed)
+        if rebuild.producers:
+            take(list(rebuild.producers))
+            rebuild.producers.clear()
+        if rebuild.fault is not None:
+            return
+        if consumed == 0:
+            needed = int.from_bytes(chunk[8:12], "big") + LOG_OVERHEAD
+            if rebuild.position + max(count, needed) > size or count == size - rebuild.position:
+                return  # the last batch is incomplete
+            chunk = bytearray(max(needed, 2 * len(chunk)))
