@@ -30,6 +30,11 @@ class MountOptions:
     """`uid=N`, `gid=N`: everything's owner, whatever chown has set."""
     umask: int = 0
     """`umask=OCTAL`: permission bits that nothing shows."""
+    isolation: str = "read_committed"
+    """`isolation=read_uncommitted`: aborted and open transactions are shown too."""
+    until: str = "log-end"
+    """`until=high-watermark`: a broker's logs end where it has written down that all replicas have
+    them; with `ro` only, as there is no other mark in a directory of our own."""
 
 
 def _number(base: int, limit: int) -> Callable[[str], int]:
@@ -40,6 +45,15 @@ def _number(base: int, limit: int) -> Callable[[str], int]:
         if number > limit:
             raise ValueError
         return number
+
+    return parse
+
+
+def _one_of(*texts: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in texts:
+            raise ValueError
+        return text
 
     return parse
 
@@ -56,6 +70,12 @@ _VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "uid": ("uid", _number(10, 2**32 - 2), "a user's number"),
     "gid": ("gid", _number(10, 2**32 - 2), "a group's number"),
     "umask": ("umask", _number(8, 0o777), "an octal number up to 777"),
+    "isolation": (
+        "isolation",
+        _one_of("read_committed", "read_uncommitted"),
+        "read_committed or read_uncommitted",
+    ),
+    "until": ("until", _one_of("log-end", "high-watermark"), "log-end or high-watermark"),
 }
 
 
@@ -78,4 +98,6 @@ def parse_mount_options(texts: Iterable[str]) -> MountOptions:
             known = ", ".join([*_FLAGS, *(f"{name}=" for name in _VALUES)])
             raise InvalidOption(f"there is no mount option {option!r} (there are {known})")
         options = replace(options, **{field: setting})
+    if options.until != "log-end" and not options.read_only:
+        raise InvalidOption(f"mount option until={options.until} is for read-only mounts (ro)")
     return options

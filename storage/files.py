@@ -129,6 +129,9 @@ class Files:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def descriptor_stat(self, fd: int) -> os.stat_result:
+        return os.fstat(fd)
+
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
 
@@ -262,10 +265,42 @@ class Files:
         _locked_here.pop((status.st_dev, status.st_ino), None)
         self.close(fd)
 
+    def locked_by(self, path: str) -> int | None:
+        """The pid of the process, maybe this one, that holds the lock of ``path``; None: nobody."""
+        try:
+            status = self.file_stat(path)
+            if (status.st_dev, status.st_ino) in _locked_here:
+                return os.getpid()  # closing a descriptor of the file would drop the lock
+            fd = self.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._lock_holder(fd)
+        finally:
+            self.close(fd)
+
     def _refuse_own_lock(self, path: str) -> None:
         status = self.file_stat(path)
         if (status.st_dev, status.st_ino) in _locked_here:
             raise LogLocked(os.getpid(), path=path)
+
+    def is_locked(self, path: str) -> bool:
+        """Whether another process has a lock of ``lock`` on this file.  Takes none itself.
+
+        Not for a process that has locked it: closing the descriptor would drop that lock.
+        """
+        try:
+            self._refuse_own_lock(path)
+            fd = self.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except LogLocked:
+            return False
+        try:
+            query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            return bool(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))[0] != fcntl.F_UNLCK)
+        finally:
+            self.close(fd)
 
     @staticmethod
     def _lock_holder(fd: int) -> int | None:

@@ -15,6 +15,9 @@ end, so the fingerprint still fits a longer log; where it does not fit, a broker
 has rewritten something, or a crash took bytes that may have been shown.  The nonce is then drawn
 anew, and no inode number of the old history is ever used for the new one.
 
+Of a directory that may not be written the file is kept *aside*, in a directory of the reader's own.
+It is a cache there: where it cannot be written, the next reader draws another nonce.
+
 Invariants: the file is replaced atomically; a change that rewrites the past is written down before
 it is carried out.
 
@@ -23,6 +26,7 @@ Not here: what an inode shows (``kafkafs.generations``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Sequence
@@ -49,10 +53,13 @@ def boot_id() -> str:
 class History:
     """The nonce and the absolute bases of one partition."""
 
-    def __init__(self, files: Files, directory: str, *, writable: bool) -> None:
+    def __init__(
+        self, files: Files, directory: str, *, writable: bool, aside: bool = False
+    ) -> None:
         self._files = files
         self._directory = directory
         self._writable = writable
+        self._aside = aside
         self._bases: dict[str, tuple[int, int]] = {}
         self.nonce = 0
 
@@ -66,19 +73,33 @@ class History:
         writable: bool,
         clean: bool,
         cut: bool,
+        aside: str | None = None,
     ) -> History:
         """Read the file and hold it against the segments.
 
         ``clean``: the last writer closed the directory orderly; ``cut``: recovery has set bytes
-        aside.  A writable history is durable when this returns.
+        aside.  ``aside``: where it is kept of a directory that may not be written.  A writable
+        history is durable when this returns.
         """
         history = cls(files, directory, writable=writable)
-        recorded = history._read()
+        if aside is None:
+            recorded = history._read()
+        else:
+            writers = history
+            history = cls(files, aside, writable=True, aside=True)
+            recorded = {}
+            with contextlib.suppress(CorruptCheckpoint):
+                recorded = history._read()
+            if not recorded:
+                recorded = writers._read()
+                history._bases = dict(writers._bases)
+            # What looks damaged may be a batch that is just being written.
+            writable, cut = True, False
         boot = boot_id()
         lost = not clean and recorded.get("boot") != [boot]
         if recorded and not cut and not lost and _fits(recorded, segments):
             history.nonce = int(recorded["nonce"][0], 16)
-            if writable and recorded["boot"] != [boot]:
+            if writable and (history._aside or recorded["boot"] != [boot]):
                 history.save(segments)
         elif writable:
             history._bases.clear()
@@ -103,9 +124,17 @@ class History:
         self.nonce = secrets.randbits(64)
 
     def save(self, segments: Sequence[Segment]) -> None:
-        """Write nonce, bases and the fingerprint of ``segments`` (all of the log) durably."""
-        if not self._writable:
-            return
+        """Write nonce, bases and the fingerprint of ``segments`` (all of the log) durably.
+
+        One that is kept aside: if the disk takes it, and not durably.
+        """
+        if self._aside:
+            with contextlib.suppress(OSError):
+                self._save(segments)
+        elif self._writable:
+            self._save(segments)
+
+    def _save(self, segments: Sequence[Segment]) -> None:
         lines = [
             "version 0",
             f"nonce {self.nonce:016x}",
@@ -118,11 +147,13 @@ class History:
             lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1]:08x}")
         lines += [f"base {view} {offset} {at}" for view, (offset, at) in self._bases.items()]
         path = os.path.join(self._directory, FILE_NAME)
-        self._files.replace_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+        data = "".join(f"{line}\n" for line in lines).encode()
+        self._files.replace_atomically(path, data, sync=not self._aside)
 
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed."""
-        self._directory = directory
+        if not self._aside:
+            self._directory = directory
 
     def _read(self) -> dict[str, list[str]]:
         path = os.path.join(self._directory, FILE_NAME)

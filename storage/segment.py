@@ -438,6 +438,10 @@ class Segment:
         self.trim()
         self.sealed = True
 
+    def open_log(self) -> None:
+        """Open the log, so that it can be read when its name is gone.  SegmentGone, OSError."""
+        self._log_fd()
+
     def open_all(self) -> None:
         """Open every file, so that another thread can ``sync`` without opening any."""
         self._log_fd()

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gc
 import logging
 import os
 import resource
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -50,8 +48,6 @@ from storage.manager import LogManager, Progress
 READ_AHEAD_KIB = 1024
 #: How long a thread that computes may keep the interpreter from a request, in seconds.
 SWITCH_S = 0.0005
-#: struct flock: type, whence, start, length, pid.
-_FLOCK = struct.Struct("@hhqqi0q")
 #: How long the end waits for the kernel to drop entries, in seconds.
 SETTLE_S = 1.0
 
@@ -84,7 +80,9 @@ def run(
                 uid=options.uid,
                 gid=options.gid,
                 umask=options.umask,
-                attr_timeout=0.0 if _written_by_another(mount) else KEEP_S,
+                isolation=options.isolation,
+                until_high_watermark=options.until == "high-watermark",
+                attr_timeout=0.0 if _written_by_another(manager) else KEEP_S,
             )
             tree = FileSystem(manager, shown, notices=notices, events=events)
             daemon = Daemon(mount, tree, notices, ready)
@@ -239,19 +237,9 @@ def notify_ready() -> None:
             notices.sendto(b"READY=1", address)
 
 
-def _written_by_another(mount: Mount) -> bool:
-    """Whether another process has the data directory's lock; none is taken for the answer."""
-    if not mount.options.read_only:
-        return False
-    try:
-        fd = os.open(os.path.join(mount.data_directory, paths.LOCK), os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-    finally:
-        os.close(fd)
-    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+def _written_by_another(manager: LogManager) -> bool:
+    """Whether another process has the data directory's lock."""
+    return manager.read_only and manager.files.is_locked(os.path.join(manager.path, paths.LOCK))
 
 
 def _clock_ms() -> int:

@@ -1,39 +1,25 @@
 """The directories: what names lead to, and what may be made or removed.
 
     Root              topics; `.kafkafs`
-    TopicDirectory    partitions; `.raw`, `.meta`, `.config`
-    PartitionNames    a directory in a topic with one name per partition: `.raw`, `.meta`
-    RawDirectory, MetaDirectory, AboutDirectory   `.raw/N`, `.meta/N`, `.kafkafs`
+    TopicDirectory    partitions; the rest: `dot_names.py`
+    AboutDirectory    `.kafkafs`
 
 Root and topics list their dot names with `show_dot` only; lookup finds them always, and inside them
-everything is listed. A node that the kernel knows already is handed out again, never a second one
-of its number.
+everything is listed.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from kafkafs.tree import meta
-from kafkafs.tree.control_file import ControlFile
+from kafkafs.tree.dot_names import DOT_NAMES
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.inodes import (
-    ROOT_INODE,
-    Attributes,
-    Caller,
-    Change,
-    Directory,
-    Node,
-    directory_mode,
-    inode_number,
-)
-from kafkafs.tree.raw_file import RawFile, is_shown
-from kafkafs.tree.topic_config import apply_config, config_text
+from kafkafs.tree.inodes import ROOT_INODE, Caller, Change, Node, inode_number
+from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.view_file import ViewFile
-from kafkafs.tree.virtual_file import Content, Owner, Text, VirtualFile
+from kafkafs.tree.virtual_file import Owner, Text, VirtualFile
 from kafkafs.views import View
 from storage import paths
 from storage.errors import InvalidTopic, ReadOnlyLog, StorageError
@@ -44,60 +30,6 @@ if TYPE_CHECKING:
     from kafkafs.tree.partition import Partition
 
 ABOUT = ".kafkafs"
-
-N = TypeVar("N", bound=Node)
-
-
-def _missing(name: str) -> OSError:
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-
-
-class TreeDirectory(Directory):
-    """What all directories here share."""
-
-    __slots__ = ("fs",)
-
-    def __init__(self, fs: FileSystem, inode: int) -> None:
-        super().__init__(inode)
-        self.fs = fs
-
-    def owner(self) -> Owner:
-        """(permission bits, uid, gid)"""
-        mode, uid, gid = self.fs.default_owner
-        return mode & 0o555, uid, gid
-
-    def attributes(self, wait: bool) -> Attributes:
-        mode, uid, gid = self.owner()
-        timeout = self.fs.attr_timeout
-        return Attributes(
-            self.inode,
-            directory_mode(mode),
-            0,
-            self.fs.started_ns,
-            2,
-            uid,
-            gid,
-            0,
-            timeout,
-            timeout,
-        )
-
-    def known_or(self, kind: type[N], inode: int, make: Callable[[], N]) -> N:
-        """The node of a number that the kernel knows, else a new one."""
-        known = self.fs.inodes.find(inode)
-        return known if isinstance(known, kind) else make()
-
-    def set_attributes(self, change: Change) -> None:
-        if not change.is_touch:
-            super().set_attributes(change)
-
-    def unlink(self, name: str) -> None:
-        raise self.refused(f"unlink of {name!r}", "files here cannot be removed")
-
-    def refused(self, what: str, why: str) -> OSError:
-        """EPERM, with a line in the log that says why."""
-        self.fs.events(f"{what} refused: {why}")
-        return OSError(errno.EPERM, why)
 
 
 class Root(TreeDirectory):
@@ -115,9 +47,11 @@ class Root(TreeDirectory):
         if name == ABOUT:
             inode = inode_number(ABOUT)
             return self.known_or(AboutDirectory, inode, lambda: AboutDirectory(self.fs, inode))
+        if not wait:
+            self.fs.look_for_partitions()
         topic = self.fs.manager.topics.get(name)
         if topic is None:
-            raise _missing(name)
+            raise missing(name)
         return self._topic(topic)
 
     def _topic(self, topic: Topic) -> TopicDirectory:
@@ -125,6 +59,7 @@ class Root(TreeDirectory):
         return self.known_or(TopicDirectory, inode, lambda: TopicDirectory(self.fs, inode, topic))
 
     def names(self) -> list[str]:
+        self.fs.look_for_partitions()
         names = sorted(name for name in self.fs.manager.topics if name != ABOUT)
         return [ABOUT, *names] if self.fs.options.show_dot else names
 
@@ -157,7 +92,7 @@ class Root(TreeDirectory):
         if name == ABOUT:
             raise self.refused(f"rmdir of {name!r}", "it belongs to the file system")
         if name not in manager.topics:
-            raise _missing(name)
+            raise missing(name)
         if not manager.settings.broker.delete_topic_enable:
             raise self.refused(f"rmdir of {name!r}", "delete.topic.enable is false")
         manager.delete_topic(name)
@@ -179,17 +114,21 @@ class TopicDirectory(TreeDirectory):
         self.fs.set_topic_owner(self.topic, self.inode, change)
 
     def lookup(self, name: str, wait: bool) -> Node:
+        if not wait:
+            self.fs.look_for_partitions()
         partition = self.fs.find_partition(self.topic, name)
         if partition is not None:
             return self.view_file(partition, self.fs.views[0], self.inode, wait)
-        make = _DOT_NAMES.get(name)
+        make = DOT_NAMES.get(name)
         if make is None:
-            raise _missing(name)
+            raise missing(name)
         inode = inode_number(self.topic.id, name)
         return self.fs.inodes.find(inode) or make(self, inode)
 
     def view_file(self, partition: Partition, view: View, parent: int, wait: bool) -> ViewFile:
         """The current file of a partition in a view."""
+        if not wait:
+            partition.follow()
         part = partition.view(view)
         nonce = partition.nonce(wait)
         inode = ViewFile.number(partition, view, nonce)
@@ -197,16 +136,18 @@ class TopicDirectory(TreeDirectory):
             ViewFile, inode, lambda: ViewFile(inode, parent, partition, part, nonce)
         )
 
-    def partition_names(self) -> list[str]:
-        """In order of number."""
+    def partition_names(self, view: View | None = None) -> list[str]:
+        """In order of number; the lookups that follow are to be in this view."""
+        self.fs.look_for_partitions()
+        if view is not None:
+            for log in self.topic.partitions.values():
+                # Here and now: those lookups may be in a worker thread.
+                self.fs.partition(log).view(view)
         return [str(number) for number in sorted(self.topic.partitions)]
 
     def names(self) -> list[str]:
-        names = self.partition_names()
-        for log in self.topic.partitions.values():
-            # Here and now: the lookups that follow may be in a worker thread.
-            self.fs.partition(log).view(self.fs.views[0])
-        return [*_DOT_NAMES, *names] if self.fs.options.show_dot else names
+        names = self.partition_names(self.fs.views[0])
+        return [*DOT_NAMES, *names] if self.fs.options.show_dot else names
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
         """The next partition; a name that is not its number is EINVAL."""
@@ -235,107 +176,6 @@ class TopicDirectory(TreeDirectory):
         )
 
 
-class PartitionNames(TreeDirectory):
-    """A directory in a topic that has a name for each partition."""
-
-    __slots__ = ("_make", "_what", "topic")
-
-    def __init__(
-        self,
-        topic: TopicDirectory,
-        inode: int,
-        what: str,
-        make: Callable[[TopicDirectory, Partition, int], Node],
-    ) -> None:
-        super().__init__(topic.fs, inode)
-        self.topic = topic
-        self._what = what
-        self._make = make
-
-    def owner(self) -> Owner:
-        mode, uid, gid = self.topic.owner()
-        return mode & 0o555, uid, gid
-
-    def lookup(self, name: str, wait: bool) -> Node:
-        partition = self.fs.find_partition(self.topic.topic, name)
-        if partition is None:
-            raise _missing(name)
-        inode = inode_number(self.topic.topic.id, self._what, name)
-        return self.fs.inodes.find(inode) or self._make(self.topic, partition, inode)
-
-    def names(self) -> list[str]:
-        return self.topic.partition_names()
-
-
-class OfPartition(TreeDirectory):
-    """A directory of one partition: who may read that may read this."""
-
-    __slots__ = ("partition",)
-
-    def __init__(self, topic: TopicDirectory, partition: Partition, inode: int) -> None:
-        super().__init__(topic.fs, inode)
-        self.partition = partition
-
-    def owner(self) -> Owner:
-        mode, uid, gid = self.partition.owner
-        read = mode & 0o444
-        return read | read >> 2, uid, gid
-
-    def file_owner(self) -> Owner:
-        mode, uid, gid = self.partition.owner
-        return mode & 0o444, uid, gid
-
-
-class RawDirectory(OfPartition):
-    """`.raw/N`"""
-
-    __slots__ = ()
-
-    def lookup(self, name: str, wait: bool) -> Node:
-        if not is_shown(name):
-            raise _missing(name)
-        inode = RawFile.number(self.partition, name)
-        return self.known_or(RawFile, inode, lambda: RawFile(inode, self.partition, name))
-
-    def names(self) -> list[str]:
-        log = self.partition.log
-        return sorted(name for name, _ in log.files.scan(log.directory) if is_shown(name))
-
-
-class MetaDirectory(OfPartition):
-    """`.meta/N`"""
-
-    __slots__ = ()
-
-    def lookup(self, name: str, wait: bool) -> Node:
-        partition = self.partition
-        log = partition.log
-        values = partition.view(self.fs.views[0])
-        content: dict[str, Callable[[], Content]] = {
-            "offsets": lambda: meta.offsets(log),
-            "segments": lambda: meta.segments(log, values),
-            "index": lambda: meta.EntryTable(log, meta.OFFSET_INDEX),
-            "timeindex": lambda: meta.EntryTable(log, meta.TIME_INDEX),
-        }
-        if name not in content:
-            raise _missing(name)
-
-        def prepare(wait: bool) -> None:
-            partition.nonce(wait)
-            values.prepare(wait)
-
-        return VirtualFile(
-            inode_number(log.topic_id, log.partition, ".meta", name),
-            content[name],
-            self.file_owner,
-            lambda: partition.mtime_ns,
-            prepare if name == "segments" else None,
-        )
-
-    def names(self) -> list[str]:
-        return ["offsets", "segments", "index", "timeindex"]
-
-
 class AboutDirectory(TreeDirectory):
     """`.kafkafs`: the daemon."""
 
@@ -344,7 +184,7 @@ class AboutDirectory(TreeDirectory):
     def lookup(self, name: str, wait: bool) -> Node:
         texts = self.fs.about
         if name not in texts:
-            raise _missing(name)
+            raise missing(name)
 
         def owner() -> Owner:
             mode, uid, gid = self.owner()
@@ -359,36 +199,3 @@ class AboutDirectory(TreeDirectory):
 
     def names(self) -> list[str]:
         return list(self.fs.about)
-
-
-def _raw(topic: TopicDirectory, inode: int) -> Node:
-    return PartitionNames(topic, inode, ".raw", RawDirectory)
-
-
-def _meta(topic: TopicDirectory, inode: int) -> Node:
-    return PartitionNames(topic, inode, ".meta", MetaDirectory)
-
-
-def _config(topic: TopicDirectory, inode: int) -> Node:
-    fs, name = topic.fs, topic.topic.name
-
-    def owner() -> Owner:
-        mode, uid, gid = topic.owner()
-        return mode & 0o666, uid, gid
-
-    def act(lines: Iterable[str]) -> None:
-        try:
-            apply_config(fs.manager, name, lines)
-        except StorageError as error:
-            fs.events(f"{name}/.config: {error}")
-            raise
-
-    return ControlFile(inode, lambda: Text(config_text(fs.manager, name)), act, owner, fs.clock_ns)
-
-
-_DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
-    ".config": _config,
-    ".meta": _meta,
-    ".raw": _raw,
-}
-"""What a topic has besides partitions."""

@@ -120,9 +120,10 @@ class FileSystem(LogListener):
             )
         self.follows = manager.read_only and self.attr_timeout == 0
         """Whether another process writes the directory, so that each stat looks for it."""
+        self.batches = Batches()
         self.views: tuple[View, ...] = (
             Values(committed=self.options.isolation == "read_committed"),
-            Batches(),
+            self.batches,
         )
         """The first is the one whose files stand in the topic itself."""
         self.store = LineStore(manager.files)
@@ -132,6 +133,8 @@ class FileSystem(LogListener):
             "log": self.events.text,
             "version": lambda: version("kafkafs") + "\n",
         }
+        self.outcomes: dict[tuple[str, str], str] = {}
+        """Of the last command that a control file was given, by (topic id, name of the file)."""
         self._partitions: dict[Log, Partition] = {}
         # What is left to be measured in the background; None before it is known.
         self._unmeasured: list[Partition] | None = None

@@ -22,7 +22,6 @@ from kafkafs.tree.lines_handle import LinesHandle
 from kafkafs.tree.partition_view import PartitionView, ViewGeneration
 from kafkafs.tree.text import render_text
 from kafkafs.views.batches import Batches
-
 from storage.errors import CorruptRecord, SegmentGone
 
 if TYPE_CHECKING:

@@ -93,9 +93,9 @@ class EntryFile:
         if self._fd < 0 and not self._open():
             return
         self._length = self._files.size(self._fd)
-        self.count = self._length // self._entry_size
-        if self._ignore_zero_tail:
-            self.count = self._used()
+        count = self._length // self._entry_size
+        # Once, because another thread may be searching.
+        self.count = self._used(count) if self._ignore_zero_tail else count
 
     def _open(self) -> bool:
         flags = os.O_RDWR | os.O_CREAT if self._writable else os.O_RDONLY
@@ -240,8 +240,8 @@ class EntryFile:
             )
         return data
 
-    def _used(self) -> int:
-        """How many entries come before those that are all zero."""
+    def _used(self, count: int) -> int:
+        """How many of ``count`` entries come before those that are all zero."""
         zero = bytes(self._entry_size)
 
         def is_zero(number: int) -> bool:
@@ -249,6 +249,6 @@ class EntryFile:
             # A file that was cut meanwhile ends there.
             return len(entry) < self._entry_size or entry == zero
 
-        if self.count and not is_zero(self.count - 1):
-            return self.count
-        return bisect.bisect_left(range(self.count), True, key=is_zero)
+        if count and not is_zero(count - 1):
+            return count
+        return bisect.bisect_left(range(count), True, key=is_zero)

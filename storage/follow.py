@@ -1,0 +1,523 @@
+"""Follows a partition that another process writes: a broker's, while it runs.
+
+Nothing is written, no lock is taken.  What the writer has done is found by looking at names and
+sizes, and is told to the listeners as a log of our own tells of it, so that whoever keeps up with
+a log keeps up with this one:
+
+    appended, rolled     whole batches with a right CRC, in whatever segment they lie
+    removing             segments are gone from the head (retention)
+    swapping, swapped    segments of the head have become others (a cleaner)
+    truncated            the last batch that we had read stands there no longer
+
+A look costs two stats where nothing has changed.  The directory's time says whether names have
+changed, the active log's size and time whether bytes have; a time that is younger than
+``FRESH_NS`` may hide another change at the same moment, and is looked behind again.  A segment is
+the same as long as its log has the inode, size and time that it had.
+
+The writer renames files between our looking at names and opening them: then the look begins again,
+and is left for the next time where that does not help.  While a cleaner's ``.swap`` files are
+there, old and new segments are mixed, and names are left alone until it is done.
+
+Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
+them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
+
+Not here: which partitions there are (``follow_directory``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from storage import paths
+from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.log import Log
+from storage.producer_state import ProducerBatch
+from storage.record._batch import Rebuild
+from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD
+from storage.recovery import Origin, load_segment, recover
+from storage.segment import Segment
+
+# A time of change so young, in ns, may be that of a later change too.
+FRESH_NS = 100_000_000
+_CHUNK_BYTES = 4 * 1024 * 1024
+# How often a look begins again, and how long it reads at a time.
+_TRIES = 4
+_LOOK_S = 0.25
+# Batches of the active segment that are remembered, to find where it was cut.
+_MARKS = 64
+
+_Found = dict[int, os.stat_result]
+
+
+class _Moved(Exception):  # noqa: N818 - nothing is wrong
+    """What was just looked at is another by now."""
+
+
+class LogFollower:
+    """Keeps one log like its files.  The owner's thread looks; any may ask ``intact``.
+
+    ``limit``: the log ends before this offset (the high watermark); None: it ends where it ends.
+    """
+
+    def __init__(
+        self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None = None
+    ) -> None:
+        assert log.read_only
+        self.log = log
+        self._clock_ns = clock_ns
+        self._limit = limit
+        self._names_seen: int | None = None
+        self._tail_seen: tuple[int, int] | None = None
+        # (position, header) of batches of the active segment, rising; the last one is the last
+        # batch that was read.
+        self._marks: tuple[tuple[int, bytes], ...] = ()
+        for segment in log.segments:
+            self._recognize(segment)
+        if limit is not None:
+            self._hide_from(max(limit(), log.log_start_offset))
+        self._mark_last()
+
+    def _recognize(self, segment: Segment) -> bool:
+        """Note which file this is, if it is still the one that was loaded."""
+        try:
+            found = self.log.files.file_stat(segment.log_path)
+        except FileNotFoundError:
+            return False
+        if segment.sealed and (found.st_size, found.st_mtime_ns) != (
+            segment.size,
+            segment.mtime_ns,
+        ):
+            return False
+        segment.identity = (found.st_dev, found.st_ino)
+        return True
+
+    def _mark_last(self) -> None:
+        """Remember the last batch of the active segment."""
+        active = self.log.active
+        self._tail_seen = None
+        self._marks = ()
+        try:
+            entry = active.offset_index.last_entry
+            at = entry[1] if entry is not None and entry[1] < active.size else 0
+            for position, header in active.batches(at):
+                at, size = position, header.size
+            if active.size:
+                self._marks = ((at, active.read_at(at, min(size, HEADER_SIZE))),)
+        except (StorageError, OSError):
+            # Cut meanwhile: the look that follows sees it.
+            self._marks = ((0, bytes(LOG_OVERHEAD)),)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """See what the writer has done; whether there was anything.
+
+        CorruptRecord where the log is damaged, OSError; what was found before that counts.
+        """
+        if self.log.closed or self.log.active.always_expand:
+            return False
+        for _ in range(_TRIES):
+            try:
+                return self._look()
+            except (FileNotFoundError, SegmentGone, _Moved):
+                self._names_seen = None
+        return False
+
+    def intact(self) -> bool:
+        """Whether the last batch that was read stands where it stood.  Any thread."""
+        active, marks = self.log.active, self._marks
+        try:
+            found = self.log.files.file_stat(active.log_path)
+            if (found.st_dev, found.st_ino) != active.identity:
+                return active.identity is None
+            if (found.st_size, found.st_mtime_ns) == self._tail_seen:
+                return True
+            return found.st_size >= active.size and self._stands(active, marks[-1:])
+        except (FileNotFoundError, SegmentGone):
+            # Replaced or removed as a whole: who has it open has the old bytes.
+            return True
+
+    @staticmethod
+    def _stands(segment: Segment, marks: tuple[tuple[int, bytes], ...]) -> bool:
+        try:
+            return all(segment.read_at(at, len(header)) == header for at, header in marks)
+        except CorruptRecord:
+            return False
+
+    def _look(self) -> bool:
+        log = self.log
+        changed = False
+        stamp = log.files.file_stat(log.directory).st_mtime_ns
+        if stamp != self._names_seen:
+            found = self._find()
+            if found is not None:
+                changed = self._compare(found)
+                if stamp + FRESH_NS < self._clock_ns():
+                    self._names_seen = stamp
+        return self._look_at_tail() or changed
+
+    def _find(self) -> _Found | None:
+        """Every log by its base offset, rising; None while a cleaner swaps some."""
+        files, directory = self.log.files, self.log.directory
+        found: _Found = {}
+        for name, is_directory in files.scan(directory):
+            if name.endswith(paths.LOG + paths.SWAP):
+                return None
+            if name.endswith(paths.LOG) and not is_directory:
+                base = paths.base_offset_of(name)
+                if base is not None:
+                    found[base] = files.file_stat(os.path.join(directory, name))
+        return dict(sorted(found.items()))
+
+    def _compare(self, found: _Found) -> bool:
+        """Make the log's segments those of these names."""
+        before = segments = self.log.segments
+        kept = len(segments)
+        while kept and self._is_kept(segments[kept - 1], found):
+            kept -= 1
+        if kept == len(segments):
+            first = next(iter(found), -1)
+            if first < segments[-1].next_offset:
+                if found:
+                    self._take_over()
+                return bool(found)
+            self._outlive(first, found)
+            segments, kept = self.log.segments, 0
+        head = [base for base in found if base < segments[kept].base_offset]
+        if head:
+            self._swap(kept, head, found)
+        elif kept:
+            self._remove(kept)
+        changed = bool(head or kept) or segments is not before
+        for base in [base for base in found if base > segments[-1].base_offset]:
+            if not self._roll(base, found):
+                return changed
+            changed = True
+        return changed
+
+    def _is_kept(self, segment: Segment, found: _Found) -> bool:
+        """Whether this segment's log is the one that it was; the active one may be longer."""
+        now = found.get(segment.base_offset)
+        if now is None:
+            return False
+        if segment.identity is None and not segment.sealed and not segment.size:
+            # It was made after the partition's directory, in which we looked between the two.
+            segment.identity = (now.st_dev, now.st_ino)
+        if segment.identity != (now.st_dev, now.st_ino):
+            return False
+        facts = (now.st_size, now.st_mtime_ns)
+        return not segment.sealed or facts == (segment.size, segment.mtime_ns)
+
+    # -- the end of the log --------------------------------------------------------------------
+
+    def _look_at_tail(self) -> bool:
+        active = self.log.active
+        found = self.log.files.file_stat(active.log_path)
+        if (found.st_dev, found.st_ino) != active.identity:
+            raise _Moved
+        tail = (found.st_size, found.st_mtime_ns)
+        if tail == self._tail_seen:
+            return False
+        if found.st_size < active.size or not self._stands(active, self._marks[-1:]):
+            self._take_over()
+            return True
+        changed = found.st_size > active.size and self._drain()
+        if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
+            self._tail_seen = tail
+        return changed
+
+    def _drain(self) -> bool:
+        """Take what the active log has more than we have read; whether there was anything."""
+        log, active = self.log, self.log.active
+        before = active.size
+        until = time.monotonic() + _LOOK_S
+        while self._extend(active):
+            if time.monotonic() >= until:
+                raise _Moved
+        return active.size > before
+
+    def _extend(self, segment: Segment) -> bool:
+        """Take whole batches with a right CRC, at most some MiB; whether there are any."""
+        found = self.log.files.file_stat(segment.log_path)
+        size = found.st_size
+        if size <= segment.size:
+            return False
+        data = segment.read_at(segment.size, min(size - segment.size, _CHUNK_BYTES))
+        needed = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD
+        if len(data) < needed <= size - segment.size:
+            data = segment.read_at(segment.size, needed)
+        if self._limit is not None:
+            data = data[: _below(data, self._limit())]
+        rebuild = Rebuild(
+            segment.base_offset,
+            self.log.config.index_interval_bytes,
+            position=segment.size,
+            next_offset=segment.next_offset,
+            max_timestamp=segment.max_timestamp,
+            max_timestamp_offset=segment.max_timestamp_offset,
+        )
+        taken = rebuild.feed(data, len(data), segment.size)
+        if not taken:
+            return False
+        at = rebuild.last_batch_position
+        mark = (at, data[at - segment.size :][:HEADER_SIZE][: rebuild.position - at])
+        marks = self._marks
+        if len(marks) >= _MARKS:
+            # Of the older half every other one.
+            marks = (*marks[: _MARKS // 2 : 2], *marks[_MARKS // 2 :])
+        self._marks = (*marks, mark)
+        stable_size = segment.stable_size
+        segment.restore(
+            size=rebuild.position,
+            next_offset=rebuild.next_offset,
+            first_timestamp=(
+                segment.first_timestamp if segment.size else rebuild.first_max_timestamp
+            ),
+            max_timestamp=rebuild.max_timestamp,
+            max_timestamp_offset=rebuild.max_timestamp_offset,
+            last_indexed_position=0,
+            mtime_ns=found.st_mtime_ns,
+            sealed=False,
+            # What is stable among it the log finds out.
+            stable_size=segment.stable_size,
+        )
+        segment.stable_size = stable_size
+        segment.refresh_indexes()
+        producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
+        self.log.observe(segment, segment.size - taken, data[:taken], producers)
+        return True
+
+    def _roll(self, base: int, found: _Found) -> bool:
+        """The writer has begun the segment ``base``; False where the one before is not read."""
+        log = self.log
+        self._drain()
+        active = log.active
+        now = log.files.file_stat(active.log_path)
+        if active.size != now.st_size:
+            self._complain(active)
+            return False
+        if base < active.next_offset:
+            raise _Moved
+        active.mtime_ns = now.st_mtime_ns
+        self._begin(base, found)
+        active.close_descriptors()
+        return True
+
+    def _begin(self, base: int, found: _Found) -> None:
+        """The active segment ends, and ``base``, as yet unread, is the new one."""
+        log, active = self.log, self.log.active
+        following = Segment(
+            log.files,
+            log.directory,
+            base,
+            log.config,
+            writable=False,
+            created_ms=self._clock_ns() // 1_000_000,
+        )
+        following.identity = (found[base].st_dev, found[base].st_ino)
+        following.mtime_ns = found[base].st_mtime_ns
+        active.next_offset = base
+        active.sealed = True
+        log.segments = (*log.segments, following)
+        log.log_end_offset = base
+        self._marks = ()
+        self._tail_seen = None
+        for listener in log.listeners:
+            listener.rolled(log, active, following)
+
+    def _complain(self, active: Segment) -> None:
+        """CorruptRecord where what is left of a segment that has a successor is no batch."""
+        start = active.read_at(active.size, 1)
+        beyond = self._limit is not None and self.log.log_end_offset >= self._limit()
+        if beyond or not any(start):
+            return
+        raise CorruptRecord(
+            "no whole batch with a right CRC, and the log goes on in another segment",
+            path=active.log_path,
+            position=active.size,
+            offset=active.next_offset,
+        )
+
+    # -- what the past has lost ----------------------------------------------------------------
+
+    def _remove(self, count: int) -> None:
+        """The first segments have been deleted."""
+        log = self.log
+        removed = log.segments[:count]
+        for segment in removed:
+            segment.mark_lost()
+        for listener in log.listeners:
+            listener.removing(log, removed)
+        log.replace_head(count, (), removed, self._due_ms())
+
+    def _outlive(self, first: int, found: _Found) -> None:
+        """All that was read is deleted, and the log goes on at ``first``, which is not below it."""
+        log = self.log
+        for segment in log.segments:
+            segment.mark_lost()
+        with contextlib.suppress(FileNotFoundError, SegmentGone):
+            # The last that it got, while it can be had.
+            self._drain()
+        if first < log.active.next_offset:
+            raise _Moved
+        self._begin(first, found)
+        self._remove(len(log.segments) - 1)
+
+    def _swap(self, count: int, bases: list[int], found: _Found) -> None:
+        """The segments ``bases`` are where the first ``count`` were."""
+        log = self.log
+        old = log.segments[:count]
+        new = self._load_head(bases, log.segments[count].base_offset, found, old)
+        lost = [segment for segment in old if segment not in new]
+        for segment in lost:
+            segment.mark_lost()
+        for listener in log.listeners:
+            listener.swapping(log, old, new)
+        log.replace_head(count, new, lost, self._due_ms())
+        for listener in log.listeners:
+            listener.swapped(log, old, new)
+
+    def _load_head(
+        self, bases: list[int], end: int, found: _Found, old: tuple[Segment, ...]
+    ) -> list[Segment]:
+        known = {segment.base_offset: segment for segment in old}
+        present = {name for name, _ in self.log.files.scan(self.log.directory)}
+        origin = self._origin()
+        new: list[Segment] = []
+        for base, following in zip(bases, [*bases[1:], end], strict=True):
+            segment = known.get(base)
+            if segment is None or not self._is_kept(segment, found):
+                segment = load_segment(origin, base, following, present)
+                if not self._recognize(segment):
+                    raise _Moved
+            new.append(segment)
+        return new
+
+    def _take_over(self) -> None:
+        """The end of the log is not the one that was read: load it anew, as far as it differs."""
+        log = self.log
+        found = self._find()
+        if not found:
+            raise _Moved
+        recovered = recover(self._origin())
+        fresh = recovered.segments
+        if not all([self._recognize(segment) for segment in fresh]):
+            raise _Moved
+        old = log.segments
+        same = 0
+        while (
+            same < min(len(old), len(fresh)) - 1
+            and old[same].base_offset == fresh[same].base_offset
+            and self._is_kept(old[same], found)
+        ):
+            same += 1
+        if not old[same].sealed and self._is_kept(old[same], found) and self._all_stands(found):
+            # Somebody has put it right while we looked.
+            raise _Moved
+        offset, size = self._end_of_same(old[same], fresh[same])
+        new = (*old[:same], *fresh[same:])
+        for segment in old[same:]:
+            now = found.get(segment.base_offset)
+            if now is None or segment.identity != (now.st_dev, now.st_ino):
+                segment.mark_lost()
+        old[same].size = size
+        old[same].stable_size = min(old[same].stable_size, size)
+        log.replace_end(new, recovered)
+        # It only falls where the log is cut below it.
+        if new[0].base_offset == old[0].base_offset:
+            log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
+        else:
+            log.log_start_offset = new[0].base_offset
+        if self._limit is not None:
+            self._hide_from(max(self._limit(), log.log_start_offset))
+        due_ms = self._due_ms()
+        log.retired += [(due_ms, segment) for segment in old[same:]]
+        self._mark_last()
+        for listener in log.listeners:
+            listener.truncated(log, old[same:], log.segments[same:], offset)
+
+    def _all_stands(self, found: _Found) -> bool:
+        active = self.log.active
+        return found[active.base_offset].st_size >= active.size and self._stands(
+            active, self._marks[-1:]
+        )
+
+    def _end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
+        """Up to which offset and position the two hold the same, as far as that is known."""
+        nothing = old.base_offset, 0
+        if old.base_offset != new.base_offset or old.identity != new.identity:
+            return nothing
+        if old.sealed:
+            same = (old.size, old.mtime_ns) == (new.size, new.mtime_ns)
+            return (new.next_offset, new.size) if same else nothing
+        for position, header in reversed(self._marks):
+            if position + len(header) <= new.size and self._stands(new, ((position, header),)):
+                batch = next(new.batches(position), None)
+                if batch is not None:
+                    return batch[1].last_offset + 1, position + batch[1].size
+        return nothing
+
+    def _hide_from(self, limit: int) -> None:
+        """End the log, which was just loaded, before the first batch that reaches ``limit``."""
+        log = self.log
+        if log.log_end_offset <= limit:
+            return
+        segments = log.segments
+        count = sum(segment.base_offset <= limit for segment in segments)
+        segments = segments[: max(count, 1)]
+        active = segments[-1]
+        size, next_offset, newest, newest_at = 0, active.base_offset, -1, active.base_offset
+        for position, header in active.batches():
+            if header.last_offset >= limit:
+                break
+            size, next_offset = position + header.size, header.last_offset + 1
+            if header.max_timestamp > newest:
+                newest, newest_at = header.max_timestamp, header.last_offset
+        active.restore(
+            size=size,
+            next_offset=next_offset,
+            first_timestamp=active.first_timestamp if size else -1,
+            max_timestamp=newest,
+            max_timestamp_offset=newest_at,
+            last_indexed_position=0,
+            mtime_ns=active.mtime_ns,
+            sealed=False,
+        )
+        active.close_descriptors()
+        log.segments = segments
+        log.log_end_offset = max(next_offset, active.base_offset)
+
+    def _due_ms(self) -> int:
+        """Until when what leaves the log now can be read."""
+        return self._clock_ns() // 1_000_000 + self.log.config.file_delete_delay_ms
+
+    def _origin(self) -> Origin:
+        """How its segments are loaded: the writer lives, so its indexes can be trusted."""
+        log = self.log
+        return Origin(
+            log.files,
+            log.directory,
+            log.config,
+            clean=True,
+            recovery_point=0,
+            log_start=0,
+            writable=False,
+            now_ms=self._clock_ns() // 1_000_000,
+        )
+
+
+def _below(data: bytes, limit: int) -> int:
+    """How many bytes of these batches come before the first one that reaches ``limit``."""
+    at = 0
+    while at + 27 <= len(data):
+        last = int.from_bytes(data[at : at + 8], "big", signed=True)
+        if data[at + 16] == 2:
+            last += int.from_bytes(data[at + 23 : at + 27], "big", signed=True)
+        size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
+        if last >= limit or size <= LOG_OVERHEAD:
+            break
+        at += size
+    return min(at, len(data))

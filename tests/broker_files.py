@@ -1,0 +1,195 @@
+"""What a broker does to a data directory's files, step by step, without a broker.
+
+Each method renames, writes and removes as Kafka does (``UnifiedLog``, ``LocalLog``,
+``LogManager``); ``step`` is called after every single change that another process could see.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from storage import Record, checkpoint, encode, paths
+from storage.files import Files
+
+NOW_MS = 1_700_000_000_000
+
+
+def no_step() -> None:
+    """Nobody looks."""
+
+
+class BrokerPartition:
+    """One partition's directory. `records` is what a consumer would get: (offset, value)."""
+
+    def __init__(self, data: Path, topic: str, number: int, topic_id: str | None) -> None:
+        self.data = data
+        self.topic = topic
+        self.number = number
+        self.directory = data / paths.partition_directory(topic, number)
+        self.records: list[tuple[int, bytes]] = []
+        self.bases = [0]
+        self.next_offset = 0
+        self.log_start = 0
+        self.epoch = 0
+        self.step: Callable[[], None] = no_step
+        self.directory.mkdir()
+        self.log(0).touch()
+        if topic_id is not None:
+            path = str(self.directory / paths.PARTITION_METADATA)
+            checkpoint.write_partition_metadata(Files(), path, topic_id)
+
+    def log(self, base: int) -> Path:
+        return self.directory / paths.file_name(base, paths.LOG)
+
+    @property
+    def active(self) -> Path:
+        return self.log(self.bases[-1])
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for offset, value in self.records if offset >= self.log_start]
+
+    def text(self) -> bytes:
+        """What a file of values shows."""
+        return b"".join(value + b"\n" for value in self.values)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def batch(self, *values: bytes) -> bytes:
+        """The next batch, which is not written."""
+        records = [
+            Record(self.next_offset + n, NOW_MS, 0, b"k", value) for n, value in enumerate(values)
+        ]
+        return bytes(encode(records, base_offset=self.next_offset, leader_epoch=self.epoch))
+
+    def append(self, *values: bytes) -> None:
+        data = self.batch(*values)
+        with open(self.active, "ab") as file:
+            file.write(data)
+        self.records += [(self.next_offset + n, value) for n, value in enumerate(values)]
+        self.next_offset += len(values)
+        self.step()
+
+    def roll(self) -> None:
+        self.bases.append(self.next_offset)
+        self.active.touch()
+        self.step()
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log back to ``offset``, which begins a batch (``LocalLog.truncateTo``)."""
+        for base in [base for base in self.bases if base > offset]:
+            self.bases.remove(base)
+            self._mark_deleted(base)
+        size = 0
+        data = self.active.read_bytes()
+        while size < len(data) and int.from_bytes(data[size : size + 8], "big") < offset:
+            size += 12 + int.from_bytes(data[size + 8 : size + 12], "big")
+        os.truncate(self.active, size)
+        self.records = [record for record in self.records if record[0] < offset]
+        self.next_offset = offset
+        self.epoch += 1
+        self.step()
+
+    def start_over(self, offset: int) -> None:
+        """Drop everything and begin anew (``LocalLog.truncateFullyAndStartAt``)."""
+        for base in self.bases:
+            self._mark_deleted(base)
+        self.records = []
+        self.bases = [offset]
+        self.next_offset = self.log_start = offset
+        self.active.touch()
+        self.step()
+
+    # -- the past ------------------------------------------------------------------------------
+
+    def _mark_deleted(self, base: int) -> None:
+        path = self.log(base)
+        path.rename(f"{path}{paths.DELETED}")
+        self.step()
+
+    def delete_head(self, count: int) -> None:
+        """Retention: rename, and remove later (``remove_deleted``)."""
+        for base in self.bases[:count]:
+            self._mark_deleted(base)
+        self.bases = self.bases[count:]
+        self.log_start = max(self.log_start, self.bases[0])
+        self.records = [record for record in self.records if record[0] >= self.bases[0]]
+
+    def remove_deleted(self) -> None:
+        for path in self.directory.glob(f"*{paths.DELETED}"):
+            path.unlink()
+            self.step()
+
+    def delete_records(self, offset: int) -> None:
+        """The log start moves; the checkpoint is written at once."""
+        self.log_start = offset
+        write_offsets(self.data, paths.LOG_STARTS, {(self.topic, self.number): offset})
+        self.step()
+
+    def clean(self, count: int, keep: Callable[[int, bytes], bool], first: int = 0) -> None:
+        """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``)."""
+        old, end = self.bases[first : first + count], self.bases[first + count]
+        kept = [
+            record for record in self.records if not old[0] <= record[0] < end or keep(*record)
+        ]
+        final = self.log(old[0])
+        cleaned = Path(f"{final}{paths.CLEANED}")
+        cleaned.write_bytes(
+            b"".join(
+                encode([Record(offset, NOW_MS, 0, b"k", value)], base_offset=offset)
+                for offset, value in kept
+                if old[0] <= offset < end
+            )
+        )
+        newest = self.log(old[-1]).stat().st_mtime_ns
+        os.utime(cleaned, ns=(newest, newest))
+        self.step()
+        swap = Path(f"{final}{paths.SWAP}")
+        cleaned.rename(swap)
+        self.step()
+        for base in old:
+            self._mark_deleted(base)
+        swap.rename(final)
+        self.records = kept
+        del self.bases[first + 1 : first + count]
+        self.step()
+
+
+class BrokerDirectory:
+    """A data directory as its broker has it."""
+
+    def __init__(self, data: Path) -> None:
+        data.mkdir(exist_ok=True)
+        self.data = data
+        self._lock = None
+
+    def hold_lock(self) -> None:
+        """Be the process that has it open: from another one it looks locked."""
+        self._lock = open(self.data / paths.LOCK, "w+b")  # noqa: SIM115 - held to the end
+        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def partition(
+        self, topic: str = "t", number: int = 0, topic_id: str | None = None
+    ) -> BrokerPartition:
+        return BrokerPartition(self.data, topic, number, topic_id or checkpoint.new_topic_id())
+
+    def delete(self, partition: BrokerPartition) -> Path:
+        """Rename the directory as for a deletion that comes later."""
+        name = paths.deleted_directory_name(partition.topic, partition.number)
+        return partition.directory.rename(self.data / name)
+
+    def write_high_watermark(self, partition: BrokerPartition, offset: int) -> None:
+        item = (partition.topic, partition.number)
+        write_offsets(self.data, paths.HIGH_WATERMARKS, {item: offset})
+
+
+def write_offsets(data: Path, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    checkpoint.write_offsets(Files(), str(data / name), dict(offsets))

@@ -1,0 +1,624 @@
+"""A log that another process writes is followed: it shows what is there, whatever was done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import LogManager, Record, encode
+from storage.errors import CorruptRecord, SegmentGone
+from storage.files import Files
+from storage.follow import LogFollower
+from storage.listener import LogListener
+from storage.log import Log
+from storage.segment import Segment
+from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
+from tests.storage.logs import append, opened, values
+
+NEVER_FRESH = 1 << 62
+
+
+class Told(LogListener):
+    """What the log has told, and that each of it is true when it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.segments: list[Segment] = []
+        self.truncated_at = -1
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        assert segment is log.active
+        assert segment.size == position + len(data)
+        assert segment.read_at(position, len(data)) == data
+        self.events.append("appended")
+
+    def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+        assert log.segments[-2:] == (sealed, active)
+        assert sealed.sealed
+        self.segments.append(active)
+        self.events.append("rolled")
+
+    def removing(self, log: Log, segments: Sequence[Segment]) -> None:
+        assert log.segments[: len(segments)] == tuple(segments)
+        del self.segments[: len(segments)]
+        self.events.append("removing")
+
+    def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        at = log.segments.index(old[0]) if old else 0
+        self.segments[at : at + len(old)] = new
+        self.events.append("swapping")
+
+    def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        assert self.segments == list(log.segments)
+        self.events.append("swapped")
+
+    def removed(self, log: Log, segment: Segment) -> None:
+        self.events.append("removed")
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        assert self.segments[-len(old) :] == list(old)
+        self.segments[-len(old) :] = new
+        self.truncated_at = offset
+        self.events.append("truncated")
+
+    def take(self) -> list[str]:
+        """The events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+
+class Follow:
+    """A partition that a broker writes, and the log that follows it."""
+
+    def __init__(self, data: Path, files: Files | None = None, *, empty: bool = False) -> None:
+        self.broker = BrokerDirectory(data)
+        self.partition = self.broker.partition()
+        if not empty:
+            self.partition.append(b"zero")
+        self.told = Told()
+        self.manager = LogManager.open(
+            str(data), read_only=True, files=files, listeners=[self.told]
+        )
+        self.log = self.manager.log("t", 0)
+        self.told.segments = list(self.log.segments)
+        self.follower = LogFollower(self.log, lambda: NEVER_FRESH)
+
+    def look(self) -> list[str]:
+        self.follower.look()
+        return self.told.take()
+
+    def check(self) -> None:
+        """It shows what the broker has, and knows it again."""
+        assert values(self.log) == self.partition.values
+        assert self.log.log_end_offset == self.partition.next_offset
+        assert self.log.log_start_offset == self.partition.log_start
+        assert self.told.segments == list(self.log.segments)
+        assert [segment.base_offset for segment in self.log.segments] == self.partition.bases
+        assert not self.follower.look()
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Follow]:
+    follow = Follow(tmp_path / "data")
+    yield follow
+    follow.manager.close()
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.create_topic("t", 1)
+        writer.set_topic_setting("t", "internal.segment.bytes", "600")
+        log = writer.log("t", 0)
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            assert not follower.look()
+            for n in range(1, 40):
+                append(log, b"%d" % n)
+                assert follower.look()
+                assert values(seen) == [b"%d" % i for i in range(n + 1)]
+                assert not follower.look()
+            assert len(seen.segments) == len(log.segments)
+            assert seen.check() == []
+            log.remove_head(3, 0)
+            assert follower.look()
+            assert [s.base_offset for s in seen.segments] == [s.base_offset for s in log.segments]
+            assert values(seen) == values(log)
+
+
+def test_a_batch_appears_when_it_is_whole_and_its_crc_right(follow: Follow) -> None:
+    path = follow.partition.active
+    before = path.read_bytes()
+    batch = bytearray(follow.partition.batch(b"one", b"two"))
+    for end in range(1, len(batch)):
+        path.write_bytes(before + batch[:end])
+        assert follow.look() == []
+    batch[-1] ^= 1
+    path.write_bytes(before + batch)
+    assert follow.look() == []
+    assert values(follow.log) == [b"zero"]
+    batch[-1] ^= 1
+    path.write_bytes(before + batch)
+    assert follow.look() == ["appended"]
+    assert values(follow.log) == [b"zero", b"one", b"two"]
+
+
+def test_many_segments_between_two_looks(follow: Follow) -> None:
+    for number in range(4):
+        follow.partition.append(b"a%d" % number, b"b")
+        follow.partition.roll()
+    follow.partition.append(b"last")
+    assert follow.look() == [*["appended", "rolled"] * 4, "appended"]
+    follow.check()
+
+
+def test_a_gap_between_two_segments(follow: Follow) -> None:
+    """A follower replica's log may have one, where the leader's was compacted."""
+    follow.partition.next_offset = 10
+    follow.partition.roll()
+    follow.partition.append(b"ten")
+    assert follow.look() == ["rolled", "appended"]
+    follow.check()
+
+
+def test_a_preallocated_segment(follow: Follow) -> None:
+    path = follow.partition.active
+    size = path.stat().st_size
+    os.truncate(path, 10_000)
+    assert follow.look() == []
+    with open(path, "r+b") as file:
+        file.seek(size)
+        file.write(follow.partition.batch(b"one"))
+    assert follow.look() == ["appended"]
+    assert values(follow.log) == [b"zero", b"one"]
+
+
+def test_a_large_batch(follow: Follow) -> None:
+    follow.partition.append(b"x" * 9_000_000)
+    follow.partition.append(b"y")
+    assert follow.look() == ["appended", "appended"]
+    follow.check()
+
+
+def test_a_directory_whose_first_segment_comes_later(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    broker = BrokerDirectory(data)
+    partition = broker.partition()
+    partition.active.unlink()
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        follower = LogFollower(log, lambda: NEVER_FRESH)
+        assert not follower.look()
+        partition.append(b"zero")
+        assert follower.look()
+        assert values(log) == [b"zero"]
+
+
+def test_damage_in_a_sealed_segment_is_named(follow: Follow) -> None:
+    with open(follow.partition.active, "ab") as file:
+        file.write(b"nonsense" * 10)
+    follow.partition.next_offset = 5
+    follow.partition.roll()
+    with pytest.raises(CorruptRecord) as raised:
+        follow.look()
+    assert raised.value.path == str(follow.partition.log(0))
+    assert values(follow.log) == [b"zero"]
+
+
+def test_indexes_that_the_writer_extends_are_used(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.create_topic("t", 1)
+        log = writer.log("t", 0)
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            assert seen.active.offset_index.count == 0
+            for _ in range(20):
+                append(log, b"x" * 1000)
+            follower.look()
+            assert seen.active.offset_index.count == log.active.offset_index.count > 2
+
+
+# -- what a look costs ---------------------------------------------------------------------------
+
+
+class Counting(Files):
+    """Counts what is asked of the disk; `on_stat` is called after each stat."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.on_stat: Callable[[str], None] = lambda path: None
+
+    def file_stat(self, path: str) -> os.stat_result:
+        self.asked.append("stat")
+        found = super().file_stat(path)
+        self.on_stat(path)
+        return found
+
+    def scan(self, path: str) -> list[tuple[str, bool]]:
+        self.asked.append("scan")
+        return super().scan(path)
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self.asked.append("open")
+        return super().open(path, flags, mode)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self.asked.append("pread")
+        return super().pread(fd, size, position)
+
+
+def test_two_stats_where_nothing_has_changed(tmp_path: Path) -> None:
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    follow.partition.append(b"one")
+    follow.look()
+    files.asked.clear()
+    assert follow.look() == []
+    assert files.asked == ["stat", "stat"]
+    follow.manager.close()
+
+
+def test_a_time_of_change_that_is_young_is_not_relied_on(tmp_path: Path) -> None:
+    """Another change may come at the same moment: of a kernel's clock that ticks slowly."""
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    changed = follow.partition.active.stat().st_mtime_ns
+    follower = LogFollower(follow.log, lambda: changed)
+    follower.look()
+    files.asked.clear()
+    follower.look()
+    assert files.asked == ["stat", "scan", "stat", "stat", "pread"]
+    follow.manager.close()
+
+
+# -- the past ------------------------------------------------------------------------------------
+
+
+def fill(partition: BrokerPartition, segments: int = 4) -> None:
+    """A few segments more, of two batches each."""
+    for number in range(segments):
+        partition.append(b"a%d" % number)
+        partition.append(b"b%d" % number, b"c%d" % number)
+        partition.roll()
+
+
+def test_retention(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    old = follow.log.segments[:2]
+    data = [segment.read_at(0, segment.size) for segment in old]
+    old[1].close_descriptors()
+    follow.partition.delete_head(2)
+    assert follow.look() == ["removing"]
+    follow.check()
+    assert [segment for _, segment in follow.log.retired] == list(old)
+    # One is open, the other has another name.
+    assert [segment.read_at(0, segment.size) for segment in old] == data
+    old[1].close_descriptors()
+    follow.partition.remove_deleted()
+    assert old[0].read_at(0, old[0].size) == data[0]
+    with pytest.raises(SegmentGone):
+        old[1].read_at(0, 1)
+    assert follow.log.release_retired(1 << 62) == []
+    assert follow.told.take() == ["removed", "removed"]
+    assert follow.log.retired == []
+
+
+def test_a_look_in_the_middle_of_a_deletion(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+
+    def step() -> None:
+        follow.look()
+        bases = [segment.base_offset for segment in follow.log.segments]
+        assert bases == follow.partition.bases[-len(bases) :]
+
+    follow.partition.step = step
+    follow.partition.delete_head(3)
+    follow.check()
+
+
+def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.append(b"unseen")
+    follow.partition.roll()
+    follow.partition.delete_head(5)
+    follow.partition.append(b"new")
+    assert follow.look() == ["appended", "rolled", "removing", "appended"]
+    follow.check()
+
+
+def test_a_log_that_starts_over_further_on(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.start_over(1000)
+    follow.partition.append(b"thousand")
+    assert follow.look() == ["rolled", "removing", "appended"]
+    follow.check()
+
+
+def test_compaction(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    old = follow.log.segments[:3]
+    data = [segment.read_at(0, segment.size) for segment in old]
+    follow.partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert follow.look() == ["swapping", "swapped"]
+    follow.check()
+    assert [segment.read_at(0, segment.size) for segment in old] == data
+    follow.partition.append(b"more")
+    assert follow.look() == ["appended"]
+    follow.check()
+
+
+def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    before = follow.partition.values
+    seen: list[Any] = []
+
+    def step() -> None:
+        follow.look()
+        seen.append(values(follow.log))
+
+    follow.partition.step = step
+    follow.partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    after = follow.partition.values
+    assert seen == [before] * (len(seen) - 1) + [after]
+    follow.check()
+
+
+def test_compaction_that_leaves_nothing(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.clean(2, lambda offset, value: False)
+    assert follow.look() == ["swapping", "swapped"]
+    follow.check()
+
+
+def test_several_groups_of_a_cleaner_and_retention_at_once(follow: Follow) -> None:
+    partition = follow.partition
+    fill(partition, 6)
+    follow.look()
+    partition.clean(2, lambda offset, value: value.startswith(b"b"))
+    partition.clean(2, lambda offset, value: value.startswith(b"a"), first=1)
+    partition.append(b"more")
+    partition.roll()
+    assert follow.look() == ["swapping", "swapped", "appended", "rolled"]
+    follow.check()
+    partition.clean(2, lambda offset, value: True)
+    partition.delete_head(1)
+    follow.look()
+    follow.check()
+
+
+def test_one_segment_is_replaced_by_one_of_the_same_inode(follow: Follow) -> None:
+    """Once the old one is gone its inode may be given to any file."""
+    fill(follow.partition)
+    follow.look()
+    first = follow.log.segments[0]
+    first.close_descriptors()
+    path = follow.partition.log(0)
+    nine = encode([Record(0, NOW_MS, 0, b"k", b"nine")])
+    assert len(nine) < path.stat().st_size
+    path.write_bytes(nine)
+    os.utime(path, ns=(1, 1))
+    os.utime(follow.partition.directory)
+    assert follow.look() == ["swapping", "swapped"]
+    assert values(follow.log)[0] == b"nine"
+
+
+# -- a log that is cut ---------------------------------------------------------------------------
+
+
+def test_a_cut_within_the_active_segment(follow: Follow) -> None:
+    partition = follow.partition
+    for value in (b"one", b"two", b"three"):
+        partition.append(value)
+        follow.look()
+    partition.truncate(2)
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 2
+    follow.check()
+    partition.append(b"other")
+    assert follow.look() == ["appended"]
+    follow.check()
+
+
+@pytest.mark.parametrize("values", [[b"ot"], [b"six", b"seven"], [b"other", b"more and more"]])
+def test_a_cut_that_is_written_over_before_it_is_seen(
+    follow: Follow, values: list[bytes]
+) -> None:
+    partition = follow.partition
+    for value in (b"one", b"two"):
+        partition.append(value)
+        follow.look()
+    partition.truncate(1)
+    for value in values:
+        partition.append(value)
+    assert not follow.follower.intact()
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 1
+    assert follow.follower.intact()
+    follow.check()
+
+
+def test_a_cut_where_no_look_has_been_is_taken_for_the_last_before_it(follow: Follow) -> None:
+    partition = follow.partition
+    follow.look()
+    partition.append(b"one")
+    partition.append(b"two")
+    follow.look()
+    partition.truncate(2)
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 1
+    follow.check()
+
+
+@pytest.mark.parametrize("offset", [4, 5, 7, 8])
+def test_a_cut_in_an_earlier_segment(follow: Follow, offset: int) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"last")
+    follow.look()
+    partition.truncate(offset)
+    assert follow.look() == ["truncated"]
+    # Where a whole segment stays it is known to; of one that was cut the end is not.
+    assert follow.told.truncated_at == {4: 4, 5: 4, 7: 7, 8: 7}[offset]
+    follow.check()
+    partition.append(b"other")
+    partition.roll()
+    partition.append(b"more")
+    follow.look()
+    follow.check()
+
+
+def test_a_cut_of_everything(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.truncate(0)
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 0
+    follow.check()
+
+
+def test_a_log_that_starts_over_further_back(follow: Follow) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.delete_head(3)
+    follow.look()
+    partition.start_over(2)
+    partition.append(b"two")
+    assert follow.look() == ["truncated"]
+    follow.check()
+
+
+def test_many_looks_are_remembered_sparsely(follow: Follow) -> None:
+    partition = follow.partition
+    for number in range(1, 300):
+        partition.append(b"%d" % number)
+        follow.look()
+    assert len(follow.follower._marks) <= 64
+    partition.truncate(290)
+    follow.look()
+    assert 280 <= follow.told.truncated_at <= 290
+    follow.check()
+
+
+# -- races ---------------------------------------------------------------------------------------
+
+
+def test_files_that_are_renamed_between_two_looks_at_them(tmp_path: Path) -> None:
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    fill(follow.partition)
+    follow.look()
+    stats = 0
+
+    def rename(path: str) -> None:
+        nonlocal stats
+        stats += path.endswith(".log")
+        if stats == 2:
+            files.on_stat = lambda path: None
+            follow.partition.delete_head(3)
+
+    follow.partition.append(b"one")
+    follow.partition.roll()
+    files.on_stat = rename
+    follow.look()
+    follow.check()
+    follow.manager.close()
+
+
+def test_a_cleaner_that_begins_while_we_load_what_another_has_made(tmp_path: Path) -> None:
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    fill(follow.partition)
+    follow.look()
+    follow.partition.clean(2, lambda offset, value: value.startswith(b"b"))
+    first = str(follow.partition.log(0))
+    seen = 0
+
+    def clean(path: str) -> None:
+        nonlocal seen
+        seen += path == first
+        if seen == 2:
+            files.on_stat = lambda path: None
+            follow.partition.clean(2, lambda offset, value: value.startswith(b"b0"))
+
+    files.on_stat = clean
+    follow.look()
+    assert seen == 2
+    follow.check()
+    follow.manager.close()
+
+
+def test_a_directory_that_is_gone(follow: Follow) -> None:
+    for path in follow.partition.directory.iterdir():
+        path.unlink()
+    follow.partition.directory.rmdir()
+    assert follow.look() == []
+    assert follow.follower.intact()
+
+
+# -- anything ------------------------------------------------------------------------------------
+
+_OPERATION = st.sampled_from(["append", "append", "roll", "delete", "clean", "cut", "remove"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(_OPERATION, st.integers(0, 7), st.booleans()), max_size=25))
+def test_it_shows_what_is_there(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, bool]]
+) -> None:
+    follow = Follow(tmp_path_factory.mktemp("follow") / "data", empty=True)
+    partition = follow.partition
+    with contextlib.closing(follow.manager):
+        for name, number, look in operations:
+            if name == "append":
+                partition.append(*[b"%d" % n for n in range(number + 1)])
+            elif name == "roll" and partition.next_offset > partition.bases[-1]:
+                partition.roll()
+            elif name == "delete":
+                partition.delete_head(min(number, len(partition.bases) - 1))
+            elif name == "clean" and len(partition.bases) > 1:
+                count = 1 + number % (len(partition.bases) - 1)
+                partition.clean(count, lambda offset, value: offset % 3 == number % 3)  # noqa: B023
+            elif name == "cut":
+                starts = _batch_starts(partition)
+                partition.truncate(starts[number % len(starts)])
+                partition.log_start = min(partition.log_start, partition.next_offset)
+            elif name == "remove":
+                partition.remove_deleted()
+            if look:
+                follow.follower.look()
+        follow.follower.look()
+        follow.check()
+
+
+def _batch_starts(partition: BrokerPartition) -> list[int]:
+    """Where the log can be cut: the first offset of each batch of the active segment."""
+    starts, at = [], 0
+    data = partition.active.read_bytes()
+    while at < len(data):
+        starts.append(int.from_bytes(data[at : at + 8], "big"))
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    return [*starts, partition.next_offset]
