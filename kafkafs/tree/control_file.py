@@ -1,4 +1,4 @@
-"""Files that take lines and act on them: `.config`.
+"""Files that take lines and act on them: `.config`, and those in `.control`.
 
 A line acts inside the `write()` that carries its newline, which returns the errno; `>` and `>>` are
 the same. What follows the last newline waits for the next write, and acts at release. All lines of
@@ -10,23 +10,34 @@ Reading gives the state as text, made at open as for any virtual file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from kafkafs.tree.handles import Handle
+from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.virtual_file import Content, Owner, VirtualFile
 from storage.errors import InvalidConfig
 
+if TYPE_CHECKING:
+    from kafkafs.tree.partition import Partition
+
 LONGEST_LINE = 1 << 16
 
-Act = Callable[[Sequence[str]], None]
-"""Carries out lines, all of them or none. Raises StorageError or OSError."""
+Act = Callable[[Sequence[str]], "Iterable[Partition]"]
+"""Carries out lines, all of them or none; returns the partitions whose logs have grown by it.
+
+Raises StorageError or OSError.
+"""
+_SYNC = os.O_SYNC | os.O_DSYNC
 
 
 class ControlFile(VirtualFile):
-    """`act` takes the complete lines of a write, without newlines."""
+    """`act` takes the complete lines of a write, without newlines.
 
-    __slots__ = ("_act",)
+    `structural`: it waits for the disk, and changes the tree or its settings, but no log.
+    """
+
+    __slots__ = ("_act", "_structural")
 
     def __init__(
         self,
@@ -35,9 +46,12 @@ class ControlFile(VirtualFile):
         act: Act,
         owner: Callable[[], Owner],
         mtime_ns: Callable[[], int],
+        *,
+        structural: bool,
     ) -> None:
         super().__init__(inode, make, owner, mtime_ns)
         self._act = act
+        self._structural = structural
 
     def set_attributes(self, change: Change) -> None:
         """`>` cuts it to nothing first, which means nothing here."""
@@ -49,21 +63,25 @@ class ControlFile(VirtualFile):
         if access == os.O_RDONLY:
             return self.open_content(wait)
         reader = self.open_content(wait) if access == os.O_RDWR else None
-        return ControlHandle(self._act, reader)
+        return ControlHandle(self._act, flags, reader, structural=self._structural)
 
 
 class ControlHandle(Handle):
     """Collects lines and has them carried out."""
 
-    __slots__ = ("_act", "_reader", "_rest")
+    __slots__ = ("_act", "_flags", "_grown", "_reader", "_rest", "structural", "sync_due")
 
     direct_io = True
-    structural = True
 
-    def __init__(self, act: Act, reader: Handle | None) -> None:
+    def __init__(self, act: Act, flags: int, reader: Handle | None, *, structural: bool) -> None:
         self._act = act
+        self._flags = flags
         self._reader = reader
         self._rest = b""
+        # Partitions that may still have to be flushed.
+        self._grown: dict[Partition, None] = {}
+        self.structural = structural
+        self.sync_due = False
 
     def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
         if self._reader is None:
@@ -91,4 +109,30 @@ class ControlHandle(Handle):
                 text = [line.decode() for line in lines]
             except UnicodeDecodeError:
                 raise InvalidConfig("a line is not UTF-8") from None
-            self._act(text)
+            grown = self._act(text)
+            self._grown.update(dict.fromkeys(grown))
+            asked = self._flags & _SYNC != 0
+            self.sync_due = any(asked or partition.log.flush_due for partition in self._grown)
+
+    def sync_plan(self) -> FlushPlan | None:
+        self.sync_due = False
+        plans = [plan for partition in self._grown if (plan := partition.flush_plan())]
+        self._grown.clear()
+        return _FlushPlans(plans) if plans else None
+
+
+class _FlushPlans:
+    """Several flushes as one."""
+
+    __slots__ = ("_plans",)
+
+    def __init__(self, plans: Sequence[FlushPlan]) -> None:
+        self._plans = plans
+
+    def run(self) -> None:
+        for plan in self._plans:
+            plan.run()
+
+    def finish(self) -> None:
+        for plan in self._plans:
+            plan.finish()

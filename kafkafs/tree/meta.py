@@ -3,7 +3,7 @@
 `offsets` is `name value` lines. The others begin with a line of column names, and each number is
 right-aligned in a column of fixed width: so a table of any length has an exact size at once, and
 only the lines that are read are made. Timestamps are milliseconds since 1970, -1 where there is
-none.
+none; so with offsets and sequences.
 """
 
 from __future__ import annotations
@@ -34,6 +34,23 @@ _SEGMENT_COLUMNS = (
     ("first_timestamp", 20),
     ("last_timestamp", 20),
     ("state", 14),
+)
+
+
+_PRODUCER_COLUMNS = (
+    ("producer_id", 20),
+    ("epoch", 6),
+    ("last_sequence", 13),
+    ("last_offset", 20),
+    ("last_timestamp", 20),
+    ("coordinator_epoch", 17),
+    ("transaction_first_offset", 24),
+)
+_TXN_COLUMNS = (
+    ("producer_id", 20),
+    ("first_offset", 20),
+    ("last_offset", 20),
+    ("last_stable_offset", 20),
 )
 
 
@@ -118,43 +135,117 @@ def entry_count(log: Log, segment: Segment, layout: EntryLayout) -> int:
     return size // layout.entry.size
 
 
-class EntryTable:
-    """Every entry of one kind of index of a log, in order of the segments: `Content`."""
+class Table:
+    """A header line and columns of numbers, of which only the lines that are read are made."""
 
-    __slots__ = ("_ends", "_header", "_layout", "_line", "_log", "_segments", "_width")
+    __slots__ = ("_count", "_header", "_line", "_width")
+
+    def __init__(self, columns: Sequence[tuple[str, int]], count: int) -> None:
+        self._count = count
+        self._header = " ".join(f"{name:>{width}}" for name, width in columns).encode() + b"\n"
+        self._line = " ".join(f"%{width}d" for _, width in columns).encode() + b"\n"
+        self._width = len(self._header)
+
+    def __len__(self) -> int:
+        return self._width * (1 + self._count)
+
+    def read(self, position: int, size: int, wait: bool) -> bytes:
+        """The lines that hold these bytes. BlockingIOError where they wait and may not."""
+        end = min(position + size, len(self))
+        if position >= end:
+            return b""
+        # Line 0 is the header, line n + 1 the entry n.
+        first, last = position // self._width, (end - 1) // self._width
+        lines = [self._header] if first == 0 else []
+        lines += self._lines(max(first - 1, 0), last, wait)
+        text = b"".join(lines)
+        return text[position - first * self._width : end - first * self._width]
+
+    def _lines(self, start: int, end: int, wait: bool) -> list[bytes]:
+        """The lines of the entries from number `start` on, below `end`."""
+        raise NotImplementedError
+
+
+class Rows(Table):
+    """Rows that are there: `Content`."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, columns: Sequence[tuple[str, int]], rows: Sequence[tuple[int, ...]]) -> None:
+        super().__init__(columns, len(rows))
+        self._rows = rows
+
+    def _lines(self, start: int, end: int, wait: bool) -> list[bytes]:
+        return [self._line % row for row in self._rows[start:end]]
+
+
+def producers(log: Log) -> Content:
+    """A line per producer that the log remembers, and the first offset of its open transaction."""
+    known = sorted(log.producers, key=lambda producer: producer.producer_id)
+    return Rows(
+        _PRODUCER_COLUMNS,
+        [
+            (
+                producer.producer_id,
+                producer.epoch,
+                producer.last_sequence,
+                producer.last_offset,
+                producer.timestamp,
+                producer.coordinator_epoch,
+                producer.transaction_first_offset,
+            )
+            for producer in known
+        ],
+    )
+
+
+class TxnIndex:
+    """Every aborted transaction: `content`, of what `prepare` has read."""
+
+    __slots__ = ("_log", "_read")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        # The segments whose transaction indexes are in memory.
+        self._read: Sequence[Segment] = ()
+
+    def prepare(self, wait: bool) -> None:
+        """Have the segments read their indexes, which they do once."""
+        segments = self._log.segments
+        if self._read is not segments:
+            if not wait:
+                raise BlockingIOError
+            self._log.aborted_transactions()
+            self._read = segments
+
+    def content(self) -> Content:
+        return Rows(_TXN_COLUMNS, self._log.aborted_transactions())
+
+
+class EntryTable(Table):
+    """Every entry of one kind of index of a log, in order of the segments: `Content`.
+
+    Reading any waits for the disk.
+    """
+
+    __slots__ = ("_ends", "_layout", "_log", "_segments")
 
     def __init__(self, log: Log, layout: EntryLayout) -> None:
         """As the log is now, on the owner's thread."""
         self._log = log
         self._layout = layout
-        columns = layout.columns
-        self._header = " ".join(f"{name:>{width}}" for name, width in columns).encode() + b"\n"
-        self._line = " ".join(f"%{width}d" for _, width in columns).encode() + b"\n"
-        self._width = len(self._header)
         self._segments = log.segments
         counts = [entry_count(log, segment, layout) for segment in self._segments]
         self._ends = list(accumulate(counts))
+        super().__init__(layout.columns, self._ends[-1])
 
-    def __len__(self) -> int:
-        return self._width * (1 + self._ends[-1])
-
-    def read(self, position: int, size: int, wait: bool) -> bytes:
-        """The lines that hold these bytes, made from the files. Waits for the disk."""
-        end = min(position + size, len(self))
-        if position >= end:
-            return b""
-        if not wait:
+    def _lines(self, start: int, end: int, wait: bool) -> list[bytes]:
+        if not wait and start < end:
             raise BlockingIOError
-        # Line 0 is the header, line n + 1 the entry n.
-        first, last = position // self._width, (end - 1) // self._width
-        lines = [self._header] if first == 0 else []
-        number = max(first - 1, 0)
-        while number < last:
-            entries = self._entries(number, last)
-            lines += entries
-            number += len(entries)
-        text = b"".join(lines)
-        return text[position - first * self._width : end - first * self._width]
+        lines: list[bytes] = []
+        while start + len(lines) < end:
+            lines += self._entries(start + len(lines), end)
+        return lines
 
     def _entries(self, number: int, end: int) -> list[bytes]:
         """Lines of entries from `number` on, below `end`, of one segment."""

@@ -31,12 +31,14 @@ from kafkafs.config import parse_mount_options
 from kafkafs.fuse import daemon, mount_point
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
-from kafkafs.tree import directories, view_file
+from kafkafs.tree import view_file
 from kafkafs.tree.control_file import ControlFile
 from kafkafs.tree.directories import TopicDirectory
+from kafkafs.tree.dot_names import DOT_NAMES
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Node
+from kafkafs.tree.partition import Partition
 from kafkafs.tree.virtual_file import Text
 from storage.files import Files
 from storage.log import Log
@@ -341,14 +343,17 @@ class Commands:
 def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
     """`.remove-head`: a count of segments written to it is dropped inside the write."""
 
-    def act(lines: Sequence[str]) -> None:
+    def act(lines: Sequence[str]) -> Sequence[Partition]:
         log = topic.topic.partitions[0]
         for line in lines:
             # Control files act in a worker thread; a log belongs to the trio thread.
             trio.from_thread.run_sync(log.remove_head, int(line), log.segments[-1].created_ms)
+        return ()
 
     fs = topic.fs
-    return ControlFile(inode, lambda: Text(""), act, lambda: (0o600, 0, 0), fs.clock_ns)
+    return ControlFile(
+        inode, lambda: Text(""), act, lambda: (0o600, 0, 0), fs.clock_ns, structural=True
+    )
 
 
 def main() -> None:
@@ -359,7 +364,7 @@ def main() -> None:
     arguments = parser.parse_args()
     data, path = os.path.realpath(arguments.data), os.path.realpath(arguments.path)
     options = parse_mount_options(arguments.options)
-    directories._DOT_NAMES[".remove-head"] = _remove_head_file
+    DOT_NAMES[".remove-head"] = _remove_head_file
     vars(daemon)["Operations"] = CountingOperations
     mount = daemon.Mount(data, path, options, foreground=True)
     mount_point.clean(path)

@@ -47,11 +47,16 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
         tree.mkdir("t")
         root = tree.fs.root
         assert root.names() == [".kafkafs", "t"]
-        assert tree.directory("t").names() == [".config", ".meta", ".raw", "0"]
+        names = [".batches", ".config", ".control", ".meta", ".raw", "0"]
+        assert tree.directory("t").names() == names
     with a_tree(tmp_path / "data") as tree:
         assert tree.directory(".kafkafs").names() == ["help", "log", "version"]
         assert tree.directory("t/.meta").names() == ["0"]
-        assert tree.directory("t/.meta/0").names() == ["offsets", "segments", "index", "timeindex"]
+        assert tree.directory("t/.meta/0").names() == [
+            *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
+        ]
+        assert tree.directory("t/.batches").names() == ["0"]
+        assert tree.directory("t/.control").names() == ["abort-transaction"]
         assert "00000000000000000000.log" in tree.directory("t/.raw/0").names()
 
 
@@ -65,6 +70,8 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
         "t/x",
         "t/٣",
         "t/.raw/1",
+        "t/.batches/1",
+        "t/.control/0",
         "t/.raw/0/x",
         "t/.meta/0/x",
         ".kafkafs/x",
@@ -101,7 +108,16 @@ def test_a_file_has_no_names_in_it(tree: Tree) -> None:
 
 def test_a_known_node_is_handed_out_again(tree: Tree) -> None:
     tree.mkdir("t")
-    for path in ("t", "t/0", "t/.raw", "t/.raw/0", "t/.config", ".kafkafs"):
+    for path in (
+        "t",
+        "t/0",
+        "t/.raw",
+        "t/.raw/0",
+        "t/.config",
+        "t/.batches",
+        "t/.control",
+        ".kafkafs",
+    ):
         assert tree.node(path) is tree.node(path)
 
 

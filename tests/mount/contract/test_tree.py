@@ -57,7 +57,7 @@ def orders_tmp(mount: Mount) -> Path:
 def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> None:
     """The dot-named rest is found by lookup, and readdir returns it only with `-o show_dot` …"""
     assert stat.S_ISDIR((mount / ".kafkafs").stat().st_mode)
-    for name in (".raw", ".meta"):
+    for name in (".batches", ".raw", ".meta", ".control"):
         assert stat.S_ISDIR((orders.parent / name).stat().st_mode)
     assert stat.S_ISREG((orders.parent / ".config").stat().st_mode)
 
@@ -65,7 +65,8 @@ def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> No
 def test_readdir_returns_the_dot_names_with_show_dot(shown: Mount) -> None:
     """… readdir returns it only with `-o show_dot` …"""
     assert set(os.listdir(shown.path)) == {".kafkafs", "orders"}
-    assert set(os.listdir(shown / "orders")) == {"0", "1", ".raw", ".meta", ".config"}
+    dot_names = {".batches", ".raw", ".meta", ".control", ".config"}
+    assert set(os.listdir(shown / "orders")) == {"0", "1", *dot_names}
 
 
 def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -> None:
@@ -74,7 +75,11 @@ def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -
     (topic / "1").touch()
     assert sorted(os.listdir(topic / ".raw")) == ["0", "1"]
     assert sorted(os.listdir(topic / ".meta")) == ["0", "1"]
-    assert {"offsets", "segments", "index", "timeindex"} <= set(os.listdir(topic / ".meta" / "0"))
+    assert set(os.listdir(topic / ".meta" / "0")) == {
+        *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
+    }
+    assert sorted(os.listdir(topic / ".batches")) == ["0", "1"]
+    assert os.listdir(topic / ".control") == ["abort-transaction"]
     assert {"version", "log", "help"} <= set(os.listdir(mount / ".kafkafs"))
     assert "00000000000000000000.log" in os.listdir(topic / ".raw" / "0")
 
@@ -88,8 +93,9 @@ def test_what_is_listed_is_what_lookup_finds(shown: Mount) -> None:
         for name in files:
             assert stat.S_ISREG(os.lstat(os.path.join(directory, name)).st_mode)
         seen += len(directories) + len(files)
-    # .kafkafs and its three, orders, 2 partitions, .config, .raw and .meta with 2 each, inside 5, 4
-    assert seen >= 1 + 3 + 1 + 2 + 1 + 2 * 3 + 2 * 5 + 2 * 4
+    # .kafkafs and its three, orders, 2 partitions, .config, .control and its one, .batches with 2,
+    # .raw and .meta with 2 each, inside 5 and 6
+    assert seen >= 1 + 3 + 1 + 2 + 1 + 2 + 3 + 2 * 3 + 2 * 5 + 2 * 6
 
 
 def test_readdir_gives_the_inode_numbers_of_stat(mount: Mount, orders: Path) -> None:
@@ -136,6 +142,7 @@ def test_what_does_not_parse_is_enoent(orders: Path, name: str) -> None:
     if name != "1":
         fails(errno.ENOENT, os.stat, orders.parent / ".raw" / name)
         fails(errno.ENOENT, os.stat, orders.parent / ".meta" / name)
+        fails(errno.ENOENT, os.stat, orders.parent / ".batches" / name)
 
 
 def test_a_name_that_is_too_long(mount: Mount) -> None:

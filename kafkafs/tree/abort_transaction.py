@@ -1,0 +1,107 @@
+"""`.control/abort-transaction`: ends transactions that nobody will end.
+
+A line `PARTITION PRODUCER_ID` writes the ABORT marker of that producer's open transaction, as its
+coordinator would have; what it held back is shown then, without its own records. Reading shows the
+last outcome and, from the second line on, a table of the open transactions of all partitions.
+Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from storage.errors import InvalidTxnState, StorageError
+from storage.log import Log
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.partition import Partition
+    from storage.manager import Topic
+
+NAME = "abort-transaction"
+_COLUMNS = (
+    ("partition", 10),
+    ("producer_id", 20),
+    ("epoch", 6),
+    ("first_offset", 20),
+    ("last_offset", 20),
+    ("last_timestamp", 20),
+)
+
+
+def transactions_text(topic: Topic, outcome: str) -> str:
+    """What reading shows. `outcome`: of the last command."""
+    rows: list[tuple[object, ...]] = [tuple(name for name, _ in _COLUMNS)]
+    for number, log in sorted(topic.partitions.items()):
+        for producer in sorted(log.producers, key=lambda producer: producer.producer_id):
+            if producer.in_transaction:
+                rows.append(
+                    (
+                        number,
+                        producer.producer_id,
+                        producer.epoch,
+                        producer.transaction_first_offset,
+                        producer.last_offset,
+                        producer.timestamp,
+                    )
+                )
+    widths = [width for _, width in _COLUMNS]
+    lines = [
+        " ".join(f"{value:>{width}}" for value, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    return "\n".join([f"last_outcome {outcome}", *lines, ""])
+
+
+def abort_transactions(fs: FileSystem, topic: Topic, lines: Iterable[str]) -> list[Partition]:
+    """Carry out the lines, or, where one is wrong or names no open transaction, none.
+
+    The partitions that have a marker more; EINVAL, and what the log raises.
+    """
+    if fs.stopping:
+        raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+    commands: dict[tuple[int, int], None] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        command = _parse(line, topic.partitions)
+        if command is None or command in commands:
+            reason = "is no PARTITION PRODUCER_ID" if command is None else "is there twice"
+            raise OSError(errno.EINVAL, f"line {number}: {line.strip()!r} {reason}")
+        commands[command] = None
+    for partition, producer_id in commands:
+        _check(topic.partitions[partition], producer_id)
+    return [_abort(fs, topic, *command) for command in commands]
+
+
+def _parse(line: str, partitions: Mapping[int, Log]) -> tuple[int, int] | None:
+    words: Sequence[str] = line.split()
+    if len(words) != 2 or not all(word.isascii() and word.isdecimal() for word in words):
+        return None
+    # More digits than any number has are none; Python would take long to read millions of them.
+    if any(len(word) > 20 for word in words) or int(words[0]) not in partitions:
+        return None
+    return int(words[0]), int(words[1])
+
+
+def _check(log: Log, producer_id: int) -> None:
+    producer = log.producers.get(producer_id)
+    if producer is None or not producer.in_transaction:
+        reason = f"it has no transaction open in partition {log.partition}"
+        raise InvalidTxnState(reason, producer_id)
+
+
+def _abort(fs: FileSystem, topic: Topic, partition: int, producer_id: int) -> Partition:
+    log = topic.partitions[partition]
+    now_ns = fs.clock_ns()
+    what = f"partition {partition} producer {producer_id}"
+    try:
+        offset = log.abort_transaction(producer_id, now_ns)
+    except (StorageError, OSError):
+        fs.outcomes[topic.id, NAME] = f"{now_ns // 1_000_000} failed {what}"
+        raise
+    fs.outcomes[topic.id, NAME] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
+    fs.events(f"{topic.name}/.control/{NAME}: aborted {what}, marker at offset {offset}")
+    return fs.partition(log)

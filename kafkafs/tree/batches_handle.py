@@ -1,0 +1,110 @@
+"""Appending to the view of stored batches: ready batches, back to back, go into the log.
+
+Whole batches only: all that a write completes are appended together, or none of them. An
+incomplete one waits for the next write, wherever a write() or the kernel has cut it; flush refuses
+it (EINVAL), and at release it is dropped, with a line in the log. It can never be much: a batch of
+more than max.message.bytes, or than a segment takes, is refused as soon as its length is there
+(EMSGSIZE).
+
+What a batch has to be like, offsets, codecs, and what is asked of a producer's next batch:
+`Log.append_batches`. The handle remembers which producers it has brought batches of, so that the
+gaps of a log that was compacted pass.
+
+After a refusal of the content the next write begins a batch, unless it is the refused bytes again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.append_handle import AppendHandle
+from kafkafs.tree.handles import Handle
+from storage.errors import InvalidRecord, LogClosed
+from storage.record.scan import whole_batches
+
+if TYPE_CHECKING:
+    from kafkafs.tree.partition import Partition
+    from kafkafs.tree.partition_view import ViewGeneration
+
+
+class BatchesHandle(AppendHandle):
+    """See the module."""
+
+    __slots__ = ("_needed", "_producers", "_taken")
+
+    def __init__(
+        self,
+        partition: Partition,
+        inode: int,
+        generation: ViewGeneration,
+        flags: int,
+        reader: Handle | None,
+    ) -> None:
+        super().__init__(partition, inode, generation, flags, reader)
+        # The size of the batch that `_rest` begins, in bytes; 0 where it does not tell yet.
+        self._needed = 0
+        # Bytes that are in the log, of all that were written here.
+        self._taken = 0
+        # Producer id -> last offset of the last batch of it that came this way.
+        self._producers: dict[int, int] = {}
+
+    def _take(self, data: bytes) -> None:
+        rest = self._rest
+        if not rest:
+            end = self._append_whole(data)
+            if end < len(data):
+                self._rest = bytearray(memoryview(data)[end:])
+            return
+        before = len(rest)
+        rest += data
+        if len(rest) < self._needed:
+            return
+        try:
+            end = self._append_whole(rest)
+        except BaseException:
+            del rest[before:]
+            raise
+        self._rest = rest[end:]
+
+    def _append_whole(self, data: bytes | bytearray) -> int:
+        """Append the whole batches that `data` begins with; returns where the rest begins."""
+        config = self._partition.log.config
+        end, needed = whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
+        if end:
+            self._append(data, 0, end)
+        self._taken += end
+        self._needed = needed
+        return end
+
+    def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
+        partition = self._partition
+        # The time of modification rises even where the clock does not.
+        if now_ns <= partition.mtime_ns:
+            now_ns = partition.mtime_ns + 1
+        with memoryview(data) as view, view[start:end] as batches:
+            partition.log.append_batches(
+                batches, now_ns=now_ns, trusted=self._producers, defer_flush=True
+            )
+
+    def _check_rest(self) -> None:
+        log = self._partition.log
+        if log.closed:
+            raise LogClosed("the topic has been deleted", path=log.directory)
+        raise InvalidRecord(self._incomplete())
+
+    def _incomplete(self) -> str:
+        of = f" of {self._needed}" if self._needed else ""
+        return f"an incomplete batch, {len(self._rest)}{of} bytes"
+
+    def _drop_rest(self, data: bytes) -> None:
+        self._rest = bytearray()
+        self._needed = 0
+
+    def _say(self, what: str) -> None:
+        super()._say(f"{what} (behind the first {self._taken} bytes written)")
+
+    def release(self) -> None:
+        """What is not whole is dropped."""
+        if self._rest:
+            self._say(f"{self._incomplete()} at the end, is dropped")
+            self._drop_rest(b"")

@@ -1,0 +1,260 @@
+"""What a topic has besides partitions: the names that begin with a dot.
+
+    InTopic             a directory in a topic:
+      ViewNames           a file of another view per partition: `.batches`
+      PartitionNames      a directory per partition: `.raw`, `.meta`
+      ControlDirectory    a file per command: `.control`
+    OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
+
+Inside of them everything is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree import meta
+from kafkafs.tree.abort_transaction import NAME, abort_transactions, transactions_text
+from kafkafs.tree.control_file import Act, ControlFile
+from kafkafs.tree.inodes import Node, inode_number
+from kafkafs.tree.raw_file import RawFile, is_shown
+from kafkafs.tree.topic_config import apply_config, config_text
+from kafkafs.tree.tree_directory import TreeDirectory, missing
+from kafkafs.tree.virtual_file import Content, Owner, Text, VirtualFile
+from kafkafs.views import View
+from storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from kafkafs.tree.directories import TopicDirectory
+    from kafkafs.tree.partition import Partition
+
+
+class InTopic(TreeDirectory):
+    """A directory in a topic: who may read that may read this."""
+
+    __slots__ = ("topic",)
+
+    def __init__(self, topic: TopicDirectory, inode: int) -> None:
+        super().__init__(topic.fs, inode)
+        self.topic = topic
+
+    def owner(self) -> Owner:
+        mode, uid, gid = self.topic.owner()
+        return mode & 0o555, uid, gid
+
+
+class ViewNames(InTopic):
+    """The partitions of a topic in another view than its own files have."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, topic: TopicDirectory, inode: int, view: View) -> None:
+        super().__init__(topic, inode)
+        self._view = view
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        partition = self.fs.find_partition(self.topic.topic, name)
+        if partition is None:
+            raise missing(name)
+        return self.topic.view_file(partition, self._view, self.inode, wait)
+
+    def names(self) -> list[str]:
+        return self.topic.partition_names(self._view)
+
+
+class PartitionNames(InTopic):
+    """A directory in a topic that has a directory for each partition."""
+
+    __slots__ = ("_make", "_what")
+
+    def __init__(
+        self,
+        topic: TopicDirectory,
+        inode: int,
+        what: str,
+        make: Callable[[TopicDirectory, Partition, int], Node],
+    ) -> None:
+        super().__init__(topic, inode)
+        self._what = what
+        self._make = make
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        partition = self.fs.find_partition(self.topic.topic, name)
+        if partition is None:
+            raise missing(name)
+        inode = inode_number(self.topic.topic.id, self._what, name)
+        return self.fs.inodes.find(inode) or self._make(self.topic, partition, inode)
+
+    def names(self) -> list[str]:
+        return self.topic.partition_names()
+
+
+class OfPartition(TreeDirectory):
+    """A directory of one partition: who may read that may read this."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, topic: TopicDirectory, partition: Partition, inode: int) -> None:
+        super().__init__(topic.fs, inode)
+        self.partition = partition
+
+    def owner(self) -> Owner:
+        mode, uid, gid = self.partition.owner
+        read = mode & 0o444
+        return read | read >> 2, uid, gid
+
+    def file_owner(self) -> Owner:
+        mode, uid, gid = self.partition.owner
+        return mode & 0o444, uid, gid
+
+
+class RawDirectory(OfPartition):
+    """`.raw/N`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        if not is_shown(name):
+            raise missing(name)
+        inode = RawFile.number(self.partition, name)
+        return self.known_or(RawFile, inode, lambda: RawFile(inode, self.partition, name))
+
+    def names(self) -> list[str]:
+        log = self.partition.log
+        return sorted(name for name, _ in log.files.scan(log.directory) if is_shown(name))
+
+
+class MetaDirectory(OfPartition):
+    """`.meta/N`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        partition = self.partition
+        if not wait:
+            partition.follow()
+        log = partition.log
+        values = partition.view(self.fs.views[0])
+        txn_index = meta.TxnIndex(log)
+        content: dict[str, Callable[[], Content]] = {
+            "offsets": lambda: meta.offsets(log),
+            "segments": lambda: meta.segments(log, values),
+            "index": lambda: meta.EntryTable(log, meta.OFFSET_INDEX),
+            "timeindex": lambda: meta.EntryTable(log, meta.TIME_INDEX),
+            "txnindex": txn_index.content,
+            "producers": lambda: meta.producers(log),
+        }
+        if name not in content:
+            raise missing(name)
+
+        def measured(wait: bool) -> None:
+            partition.nonce(wait)
+            values.prepare(wait)
+
+        prepare = {"segments": measured, "txnindex": txn_index.prepare}
+
+        return VirtualFile(
+            inode_number(log.topic_id, log.partition, ".meta", name),
+            content[name],
+            self.file_owner,
+            lambda: partition.mtime_ns,
+            prepare.get(name),
+        )
+
+    def names(self) -> list[str]:
+        return ["offsets", "segments", "index", "timeindex", "txnindex", "producers"]
+
+
+class ControlDirectory(InTopic):
+    """`.control`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        make = _CONTROLS.get(name)
+        if make is None:
+            raise missing(name)
+        inode = inode_number(self.topic.topic.id, ".control", name)
+        return self.fs.inodes.find(inode) or make(self.topic, inode)
+
+    def names(self) -> list[str]:
+        return list(_CONTROLS)
+
+
+def _raw(topic: TopicDirectory, inode: int) -> Node:
+    return PartitionNames(topic, inode, ".raw", RawDirectory)
+
+
+def _meta(topic: TopicDirectory, inode: int) -> Node:
+    return PartitionNames(topic, inode, ".meta", MetaDirectory)
+
+
+def _batches(topic: TopicDirectory, inode: int) -> Node:
+    return ViewNames(topic, inode, topic.fs.batches)
+
+
+def _control_file(
+    topic: TopicDirectory,
+    inode: int,
+    name: str,
+    make: Callable[[], Content],
+    act: Act,
+    *,
+    structural: bool,
+) -> Node:
+    """A file that takes lines; why it refuses some is a line in the log."""
+    fs = topic.fs
+
+    def owner() -> Owner:
+        mode, uid, gid = topic.owner()
+        return mode & 0o666, uid, gid
+
+    def carry_out(lines: Sequence[str]) -> Iterable[Partition]:
+        try:
+            return act(lines)
+        except (StorageError, OSError) as error:
+            reason = str(error) if isinstance(error, StorageError) else error.strerror
+            fs.events(f"{topic.topic.name}/{name}: {reason}")
+            raise
+
+    return ControlFile(inode, make, carry_out, owner, fs.clock_ns, structural=structural)
+
+
+def _config(topic: TopicDirectory, inode: int) -> Node:
+    manager, name = topic.fs.manager, topic.topic.name
+
+    def act(lines: Sequence[str]) -> Iterable[Partition]:
+        apply_config(manager, name, lines)
+        return ()
+
+    def text() -> Content:
+        return Text(config_text(manager, name))
+
+    return _control_file(topic, inode, ".config", text, act, structural=True)
+
+
+def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
+    fs, what = topic.fs, topic.topic
+
+    def text() -> Content:
+        return Text(transactions_text(what, fs.outcomes.get((what.id, NAME), "none")))
+
+    def act(lines: Sequence[str]) -> Iterable[Partition]:
+        return abort_transactions(fs, what, lines)
+
+    # It appends, so it is the owner's.
+    return _control_file(topic, inode, f".control/{NAME}", text, act, structural=False)
+
+
+DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
+    ".batches": _batches,
+    ".config": _config,
+    ".control": ControlDirectory,
+    ".meta": _meta,
+    ".raw": _raw,
+}
+"""What a topic has besides partitions."""
+
+_CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {NAME: _abort_transaction}
+"""What can be done with a topic."""

@@ -1,0 +1,73 @@
+"""What all directories of the tree share.
+
+They have a date and an owner, and nothing can be made or removed in them unless they say so. A node
+that the kernel knows already is handed out again, never a second one of its number.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from kafkafs.tree.inodes import Attributes, Change, Directory, Node, directory_mode
+from kafkafs.tree.virtual_file import Owner
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+
+N = TypeVar("N", bound=Node)
+
+
+def missing(name: str) -> OSError:
+    """ENOENT"""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+class TreeDirectory(Directory):
+    """What all directories here share."""
+
+    __slots__ = ("fs",)
+
+    def __init__(self, fs: FileSystem, inode: int) -> None:
+        super().__init__(inode)
+        self.fs = fs
+
+    def owner(self) -> Owner:
+        """(permission bits, uid, gid)"""
+        mode, uid, gid = self.fs.default_owner
+        return mode & 0o555, uid, gid
+
+    def attributes(self, wait: bool) -> Attributes:
+        mode, uid, gid = self.owner()
+        timeout = self.fs.attr_timeout
+        return Attributes(
+            self.inode,
+            directory_mode(mode),
+            0,
+            self.fs.started_ns,
+            2,
+            uid,
+            gid,
+            0,
+            timeout,
+            timeout,
+        )
+
+    def known_or(self, kind: type[N], inode: int, make: Callable[[], N]) -> N:
+        """The node of a number that the kernel knows, else a new one."""
+        known = self.fs.inodes.find(inode)
+        return known if isinstance(known, kind) else make()
+
+    def set_attributes(self, change: Change) -> None:
+        if not change.is_touch:
+            super().set_attributes(change)
+
+    def unlink(self, name: str) -> None:
+        raise self.refused(f"unlink of {name!r}", "files here cannot be removed")
+
+    def refused(self, what: str, why: str) -> OSError:
+        """EPERM, with a line in the log that says why."""
+        self.fs.events(f"{what} refused: {why}")
+        return OSError(errno.EPERM, why)
