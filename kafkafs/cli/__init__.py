@@ -10,6 +10,12 @@ _COMMANDS = {
     "mount": "Mount a data directory as files.",
     "umount": "Unmount, and wait until everything is written.",
     "repair": "Mend a data directory that is not mounted.",
+    "verify": "Check everything in a data directory, also one in use.",
+    "reindex": "Make indexes anew from the logs.",
+    "produce": "Append record batches from standard input.",
+    "fetch": "Write messages to standard output, as a fetch response.",
+    "convert": "Rewrite old message formats as v2.",
+    "dump": "Print what is in a log's files, as DumpLogSegments does.",
     "version": "Print the version.",
 }
 

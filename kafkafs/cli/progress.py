@@ -1,6 +1,6 @@
-"""How far the opening of a data directory is, on the terminal.
+"""How far the opening or the reading of a data directory is, on the terminal.
 
-Only where standard error is a terminal and the opening takes its time; rich is imported then.
+Only where standard error is a terminal and it takes its time; rich is imported then.
 """
 
 from __future__ import annotations
@@ -78,5 +78,68 @@ def _begin(partitions: int) -> Bar:
         transient=True,
     )
     bar.add_task("", total=partitions, mib=0)
+    bar.start()
+    return bar
+
+
+@contextmanager
+def reading_shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """What to call with the count of bytes that were read, of ``total``; ``what`` is being done."""
+    if not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    reading = Reading(what, total)
+    try:
+        yield reading
+    finally:
+        reading.end()
+
+
+class Reading:
+    """A bar, from when reading begins to be slow until it ends."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._show_at = time.monotonic() + PATIENCE_S
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._bar: Bar | None = None
+
+    def __call__(self, size: int) -> None:
+        self._done += size
+        if self._bar is None:
+            if time.monotonic() < self._show_at:
+                return
+            self._bar = _begin_reading(self._what, self._total)
+        self._bar.update(self._bar.task_ids[0], completed=self._done)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _begin_reading(what: str, total: int) -> Bar:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bar = Progress(
+        TextColumn(what),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task("", total=total)
     bar.start()
     return bar

@@ -1,0 +1,35 @@
+"""What commands on a data directory that is not mounted have in common: how a place is named."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
+
+#: The option `-d`; a command's parameter is `data_dir`.
+data_dir_option = click.option(
+    "-d",
+    "--data-dir",
+    envvar="KAFKAFS_DATA",
+    default=".",
+    metavar="DIR",
+    help="The data directory; by default $KAFKAFS_DATA, else the working directory.",
+)
+
+
+def number(text: str, what: str) -> int:
+    """A number that is not negative; click's BadParameter for anything else."""
+    if _NUMBER.fullmatch(text) is None:
+        raise click.BadParameter(f"{text!r} is no {what}")
+    return int(text)
+
+
+def topic_and_partition(context: click.Context, parameter: click.Parameter, text: Any) -> Any:
+    """A click callback: TOPIC:PARTITION as (topic, partition)."""
+    topic, colon, partition = str(text).rpartition(":")
+    if not colon or not topic:
+        raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION")
+    return topic, number(partition, "partition")

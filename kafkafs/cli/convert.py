@@ -1,0 +1,43 @@
+"""`kafkafs convert DATA_DIR`: rewrites old message formats as v2."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.progress import reading_shown
+
+
+@click.command("convert")
+@click.argument("data_dir", metavar="DATA_DIR")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+def command(data_dir: str, topics: tuple[str, ...], dry_run: bool) -> None:
+    """Rewrite what is not of format v2 in DATA_DIR, which must not be in use, in place.
+
+    Message formats v0 and v1 (Kafka 0.8 to 0.10) and whole logs of Kafka 0.7. Offsets, keys,
+    values, codecs and the files' times stay; the byte positions of 0.7 stay as offsets. The old
+    files are removed when the new ones are durable: nothing is lost, whenever this is killed; run
+    it again then. It takes as much free disk as the largest segment, of 0.7 the largest partition.
+    """
+    from storage.convert import convert
+    from storage.errors import StorageError
+    from storage.verify import log_bytes
+
+    path = os.path.realpath(data_dir)
+    try:
+        with reading_shown("converting", log_bytes(path)) as progress:
+            outcome = convert(
+                path, topics=topics, dry_run=dry_run, report=click.echo, progress=progress
+            )
+    except (OSError, StorageError) as error:
+        raise fail(str(error)) from None
+    for fault in outcome.faults:
+        click.echo(f"kafkafs: {fault}", err=True)
+    done = "would be converted" if dry_run else "converted"
+    click.echo(f"{len(outcome.converted)} files {done}")
+    if outcome.faults:
+        sys.exit(1)

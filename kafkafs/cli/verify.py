@@ -1,0 +1,43 @@
+"""`kafkafs verify DIR`: checks everything in a data directory and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.progress import reading_shown
+
+
+@click.command("verify")
+@click.argument("data_dir", metavar="DATA_DIR")
+def command(data_dir: str) -> None:
+    """Read every byte of DATA_DIR, which may be in use, also by a broker, and name every fault.
+
+    Checked are the batches, the records in them, the indexes, producer snapshots and checkpoints.
+    No lock is taken and nothing is written. One line a fault: file, position in bytes, offset,
+    reason. What deletions, cleaners and recovery left over is named and is no fault.
+
+    Exits with 0 where all is whole, with 1 where there are faults.
+    """
+    from storage.errors import StorageError
+    from storage.verify import log_bytes, verify
+
+    path = os.path.realpath(data_dir)
+    try:
+        with reading_shown("reading", log_bytes(path)) as progress:
+            found = verify(path, progress=progress)
+    except (OSError, StorageError) as error:
+        raise fail(str(error)) from None
+    for fault in found.faults:
+        click.echo(fault)
+    for fault in found.left_over:
+        click.echo(f"left over: {fault}")
+    state = f"{len(found.faults)} faults" if found.faults else "whole"
+    click.echo(
+        f"{found.partitions} partitions with {found.records} records, {found.size} bytes: {state}"
+    )
+    if found.faults:
+        sys.exit(1)

@@ -1,0 +1,299 @@
+"""Checks everything in a data directory, without a lock and without changing anything.
+
+Of each partition: every byte of every segment (``verify_segment``), that offsets rise from segment
+to segment, producer snapshots, leader epochs, ``partition.metadata``.  Of the directory: that its
+checkpoints can be read and claim nothing that the logs do not hold.  What an interrupted or a
+waiting deletion, a cleaner or recovery left beside them is named, and is no fault.
+
+The directory may be a running broker's, or mounted.  Then what its writer is at work on is no
+fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
+what has vanished meanwhile was deleted.
+
+Not here: mending (``recovery``, ``salvage``, ``reindex``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from storage import checkpoint, old_segment, paths, producer_state
+from storage.config import Settings
+from storage.errors import CorruptRecord, StorageError
+from storage.files import Files
+from storage.old_segment import OldSegment, check_entries
+from storage.read import plain_batches
+from storage.verify_index import Transactions
+from storage.verify_segment import Fault, Place, Verified, verify_segment
+
+# A living writer's segment that has faults is read again so often, so many seconds apart: what was
+# seen half written is whole then.
+_ATTEMPTS = 4
+_PAUSE_S = 0.2
+
+_CHECKPOINTS = (
+    (paths.RECOVERY_POINTS, "recovery point"),
+    (paths.LOG_STARTS, "log start"),
+    (paths.HIGH_WATERMARKS, "high watermark"),
+    (paths.CLEANER_OFFSETS, "first dirty offset"),
+)
+_LEFT_OVER = {
+    paths.CUT: "set aside by recovery; kafkafs repair --salvage takes back what is valid",
+    paths.DELETED: "waits for its deletion",
+    paths.CLEANED: "an unfinished cleaner's; the next start removes it",
+    paths.SWAP: "of a swap that was decided; the next start finishes it",
+    ".tmp": "an unfinished write; the next start removes it",
+}
+_SKIPPED_DIRECTORIES = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found: faults, what is left over, and how much was read (sizes in bytes)."""
+
+    faults: list[Fault] = field(default_factory=list)
+    left_over: list[Fault] = field(default_factory=list)
+    partitions: int = 0
+    records: int = 0
+    size: int = 0
+
+
+def log_bytes(path: str, files: Files | None = None) -> int:
+    """How much ``verify`` will read of a data directory: the bytes of its logs."""
+    files = files or Files()
+    total = 0
+    for name, is_directory in files.scan(path):
+        if is_directory and paths.parse_partition_directory(name) is not None:
+            directory = os.path.join(path, name)
+            for file, _ in files.scan(directory):
+                if file.endswith((paths.LOG, paths.OLD_LOG)):
+                    total += files.file_stat(os.path.join(directory, file)).st_size
+    return total
+
+
+def verify(
+    path: str, *, files: Files | None = None, progress: Progress = lambda size: None
+) -> Report:
+    """Read a data directory whole; ``progress`` is told the bytes of log that were read.
+
+    OSError from the disk; InvalidConfig where its settings cannot be read.
+    """
+    return _Directory(path, files or Files(), progress).run()
+
+
+class _Directory:
+    def __init__(self, path: str, files: Files, progress: Progress) -> None:
+        self.path = path
+        self.files = files
+        self.progress = progress
+        self.report = Report()
+        self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
+        self.settings = Settings.load(files, path)
+        self.topic_ids: dict[str, tuple[str, str]] = {}
+
+    def run(self) -> Report:
+        claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
+        ends: dict[tuple[str, int], int] = {}
+        for name, is_directory in sorted(self.files.scan(self.path)):
+            if not is_directory:
+                self._name_left_over(self.path, name)
+                continue
+            parsed = paths.parse_partition_directory(name)
+            if name in _SKIPPED_DIRECTORIES:
+                continue
+            if parsed is None:
+                self._name_directory(name)
+                continue
+            end = self._partition(name, parsed[0])
+            if end is not None:
+                ends[parsed] = end
+        for name, what in _CHECKPOINTS:
+            for key, offset in claims[name].items():
+                if key in ends and offset > ends[key]:
+                    reason = f"the {what} of {key[0]}-{key[1]} is beyond the log end {ends[key]}"
+                    self._fault(os.path.join(self.path, name), reason, offset=offset)
+        return self.report
+
+    def _fault(self, path: str, reason: str, offset: int | None = None) -> None:
+        self.report.faults.append(Fault(path, reason, offset=offset))
+
+    def _claims(self, name: str) -> dict[tuple[str, int], int]:
+        try:
+            return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
+        except StorageError as error:
+            self._fault(os.path.join(self.path, name), error.message)
+            return {}
+
+    def _name_left_over(self, directory: str, name: str) -> None:
+        for suffix, what in _LEFT_OVER.items():
+            if name.endswith(suffix):
+                self.report.left_over.append(Fault(os.path.join(directory, name), what))
+
+    def _name_directory(self, name: str) -> None:
+        aside = paths.parse_aside_directory(name)
+        what = {
+            None: "not a partition's directory: no broker starts beside it",
+            "delete": "waits for its deletion",
+            "stray": "set aside by a broker that did not know it",
+            "future": "a broker was moving the partition here",
+        }[None if aside is None else aside.kind]
+        self.report.left_over.append(Fault(os.path.join(self.path, name), what))
+
+    # -- one partition -------------------------------------------------------------------------
+
+    def _partition(self, name: str, topic: str) -> int | None:
+        """Check one partition; its log end, or None where it has vanished."""
+        directory = os.path.join(self.path, name)
+        try:
+            names = sorted(name for name, _ in self.files.scan(directory))
+        except FileNotFoundError:
+            if self.is_live:
+                return None
+            raise
+        self.report.partitions += 1
+        for file in names:
+            self._name_left_over(directory, file)
+        self._metadata(directory, topic)
+        epochs = self._epochs(directory)
+        bases = [
+            base
+            for file in names
+            if file.endswith(paths.LOG) and (base := paths.base_offset_of(file)) is not None
+        ]
+        old = [file for file in names if paths.old_base_offset_of(file) is not None]
+        if old:
+            return self._old_log(directory, topic, old)
+        self._orphans(directory, names, set(bases))
+        interval = self.settings.log_config(topic).index_interval_bytes
+        transactions = Transactions()
+        end = 0
+        seen: list[tuple[int, int]] = []
+        for base in bases:
+            path = os.path.join(directory, paths.file_name(base, paths.LOG))
+            if base < end:
+                self._fault(path, f"the segment before it ends at {end}", offset=base)
+            place = Place(self.files, directory, base, interval, base == bases[-1], self.is_live)
+            verified = self._segment(place, transactions)
+            if verified is not None:
+                end = max(end, verified.next_offset)
+                seen += verified.epochs
+        self._compare_epochs(directory, epochs, seen, end)
+        self._snapshots(directory, names, end)
+        return end
+
+    def _segment(self, place: Place, transactions: Transactions) -> Verified | None:
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_PAUSE_S)
+            after = transactions.copy()
+            try:
+                verified = verify_segment(place, after, self.progress)
+            except FileNotFoundError:
+                if not self.is_live:
+                    raise
+                return None
+            if not verified.faults or not place.is_live:
+                break
+        transactions.become(after)
+        self.report.size += verified.size
+        self.report.records += verified.records
+        self.report.faults += verified.faults
+        return verified
+
+    def _old_log(self, directory: str, topic: str, names: list[str]) -> int | None:
+        """Check a log of Kafka 0.7."""
+        try:
+            segments, _ = old_segment.load(
+                self.files,
+                directory,
+                names,
+                self.settings.log_config(topic),
+                check_last=False,
+                now_ms=0,
+                progress=self.progress,
+            )
+        except CorruptRecord as error:
+            self._fault(error.path or directory, error.message)
+            return None
+        for segment in segments:
+            try:
+                self._old_segment(segment, is_last=segment is segments[-1])
+            finally:
+                segment.close()
+        return segments[-1].next_offset
+
+    def _old_segment(self, segment: OldSegment, *, is_last: bool) -> None:
+        good, reason = check_entries(segment.source(), 0, segment.size, self.progress)
+        self.report.size += segment.size
+        if reason is not None and not (is_last and self.is_live):
+            self.report.faults.append(Fault(segment.log_path, reason, good))
+        try:
+            for _, header in plain_batches(segment, 0, good):
+                self.report.records += header.records_count
+        except CorruptRecord as error:
+            fault = Fault(segment.log_path, error.message, error.position, error.offset)
+            self.report.faults.append(fault)
+
+    def _orphans(self, directory: str, names: list[str], bases: set[int]) -> None:
+        for name in names:
+            base = paths.base_offset_of(name)
+            if base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES):
+                path = os.path.join(directory, name)
+                self.report.left_over.append(Fault(path, "an index without a log"))
+
+    def _metadata(self, directory: str, topic: str) -> None:
+        path = os.path.join(directory, paths.PARTITION_METADATA)
+        try:
+            topic_id = checkpoint.read_partition_metadata(self.files, path)
+        except StorageError as error:
+            self._fault(path, error.message)
+            return
+        if topic_id is not None:
+            known, where = self.topic_ids.setdefault(topic, (topic_id, path))
+            if known != topic_id:
+                self._fault(path, f"topic id {topic_id} where {where} has {known}")
+
+    def _epochs(self, directory: str) -> list[tuple[int, int]]:
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        try:
+            return checkpoint.read_epochs(self.files, path)
+        except StorageError as error:
+            self._fault(path, error.message)
+            return []
+
+    def _compare_epochs(
+        self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
+    ) -> None:
+        """An epoch that was recorded does not begin behind its own batches, or behind the log."""
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        first = dict(reversed(seen))
+        for epoch, start in known:
+            if start > end:
+                self._fault(path, f"epoch {epoch} begins beyond the log end {end}", offset=start)
+            elif epoch in first and first[epoch] < start:
+                reason = f"epoch {epoch} has batches from offset {first[epoch]} on"
+                self._fault(path, reason, offset=start)
+
+    def _snapshots(self, directory: str, names: list[str], end: int) -> None:
+        for name in names:
+            offset = paths.base_offset_of(name)
+            if not name.endswith(paths.SNAPSHOT) or offset is None:
+                continue
+            path = os.path.join(directory, name)
+            try:
+                entries = producer_state.decode(self.files.read_whole(path), path=path)
+            except FileNotFoundError:
+                continue
+            except StorageError as error:
+                self._fault(path, error.message)
+                continue
+            if offset > end:
+                self._fault(path, f"it speaks of offsets beyond the log end {end}", offset=offset)
+            for entry in entries:
+                if entry.last_offset >= offset:
+                    reason = f"producer {entry.producer_id} has an offset beyond the snapshot's"
+                    self._fault(path, reason, offset=entry.last_offset)
