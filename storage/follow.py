@@ -69,7 +69,10 @@ class LogFollower:
         self.log = log
         self._clock_ns = clock_ns
         self._limit = limit
+        self._limit_seen = -1
         self._names_seen: int | None = None
+        # Whether there are segments behind the active one, which has to be read to its end first.
+        self._held_back = False
         self._tail_seen: tuple[int, int] | None = None
         # (position, header) of batches of the active segment, rising; the last one is the last
         # batch that was read.
@@ -119,12 +122,14 @@ class LogFollower:
         """
         if self.log.closed or self.log.active.always_expand:
             return False
+        segments, end = self.log.segments, self.log.log_end_offset
         for _ in range(_TRIES):
             try:
-                return self._look()
+                self._look()
+                break
             except (FileNotFoundError, SegmentGone, _Moved):
                 self._names_seen = None
-        return False
+        return self.log.segments is not segments or self.log.log_end_offset != end
 
     def intact(self) -> bool:
         """Whether the last batch that was read stands where it stood.  Any thread."""
@@ -147,17 +152,19 @@ class LogFollower:
         except CorruptRecord:
             return False
 
-    def _look(self) -> bool:
+    def _look(self) -> None:
         log = self.log
-        changed = False
+        if self._limit is not None and (limit := self._limit()) != self._limit_seen:
+            self._limit_seen = limit
+            self._tail_seen = None
         stamp = log.files.file_stat(log.directory).st_mtime_ns
         if stamp != self._names_seen:
             found = self._find()
             if found is not None:
-                changed = self._compare(found)
-                if stamp + FRESH_NS < self._clock_ns():
+                self._compare(found)
+                if stamp + FRESH_NS < self._clock_ns() and not self._held_back:
                     self._names_seen = stamp
-        return self._look_at_tail() or changed
+        self._look_at_tail()
 
     def _find(self) -> _Found | None:
         """Every log by its base offset, rising; None while a cleaner swaps some."""
@@ -172,9 +179,9 @@ class LogFollower:
                     found[base] = files.file_stat(os.path.join(directory, name))
         return dict(sorted(found.items()))
 
-    def _compare(self, found: _Found) -> bool:
+    def _compare(self, found: _Found) -> None:
         """Make the log's segments those of these names."""
-        before = segments = self.log.segments
+        segments = self.log.segments
         kept = len(segments)
         while kept and self._is_kept(segments[kept - 1], found):
             kept -= 1
@@ -183,7 +190,7 @@ class LogFollower:
             if first < segments[-1].next_offset:
                 if found:
                     self._take_over()
-                return bool(found)
+                return
             self._outlive(first, found)
             segments, kept = self.log.segments, 0
         head = [base for base in found if base < segments[kept].base_offset]
@@ -191,12 +198,11 @@ class LogFollower:
             self._swap(kept, head, found)
         elif kept:
             self._remove(kept)
-        changed = bool(head or kept) or segments is not before
+        self._held_back = False
         for base in [base for base in found if base > segments[-1].base_offset]:
             if not self._roll(base, found):
-                return changed
-            changed = True
-        return changed
+                self._held_back = True
+                return
 
     def _is_kept(self, segment: Segment, found: _Found) -> bool:
         """Whether this segment's log is the one that it was; the active one may be longer."""
@@ -213,31 +219,31 @@ class LogFollower:
 
     # -- the end of the log --------------------------------------------------------------------
 
-    def _look_at_tail(self) -> bool:
+    def _look_at_tail(self) -> None:
         active = self.log.active
         found = self.log.files.file_stat(active.log_path)
         if (found.st_dev, found.st_ino) != active.identity:
             raise _Moved
         tail = (found.st_size, found.st_mtime_ns)
         if tail == self._tail_seen:
-            return False
-        if found.st_size < active.size or not self._stands(active, self._marks[-1:]):
+            return
+        if self._is_cut(active, found):
             self._take_over()
-            return True
-        changed = found.st_size > active.size and self._drain()
+            return
+        self._drain()
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
             self._tail_seen = tail
-        return changed
 
-    def _drain(self) -> bool:
-        """Take what the active log has more than we have read; whether there was anything."""
-        log, active = self.log, self.log.active
-        before = active.size
+    def _is_cut(self, active: Segment, now: os.stat_result) -> bool:
+        return now.st_size < active.size or not self._stands(active, self._marks[-1:])
+
+    def _drain(self) -> None:
+        """Take what the active log has more than we have read."""
+        active = self.log.active
         until = time.monotonic() + _LOOK_S
         while self._extend(active):
             if time.monotonic() >= until:
                 raise _Moved
-        return active.size > before
 
     def _extend(self, segment: Segment) -> bool:
         """Take whole batches with a right CRC, at most some MiB; whether there are any."""
@@ -292,9 +298,11 @@ class LogFollower:
 
     def _roll(self, base: int, found: _Found) -> bool:
         """The writer has begun the segment ``base``; False where the one before is not read."""
-        log = self.log
+        log, active = self.log, self.log.active
+        if self._is_cut(active, log.files.file_stat(active.log_path)):
+            self._take_over()
+            raise _Moved
         self._drain()
-        active = log.active
         now = log.files.file_stat(active.log_path)
         if active.size != now.st_size:
             self._complain(active)
@@ -404,7 +412,7 @@ class LogFollower:
             raise _Moved
         recovered = recover(self._origin())
         fresh = recovered.segments
-        if not all([self._recognize(segment) for segment in fresh]):
+        if not all(self._recognize(segment) for segment in fresh):
             raise _Moved
         old = log.segments
         same = 0
@@ -414,9 +422,6 @@ class LogFollower:
             and self._is_kept(old[same], found)
         ):
             same += 1
-        if not old[same].sealed and self._is_kept(old[same], found) and self._all_stands(found):
-            # Somebody has put it right while we looked.
-            raise _Moved
         offset, size = self._end_of_same(old[same], fresh[same])
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
@@ -438,12 +443,6 @@ class LogFollower:
         self._mark_last()
         for listener in log.listeners:
             listener.truncated(log, old[same:], log.segments[same:], offset)
-
-    def _all_stands(self, found: _Found) -> bool:
-        active = self.log.active
-        return found[active.base_offset].st_size >= active.size and self._stands(
-            active, self._marks[-1:]
-        )
 
     def _end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
         """Up to which offset and position the two hold the same, as far as that is known."""

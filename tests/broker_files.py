@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
 
 from storage import Record, checkpoint, encode, paths
 from storage.files import Files
@@ -132,9 +133,7 @@ class BrokerPartition:
     def clean(self, count: int, keep: Callable[[int, bytes], bool], first: int = 0) -> None:
         """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``)."""
         old, end = self.bases[first : first + count], self.bases[first + count]
-        kept = [
-            record for record in self.records if not old[0] <= record[0] < end or keep(*record)
-        ]
+        kept = [record for record in self.records if not old[0] <= record[0] < end or keep(*record)]
         final = self.log(old[0])
         cleaned = Path(f"{final}{paths.CLEANED}")
         cleaned.write_bytes(
@@ -164,7 +163,7 @@ class BrokerDirectory:
     def __init__(self, data: Path) -> None:
         data.mkdir(exist_ok=True)
         self.data = data
-        self._lock = None
+        self._lock: IO[bytes] | None = None
 
     def hold_lock(self) -> None:
         """Be the process that has it open: from another one it looks locked."""
