@@ -212,12 +212,12 @@ class Log(LogReader):
         InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
         """
         self._check_writable()
-        trusted = {} if trusted is None else trusted
         outcome: list[Appended] = []
         data = bytearray()
         staged = self.producers.stage()
         written: list[ProducerBatch] = []
-        memory = dict(trusted)
+        # What the handle will remember if all goes well; without one no gap is let through.
+        memory = None if trusted is None else dict(trusted)
         for batch in admitted(batches, self.config, now_ns // 1_000_000):
             next_offset = written[-1].last_offset + 1 if written else self.log_end_offset
             facts = _facts(batch.header, next_offset, len(data), batch.marker)
@@ -230,13 +230,14 @@ class Log(LogReader):
         if written:
             entries = assign_offsets(data, self.log_end_offset, self.leader_epoch)
             self._append_entries(data, entries, self.log_end_offset, now_ns, staged, written)
-        trusted.update(memory)
+        if trusted is not None and memory is not None:
+            trusted.update(memory)
         if written and not defer_flush and self.flush_due:
             self.flush()
         return outcome
 
     def _duplicate(
-        self, staged: StagedBatches, facts: ProducerBatch, trusted: dict[int, int]
+        self, staged: StagedBatches, facts: ProducerBatch, trusted: dict[int, int] | None
     ) -> Appended | None:
         """Whether this batch is in the log already; what its producer may not write is refused."""
         if not facts.counts:
@@ -244,15 +245,17 @@ class Log(LogReader):
         producer = staged.get(facts.producer_id)
         if producer is not None:
             if facts.marker_type < 0 and (earlier := producer.duplicate(facts)) is not None:
-                if earlier is producer.batches[-1]:
+                if trusted is not None and earlier is producer.batches[-1]:
                     trusted[facts.producer_id] = earlier.last_offset
                 return Appended(earlier.first_offset, earlier.last_offset, True)
             # A batch of another handle, or one that only a snapshot knows, breaks the chain.
-            follows = bool(producer.batches) and (
-                trusted.get(facts.producer_id) == producer.last_offset
+            follows = (
+                trusted is not None
+                and bool(producer.batches)
+                and trusted.get(facts.producer_id) == producer.last_offset
             )
             producer.check(facts, follows=follows)
-        if facts.marker_type < 0:
+        if trusted is not None and facts.marker_type < 0:
             trusted[facts.producer_id] = facts.last_offset
         return None
 
