@@ -241,8 +241,8 @@ def _read_record(batch: _Reader, header: BatchHeader) -> Record:
     reader = _Reader(batch.data, batch.position, batch.position + length)
     batch.position = reader.end
     reader.byte()
-    timestamp = header.base_timestamp + reader.varint(64)
-    offset = header.base_offset + reader.varint()
+    timestamp = _long(header.base_timestamp + reader.varint(64))
+    offset = _long(header.base_offset + reader.varint())
     key = reader.nullable()
     value = reader.nullable()
     count = reader.varint()
@@ -255,6 +255,11 @@ def _read_record(batch: _Reader, header: BatchHeader) -> Record:
     if header.attributes & APPEND_TIME_BIT:
         timestamp = header.max_timestamp
     return Record(offset, timestamp, header.timestamp_type, key, value, headers)
+
+
+def _long(value: int) -> int:
+    """As Java's long arithmetic has it; only a damaged batch comes so far."""
+    return value if -(1 << 63) <= value < 1 << 63 else (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _read_header(reader: _Reader) -> tuple[str, bytes | None]:

@@ -21,6 +21,7 @@ from storage.record.batch import (
     Record,
     decode,
     encode,
+    encode_records,
     pack,
     parse_header,
 )
@@ -282,3 +283,12 @@ def test_damage_is_an_error_or_gives_records(data: bytes) -> None:
     for candidate in (data, sealed):
         with contextlib.suppress(CorruptRecord):
             decode(candidate)
+
+
+def test_sums_that_leave_64_bits_wrap_as_javas_do() -> None:
+    header = parse_header(encode([Record(0, 0, 0, None, b"v"), Record(1, 3, 0, None, b"v")]))
+    header = header._replace(base_offset=2**63 - 1, base_timestamp=2**63 - 2)
+    batch = pack(header, encode_records([Record(1, 3, 0, None, b"v")] * 2, 0, 0))
+    assert [(record.offset, record.timestamp) for record in decode(batch)] == [
+        (-(2**63), -(2**63) + 1)
+    ] * 2

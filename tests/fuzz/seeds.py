@@ -1,0 +1,118 @@
+"""Small valid inputs of each target, for a fuzzer to begin with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from storage import fetch
+from storage.index import txn_index
+from storage.producer_state import ProducerEntry
+from storage.producer_state import encode as encode_snapshot
+from storage.record.batch import Record, encode, encode_records
+from storage.record.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
+from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.legacy_07 import encode_entry, encode_set
+from storage.record.plain import recompress
+from tests import oracle
+
+T = 1_700_000_000_000
+
+
+def records(count: int = 5) -> list[Record]:
+    """Keys, values and headers, null and empty ones among them."""
+    draw = random.Random(count)
+    return [
+        Record(
+            offset,
+            T + draw.randrange(-100, 100),
+            0,
+            draw.choice([None, b"", b"key"]),
+            draw.choice([None, b"", b"value" * draw.randrange(20)]),
+            (("name", b"x"), ("", None))[: draw.randrange(3)],
+        )
+        for offset in range(count)
+    ]
+
+
+def v2() -> Iterator[bytes]:
+    for codec in range(5):
+        yield recompress(encode(records()), codec)
+    yield encode(records(), producer_id=7, producer_epoch=1, base_sequence=5, attributes=0x10)
+    yield encode(records(2), attributes=0x08)
+    for kind in (ABORT, COMMIT):
+        yield bytes(encode_marker(kind, 7, 1, 3, 5, T, 0))
+
+
+def legacy() -> Iterator[bytes]:
+    for magic in (0, 1):
+        messages = [
+            oracle.Message(offset, key, b"value", -1 if magic == 0 else T)
+            for offset, key in enumerate([None, b"", b"key"])
+        ]
+        yield b"".join(oracle.put_message(message, magic) for message in messages)
+        for codec in (GZIP, SNAPPY, LZ4):
+            inner = b"".join(oracle.put_message(message, magic) for message in messages)
+            wrapper = oracle.Message(2, None, compress(codec, inner), messages[-1].timestamp)
+            yield oracle.put_message(wrapper, magic, codec)
+
+
+def entries_07() -> Iterator[bytes]:
+    yield encode_entry(b"hello", magic=0) + encode_entry(b"hello") + encode_entry(b"")
+    for codec in (GZIP, SNAPPY):
+        yield encode_set([b"hello", b"", b"x" * 100], codec) + encode_entry(b"hello")
+
+
+def seeds(name: str) -> list[bytes]:
+    """Of the target of this name."""
+    logs = [*v2(), *legacy()]
+    if name in ("log", "log_of_right_crcs"):
+        return [*logs, b"".join(logs)]
+    if name == "records_of_a_batch":
+        body = encode_records(records(), 0, T)
+        return [bytes([codec, 5, bits]) + body for codec in range(5) for bits in (0, 8, 0x30)]
+    if name == "set_of_messages":
+        return [
+            bytes([magic, codec, 2]) + next(legacy_of(magic))
+            for magic in (0, 1)
+            for codec in range(4)
+        ]
+    if name in ("log_07", "log_07_of_right_crcs"):
+        return list(entries_07())
+    if name == "set_of_entries_07":
+        return [bytes([codec]) + data for codec in (0, 1) for data in entries_07()]
+    if name == "fetch_response":
+        sets = [fetch.encode_response(data) for data in entries_07()]
+        return [*sets, fetch.encode_multi_response(sets), fetch.encode_response(b"", 1)]
+    streams = {"gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+    if name.endswith("_stream"):
+        codec = streams[name.removesuffix("_stream")]
+        plain = [b"", b"a", b"abc" * 1000, random.Random(1).randbytes(70_000)]
+        return [compress(codec, data) for data in plain]
+    return _SMALL[name]
+
+
+def legacy_of(magic: int) -> Iterator[bytes]:
+    return (entry for entry in legacy() if entry[16] == magic)
+
+
+_SMALL = {
+    "snapshot": [
+        encode_snapshot([]),
+        encode_snapshot([ProducerEntry(1000, 3, 4, 14, 4, T, 7, -1)]),
+        encode_snapshot([ProducerEntry(n, 0, -1, -1, 0, T, -1, n) for n in range(3)]),
+    ],
+    "transaction_index": [
+        txn_index.encode([txn_index.TxnEntry(1000, 5, 10, 11), txn_index.TxnEntry(7, 12, 20, 21)])
+    ],
+    "checkpoints": [
+        b"0\n1\norders 0 17\n",
+        b"0\n2\n0 0\n3 1000\n",
+        b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ",
+        b"",
+    ],
+    "settings": [
+        b"# all\nlog.segment.bytes=1048576\nnum.partitions=3\nlog.retention.hours=1\n",
+        b"orders/retention.ms=1000\norders/kafkafs.owner=0:0:755\norders/0/kafkafs.owner=1:2:600\n",
+    ],
+}

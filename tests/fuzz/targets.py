@@ -1,0 +1,453 @@
+"""What readers of foreign bytes promise, as functions of any bytes.
+
+A target takes bytes and reads them as one of the formats.  It returns where they are refused with
+a StorageError, and fails where anything else is raised, where what was accepted is not what an
+independent reading of the same bytes gives, or where a checksum that is in them would have told
+better.  Nothing may take long or much memory.
+
+The bytes of `record` targets lie before a page that nobody may touch, so that a loop that looks
+one byte too far ends the process.
+
+Not here: where bytes come from: mutated seeds in the suite (`test_targets.py`), a coverage-guided
+fuzzer for as long as one likes (`scripts/fuzz`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+from crc32c import crc32c
+
+from storage import checkpoint, fetch, producer_state
+from storage.config import SETTINGS_FILE, TOPICS_FILE, Settings
+from storage.errors import StorageError
+from storage.index import txn_index
+from storage.record._batch import Rebuild, assign_offsets, find_next_batch
+from storage.record._columns import decode_columns
+from storage.record.batch import Record, decode_plain
+from storage.record.compression import CODECS, compress, decompress
+from storage.record.control import parse_marker
+from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
+from storage.record.legacy_07 import encode_entry, headers_07, plain_07
+from storage.record.plain import plain, recompress, to_v2
+from storage.record.scan import batches
+from tests import oracle
+from tests.guard_page import ROOM, before_guard_page
+
+Target = Callable[[bytes], None]
+
+TARGETS: dict[str, Target] = {}
+
+# As much as a stream may decompress to here: keeps a run in bounds that many may share a machine.
+LIMIT = 4 << 20
+
+
+def target(function: Target) -> Target:
+    """Make a function known by its name."""
+    TARGETS[function.__name__] = function
+    return function
+
+
+class Source:
+    """Bytes in memory as a source of a log."""
+
+    path = "fuzzed"
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_at(self, position: int, size: int) -> memoryview:
+        return self._data[position : position + size]
+
+
+class OneFile:
+    """A disk with the same content under every name that is asked for."""
+
+    def __init__(self, data: bytes, name: str = "") -> None:
+        self._data = data
+        self._name = name
+
+    def read_whole(self, path: str) -> bytes:
+        if not path.endswith(self._name):
+            raise FileNotFoundError(path)
+        return self._data
+
+    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        raise AssertionError("reading writes nothing")
+
+
+# -- checksums that are right --------------------------------------------------------------------
+
+
+def with_right_crcs(data: bytes) -> bytes:
+    """The same log of v0, v1 and v2 with a right CRC for each entry that is whole."""
+    out = bytearray(data)
+    at = 0
+    while len(out) - at > 16:
+        size = int.from_bytes(out[at + 8 : at + 12], "big", signed=True) + 12
+        if not 17 < size <= len(out) - at:
+            break
+        if out[at + 16] == 2 and size >= HEADER_SIZE:
+            struct.pack_into(">I", out, at + 17, crc32c(out[at + 21 : at + size]))
+        elif out[at + 16] < 2:
+            struct.pack_into(">I", out, at + 12, zlib.crc32(out[at + 16 : at + size]))
+        at += size
+    return bytes(out)
+
+
+def with_right_crcs_07(data: bytes) -> bytes:
+    """The same for entries of 0.7."""
+    out = bytearray(data)
+    at = 0
+    while len(out) - at > 4:
+        size = int.from_bytes(out[at : at + 4], "big", signed=True) + 4
+        head = 9 + out[at + 4]
+        if not head <= size <= len(out) - at or head > 10:
+            break
+        struct.pack_into(">I", out, at + head - 4, zlib.crc32(out[at + head : at + size]))
+        at += size
+    return bytes(out)
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+
+def _assert_at(error: StorageError, position: int) -> None:
+    assert error.position == position
+
+
+def _plain_batches(data: memoryview) -> Iterator[tuple[int, bytes | bytearray, int]]:
+    """(position, plain form, size) of what a log holds up to its first fault."""
+    at = 0
+    while at < len(data):
+        try:
+            made, size = plain(data, at, len(data))
+        except StorageError as error:
+            _assert_at(error, at)
+            return
+        if not made:
+            assert size > len(data) - at, "says how much more it needs"
+            return
+        assert 0 < size <= len(data) - at
+        yield at, made, size
+        at += size
+
+
+def _assert_crcs(data: memoryview, at: int, end: int) -> None:
+    """Every entry between the two has the CRC that it says."""
+    while at < end:
+        size = int.from_bytes(data[at + 8 : at + 12], "big") + 12
+        if data[at + 16] == 2:
+            stored, right = data[at + 17 : at + 21], crc32c(data[at + 21 : at + size])
+        else:
+            stored, right = data[at + 12 : at + 16], zlib.crc32(data[at + 16 : at + size])
+        assert int.from_bytes(stored, "big") == right
+        at += size
+    assert at == end
+
+
+def _records(made: bytes | bytearray) -> list[Record]:
+    """The records of a plain form; CorruptRecord."""
+    header = parse_header(made)
+    assert (header.size, header.magic, header.codec, header.crc) == (len(made), 2, 0, 0)
+    records = decode_plain(made)
+    assert len(records) == header.records_count
+    return records
+
+
+@target
+def log(data: bytes) -> None:
+    """A log of v0, v1 and v2, read in plain form, and the same by other ways."""
+    with before_guard_page(data[:ROOM]) as view:
+        taken = 0
+        for at, made, size in _plain_batches(view):
+            _assert_crcs(view, at, at + size)
+            taken = at + size
+            try:
+                records = _records(made)
+            except StorageError:
+                # Of v2 the plain form was made by the records' lengths alone.
+                assert view[at + 16] == 2
+                continue
+            _assert_columns(view, at, size, records)
+            _assert_forms(view, at, size, records)
+        _scan(view, taken)
+
+
+@target
+def log_of_right_crcs(data: bytes) -> None:
+    """The same where no checksum helps."""
+    log(with_right_crcs(data[:ROOM]))
+
+
+def _assert_columns(view: memoryview, at: int, size: int, records: list[Record]) -> None:
+    if parse_header(view[at:]).is_control:
+        return
+    columns = decode_columns(view[at : at + size], 0, size)
+    shown = [record for record in records if 0 <= record.offset < 2**63 - 1]
+    assert columns.consumed == size
+    assert list(memoryview(columns.offsets).cast("q")) == [record.offset for record in shown]
+    assert list(memoryview(columns.timestamps).cast("q")) == [record.timestamp for record in shown]
+    assert columns.keys is not None
+    assert columns.values is not None
+    assert columns.keys == b"".join(record.key or b"" for record in shown)
+    assert columns.values == b"".join(record.value or b"" for record in shown)
+
+
+def _assert_forms(view: memoryview, at: int, size: int, records: list[Record]) -> None:
+    """A batch says the same with another codec, or as one of today's format."""
+    stored: bytes | memoryview = view[at : at + size]
+    header = parse_header(stored)
+    if header.is_legacy:
+        stored, taken = to_v2(view, at, at + size)
+        assert taken == size
+    if header.is_control:
+        with contextlib.suppress(StorageError):
+            parse_marker(stored if not header.codec else _first_plain(stored))
+    if len(records) < 1000:
+        for codec in range(len(CODECS)):
+            again = recompress(stored, codec)
+            assert decode_plain(_first_plain(again)) == records
+            assert parse_header(again).last_offset == parse_header(stored).last_offset
+
+
+def _first_plain(data: bytes | memoryview) -> bytes | bytearray:
+    made, size = plain(data, 0, len(data))
+    assert size == len(data)
+    return made
+
+
+def _scan(view: memoryview, good: int) -> None:
+    """The scans find what the reader finds, and no more than there is."""
+    found = 0
+    with contextlib.suppress(StorageError):
+        for at, header in batches(Source(view), 0):
+            assert at == found
+            found = at + header.size
+            assert found <= len(view)
+    assert found >= good or not len(view)
+    _rebuild(view)
+    at = find_next_batch(view, 0, 0)
+    if at >= 0:
+        header = parse_header(view, at)
+        _assert_crcs(view, at, at + header.size)
+    changed = bytearray(view)
+    try:
+        entries = assign_offsets(changed, 5, 7)
+    except StorageError:
+        assert changed == view
+    else:
+        assert sum(entry[1] for entry in entries) == len(view)
+
+
+def _rebuild(view: memoryview) -> None:
+    whole = Rebuild(0, 100)
+    taken = whole.feed(view, len(view), 0)
+    assert taken == whole.position <= len(view)
+    assert whole.next_offset >= 0
+    _assert_crcs(view, 0, taken)
+    assert len(whole.offset_entries) % 8 == len(whole.time_entries) % 12 == 0
+    offsets = [entry[0] for entry in struct.iter_unpack(">ii", whole.offset_entries)]
+    assert offsets == sorted(offsets)
+    # In two pieces it is the same.
+    half = Rebuild(0, 100)
+    middle = len(view) // 2
+    first = half.feed(view, middle, 0)
+    half.feed(view[first:], len(view) - first, first)
+    for name in ("position", "next_offset", "max_timestamp", "offset_entries", "time_entries"):
+        assert getattr(half, name) == getattr(whole, name)
+    assert (half.producers, half.epochs) == (whole.producers, whole.epochs)
+
+
+@target
+def records_of_a_batch(data: bytes) -> None:
+    """Arbitrary records in a v2 batch of any codec, with a right CRC."""
+    if len(data) < 4:
+        return
+    codec, count, bits = data[0] % 8, data[1], data[2]
+    records = data[3:]
+    if codec < len(CODECS):
+        records = compress(codec, records)
+    header = BatchHeader(
+        0, 0, 0, 2, 0, codec | bits & 0x78, max(count - 1, 0), 0, 0, bits - 1, 0, 0, count
+    )
+    log(pack(header, records))
+
+
+@target
+def set_of_messages(data: bytes) -> None:
+    """Arbitrary messages in a wrapper of v0 or v1, with a right CRC."""
+    if len(data) < 4:
+        return
+    magic, codec = data[0] & 1, data[1] % 4
+    value = with_right_crcs(data[3:])
+    value = compress(codec, value)
+    wrapper = oracle.Message(data[2], None, value, data[2])
+    log(oracle.put_message(wrapper, magic, codec | data[0] & 8))
+
+
+# -- 0.7 -----------------------------------------------------------------------------------------
+
+
+@target
+def log_07(data: bytes) -> None:
+    """A log of Kafka 0.7."""
+    with before_guard_page(data[:ROOM]) as view:
+        edges = [0]
+        at = 0
+        while at < len(view):
+            try:
+                made, size = plain_07(view, at, len(view), at)
+            except StorageError as error:
+                _assert_at(error, at)
+                break
+            if not made:
+                assert size > len(view) - at
+                break
+            records = _records(made)
+            end = at + size
+            ids = []
+            while at < end:
+                ids.append(at)
+                length = int.from_bytes(view[at : at + 4], "big")
+                head = 9 + view[at + 4]
+                crc = zlib.crc32(view[at + head : at + 4 + length])
+                assert view[at + head - 4 : at + head] == struct.pack(">I", crc)
+                at += 4 + length
+                edges.append(at)
+            assert at == end
+            assert [id_ for id_, _ in itertools.groupby(record.offset for record in records)] == [
+                id_ for id_ in ids if len(ids) > 1 or records
+            ]
+        found = [0]
+        with contextlib.suppress(StorageError):
+            for position, header in headers_07(Source(view), 0, len(view), 0):
+                assert position == found[-1] == header.base_offset
+                found.append(position + header.size)
+        assert found[: len(edges)] == edges
+
+
+@target
+def log_07_of_right_crcs(data: bytes) -> None:
+    """The same where no checksum helps."""
+    log_07(with_right_crcs_07(data[:ROOM]))
+
+
+@target
+def set_of_entries_07(data: bytes) -> None:
+    """Arbitrary entries in a compressed set of 0.7."""
+    if len(data) < 2:
+        return
+    codec = 1 + data[0] % 2
+    log_07(encode_entry(compress(codec, with_right_crcs_07(data[1:])), codec=codec))
+
+
+@target
+def fetch_response(data: bytes) -> None:
+    """What a client gets from a server that is none."""
+    with contextlib.suppress(StorageError):
+        for _, messages in fetch.decode_multi_response(data):
+            for at, payload in fetch.decode_messages(messages):
+                assert 0 <= at < len(messages)
+                assert isinstance(payload, bytes)
+    with contextlib.suppress(StorageError):
+        response = fetch.decode_response(data)
+        assert fetch.encode_response(bytes(response.messages), response.error) == data
+        for _ in fetch.decode_messages(response.messages):
+            pass
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+def _stream(codec: int, data: bytes) -> None:
+    for magic in (0, 1, 2):
+        try:
+            found = decompress(codec, data, magic=magic, limit=LIMIT)
+        except StorageError:
+            continue
+        assert len(found) <= LIMIT
+        if len(found) < 1 << 16:
+            # What one byte less of room refuses was all there is.
+            assert bytes(decompress(codec, compress(codec, found))) == bytes(found)
+            if len(found):
+                with contextlib.suppress(StorageError):
+                    decompress(codec, data, magic=magic, limit=len(found) - 1)
+                    raise AssertionError("more than the limit")
+
+
+@target
+def gzip_stream(data: bytes) -> None:
+    _stream(1, data)
+
+
+@target
+def snappy_stream(data: bytes) -> None:
+    _stream(2, data)
+
+
+@target
+def lz4_stream(data: bytes) -> None:
+    _stream(3, data)
+
+
+@target
+def zstd_stream(data: bytes) -> None:
+    _stream(4, data)
+
+
+# -- small files ---------------------------------------------------------------------------------
+
+
+@target
+def snapshot(data: bytes) -> None:
+    """Producer snapshots, with the CRC that they have and with a right one."""
+    right = bytearray(data)
+    if len(right) >= 6:
+        struct.pack_into(">I", right, 2, crc32c(right[6:]))
+    for given in (data, bytes(right)):
+        with contextlib.suppress(StorageError):
+            entries = producer_state.decode(given, path="s")
+            assert producer_state.encode(entries) == given
+        with contextlib.suppress(StorageError):
+            state = producer_state.ProducerState.decode(given, path="s")
+            again = producer_state.ProducerState.decode(state.encode(), path="s")
+            assert again.by_id == state.by_id
+
+
+@target
+def transaction_index(data: bytes) -> None:
+    entries = txn_index.decode(data)
+    assert len(entries) == len(data) // txn_index.ENTRY_SIZE
+    txn_index.sanity(entries, 0, 100)
+    assert txn_index.decode(txn_index.encode(entries)) == entries
+
+
+@target
+def checkpoints(data: bytes) -> None:
+    files = OneFile(data)
+    with contextlib.suppress(StorageError):
+        for offset in checkpoint.read_offsets(files, "f").values():  # type: ignore[arg-type]
+            assert 0 <= offset < 2**63
+    with contextlib.suppress(StorageError):
+        epochs = checkpoint.read_epochs(files, "f")  # type: ignore[arg-type]
+        assert epochs == sorted(epochs)
+    with contextlib.suppress(StorageError):
+        topic_id = checkpoint.read_partition_metadata(files, "f")  # type: ignore[arg-type]
+        assert topic_id is None or len(topic_id) == 22
+
+
+@target
+def settings(data: bytes) -> None:
+    for name in (SETTINGS_FILE, TOPICS_FILE):
+        with contextlib.suppress(StorageError):
+            found = Settings.load(OneFile(data, name), "/d")
+            found.log_config("t")
+            found.get_owner("t", 0)

@@ -1,0 +1,62 @@
+"""Every target on mutated seeds: a short run of what `scripts/fuzz` does for long."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.seeds import seeds
+from tests.fuzz.targets import TARGETS
+
+INTERESTING = [
+    bytes(1), bytes(4), bytes(8), b"\xff", b"\xff" * 4, b"\xff" * 8, b"\x7f\xff\xff\xff",
+    b"\x80\0\0\0", b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\x01", b"\x02", b"\0\0\0\x0e",
+]  # fmt: skip
+
+
+@st.composite
+def mutated(draw: st.DrawFn, name: str) -> bytes:
+    """A seed, or two in one, with some bytes changed, put in, taken out or repeated."""
+    known = st.sampled_from(seeds(name))
+    data = bytearray(draw(known))
+    if draw(st.booleans()):
+        data += draw(known)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        count = draw(st.integers(0, 8))
+        what = draw(st.sampled_from(["flip", "put", "over", "cut", "repeat", "end"]))
+        if what == "flip" and at < len(data):
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif what == "put":
+            data[at:at] = draw(st.binary(max_size=8))
+        elif what == "over":
+            piece = draw(st.sampled_from(INTERESTING))
+            data[at : at + len(piece)] = piece
+        elif what == "cut":
+            del data[at : at + count]
+        elif what == "repeat":
+            data[at:at] = data[at : at + count]
+        elif what == "end":
+            del data[at:]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeds_are_valid(name: str) -> None:
+    for seed in seeds(name):
+        TARGETS[name](seed)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@settings(max_examples=100)
+@given(data=st.data())
+def test_mutated_seeds(name: str, data: st.DataObject) -> None:
+    TARGETS[name](data.draw(mutated(name)))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@given(data=st.binary(max_size=200))
+@settings(max_examples=30)
+def test_garbage(name: str, data: bytes) -> None:
+    TARGETS[name](data)
