@@ -206,7 +206,8 @@ def _index_faults(
     else:
         times, odd = _entries(place, times, 12)
         largest = None if place.is_last or rebuild.max_timestamp < 0 else rebuild.max_timestamp
-        found = time_index_faults(times, _expected(rebuild), place.base_offset, largest, headers)
+        expected = _expected(rebuild, place.is_last)
+        found = time_index_faults(times, expected, place.base_offset, largest, headers)
         yield from _some(place.path(paths.TIMEINDEX), odd, found)
     transactions.see(rebuild.producers)
     entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
@@ -214,10 +215,11 @@ def _index_faults(
     yield from _some(place.path(paths.TXNINDEX), odd, transactions.faults(entries))
 
 
-def _expected(rebuild: Rebuild) -> tuple[bytes, ...]:
+def _expected(rebuild: Rebuild, may_be_open: bool) -> tuple[bytes, ...]:
     """What a rebuilt time index is, of a closed segment (the final entry added) and an open one."""
     entries = bytes(rebuild.time_entries)
-    return entries + final_time_entry(rebuild), entries
+    closed = entries + final_time_entry(rebuild)
+    return (closed, entries) if may_be_open else (closed,)
 
 
 def _entries(place: Place, data: bytes, size: int) -> tuple[bytes, int]:
