@@ -4,24 +4,18 @@ What a consumer of isolation ``read_committed`` (the default here) gets ends at 
 offset and leaves out what aborted transactions wrote; ``read_uncommitted`` goes to the log end.
 Neither shows control records (``UnifiedLog.read``, ``UnifiedLog.fetchOffsetByTimestamp``).
 
-The tuple of segments is replaced as a whole, so that whoever reads from another thread keeps a
-consistent one; so is what is known of aborted transactions.
-
 Not here: who changes any of this (``log``).
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from storage.errors import CorruptRecord, InvalidRecord, OffsetOutOfRange
-from storage.index.txn_index import TxnEntry
-from storage.producer_state import ProducerState
 from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
 from storage.segment import Segment
+from storage.transactions import TransactionalLog
 
 EARLIEST = -2
 LATEST = -1
@@ -32,92 +26,15 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 _CHUNK_BYTES = 64 * 1024
 
 
-class LogReader:
+class LogReader(TransactionalLog):
     """The part of a log that reads.  Offsets count records, timestamps are in ms since 1970."""
-
-    directory: str
-    segments: tuple[Segment, ...]
-    log_start_offset: int
-    log_end_offset: int
-    producers: ProducerState
-
-    def __init__(self) -> None:
-        # Of some segments, unless they are others by now: (first, last offset) of every aborted
-        # transaction, by producer, in rising order.  The number changes with each one added.
-        self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
-        self._aborted_version = 0
-        self._aborted_lock = threading.Lock()
-
-    # -- bounds --------------------------------------------------------------------------------
-
-    @property
-    def high_watermark(self) -> int:
-        """Without replicas the log end."""
-        return self.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction; where none is open, the log end."""
-        first = self.producers.first_undecided_offset
-        return self.log_end_offset if first is None else max(first, self.log_start_offset)
 
     def _bound(self, isolation: Isolation) -> int:
         if isolation == "read_committed":
             return self.last_stable_offset
         return self.high_watermark
 
-    # -- transactions --------------------------------------------------------------------------
-
-    def aborted_transactions(self) -> list[TxnEntry]:
-        """Every aborted transaction of the segments, in the order of their markers.
-
-        Any thread may ask.  OSError from the disk.
-        """
-        return [entry for segment in self.segments for entry in segment.aborted]
-
-    def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """Whether a transaction that this producer wrote ``offset`` in has been aborted.
-
-        Any thread may ask; the first to do so reads the transaction indexes (OSError).
-        """
-        segments, aborted = self._aborted
-        if segments is not self.segments:
-            aborted = self._load_aborted()
-        spans = aborted.get(producer_id)
-        if spans is None:
-            return False
-        number = bisect_right(spans, offset, key=lambda span: span[0]) - 1
-        return number >= 0 and offset <= spans[number][1]
-
-    def _load_aborted(self) -> dict[int, list[tuple[int, int]]]:
-        version, segments = self._aborted_version, self.segments
-        aborted: dict[int, list[tuple[int, int]]] = {}
-        for segment in segments:
-            for entry in segment.aborted:
-                spans = aborted.setdefault(entry.producer_id, [])
-                spans.append((entry.first_offset, entry.last_offset))
-        with self._aborted_lock:
-            if version == self._aborted_version:
-                self._aborted = segments, aborted
-        return aborted
-
-    def _remember_aborted(self, entry: TxnEntry) -> None:
-        """This entry was added to a transaction index, behind all others."""
-        with self._aborted_lock:
-            self._aborted_version += 1
-            _, aborted = self._aborted
-            spans = aborted.get(entry.producer_id, [])
-            aborted[entry.producer_id] = [*spans, (entry.first_offset, entry.last_offset)]
-
     # -- by offset -----------------------------------------------------------------------------
-
-    @staticmethod
-    def _segment_number(segments: tuple[Segment, ...], offset: int) -> int:
-        return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-
-    def _segments_from(self, offset: int) -> Iterable[Segment]:
-        segments = self.segments
-        return segments[max(self._segment_number(segments, offset), 0) :]
 
     def read(
         self,

@@ -1,0 +1,405 @@
+"""Appending to a log: assigns offsets, rolls, and tells what its listeners must know.
+
+Invariants: offsets are dense within what is appended here (``UnifiedLog.append``); an append is in
+the file before anything tells of it, and a refused one leaves nothing behind.
+
+Not here: what batches must be like (``validator``), what producers may do (``producer_state``),
+when to flush.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.config import LogConfig
+from storage.errors import (
+    InvalidRecord,
+    InvalidTxnState,
+    LogClosed,
+    ReadOnlyLog,
+    RecordTooLarge,
+)
+from storage.listener import LogListener
+from storage.producer_state import ProducerBatch, StagedBatches
+from storage.read import LogReader
+from storage.record._batch import assign_offsets
+from storage.record.batch import BatchHeader, Buffer, parse_header
+from storage.record.control import ABORT, Marker, encode_marker, parse_marker
+from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
+from storage.validator import admitted, check_keys, check_not_ahead, rewrites, rewritten
+
+
+class Appended(NamedTuple):
+    """One batch that was given to ``append_batches``, and the offsets that it has in the log.
+
+    ``duplicate``: its producer had written it before; nothing was written, and the offsets are
+    those of then.
+    """
+
+    base_offset: int
+    last_offset: int
+    duplicate: bool
+
+
+class AppendingLog(LogReader):
+    """The part of a log that appends.  Offsets count records, sizes are in bytes.
+
+    A ``Log`` is what listeners are told of: there is no other subclass.
+    """
+
+    config: LogConfig
+    listeners: list[LogListener]
+    epochs: list[tuple[int, int]]
+    epochs_dirty: bool
+    directory_dirty: bool
+    # Since when there is something to flush, in ms; None where there is nothing.
+    dirty_since_ms: int | None
+    recovery_point: int
+    flush_error: OSError | None
+
+    def __init__(self, config: LogConfig) -> None:
+        super().__init__()
+        self._configure(config)
+
+    def _configure(self, config: LogConfig) -> None:
+        """These are the topic's settings from now on."""
+        self.config = config
+        self._roll_after_ms = self._draw_roll_time()
+        self._rewrites = rewrites(config)
+
+    def flush(self) -> None:
+        """fsync what lies behind the recovery point, and move it to the log end."""
+        raise NotImplementedError
+
+    def _mark_dirty(self, now_ms: int) -> None:
+        """There is something to flush, since ``now_ms``."""
+        raise NotImplementedError
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that appends carry: the last one of the checkpoint, else 0."""
+        return self.epochs[-1][0] if self.epochs else 0
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether flush.messages asks for a flush now."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
+        """Append batches that were made here, with new offsets; returns the first one.
+
+        ``batches``: uncompressed v2 batches without producers, back to back; base offsets and
+        leader epoch are written into them in place, where the topic's compression.type and
+        message.timestamp.type leave them as they are.  ``now_ns``: wall time in ns.
+        ``defer_flush``: the caller looks at ``flush_due`` itself.
+
+        RecordTooLarge over max.message.bytes, InvalidTimestamp, InvalidRecord for a record without
+        a key in a compacted topic, OSError from the disk; nothing is appended then.
+        """
+        if self.closed or self.read_only or self.flush_error is not None:
+            self._check_writable()
+        config = self.config
+        now_ms = now_ns // 1_000_000
+        if config.is_compacted:
+            check_keys(batches, 0, len(batches))
+        if self._rewrites:
+            batches = rewritten(batches, config, now_ms)
+        first = self.log_end_offset
+        epochs = self.epochs
+        entries = assign_offsets(batches, first, epochs[-1][0] if epochs else 0)
+        limit = config.max_message_bytes
+        latest = now_ms + config.message_timestamp_after_max_ms
+        for entry in entries:
+            if entry[1] > limit:
+                raise RecordTooLarge(entry[1], limit)
+            if entry[3] > latest:
+                check_not_ahead(entry[3], config, now_ms)
+        self._append_entries(batches, entries, first, now_ns)
+        if not defer_flush and self.log_end_offset - self.recovery_point >= config.flush_messages:
+            self.flush()
+        return first
+
+    def append_batches(
+        self,
+        batches: Buffer,
+        *,
+        now_ns: int,
+        trusted: dict[int, int] | None = None,
+        defer_flush: bool = False,
+    ) -> list[Appended]:
+        """Append whole batches from elsewhere, of any format and kind, with new offsets.
+
+        What is asked of a batch says ``validator.admitted``, what of a producer's next one
+        ``producer_state``: a duplicate is not written again, an old epoch and a gap in the
+        sequences are refused.  A gap is let through where the producer's previous batch in the log
+        came through the same handle: ``trusted`` is the handle's memory of that, by producer id
+        the last offset of the last batch that it brought; it is kept up to date here.
+
+        InvalidRecord and its kinds (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
+        InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
+        """
+        self._check_writable()
+        outcome: list[Appended] = []
+        data = bytearray()
+        staged = self.producers.stage()
+        written: list[ProducerBatch] = []
+        # What the handle will remember if all goes well; without one no gap is let through.
+        memory = None if trusted is None else dict(trusted)
+        for batch in admitted(batches, self.config, now_ns // 1_000_000):
+            next_offset = written[-1].last_offset + 1 if written else self.log_end_offset
+            facts = _facts(batch.header, next_offset, len(data), batch.marker)
+            duplicate = self._duplicate(staged, facts, memory)
+            outcome.append(duplicate or Appended(facts.base_offset, facts.last_offset, False))
+            if duplicate is None:
+                staged.add(facts)
+                written.append(facts)
+                data += batch.data
+        if written:
+            entries = assign_offsets(data, self.log_end_offset, self.leader_epoch)
+            self._append_entries(data, entries, self.log_end_offset, now_ns, staged, written)
+        if trusted is not None and memory is not None:
+            trusted.update(memory)
+        if written and not defer_flush and self.flush_due:
+            self.flush()
+        return outcome
+
+    def _duplicate(
+        self, staged: StagedBatches, facts: ProducerBatch, trusted: dict[int, int] | None
+    ) -> Appended | None:
+        """Whether this batch is in the log already; what its producer may not write is refused."""
+        if not facts.counts:
+            return None
+        producer = staged.get(facts.producer_id)
+        follows = False
+        if producer is not None:
+            if facts.marker_type < 0 and (earlier := producer.duplicate(facts)) is not None:
+                if trusted is not None and earlier is producer.batches[-1]:
+                    trusted[facts.producer_id] = earlier.last_offset
+                return Appended(earlier.first_offset, earlier.last_offset, True)
+            # A batch of another handle, or one that only a snapshot knows, breaks the chain.
+            follows = trusted is not None and trusted.get(facts.producer_id) == producer.last_offset
+            producer.check(facts, follows=follows)
+        if trusted is not None:
+            if facts.marker_type < 0:
+                trusted[facts.producer_id] = facts.last_offset
+            elif producer is None or (follows and facts.producer_epoch != producer.epoch):
+                # The chain goes on, though a new epoch has no batch yet.
+                trusted[facts.producer_id] = -1
+        return None
+
+    def abort_transaction(self, producer_id: int, now_ns: int) -> int:
+        """Write the ABORT marker of a transaction that nobody will end; returns its offset.
+
+        InvalidTxnState where the producer is unknown or has none open; OSError from the disk.
+        """
+        self._check_writable()
+        producer = self.producers.get(producer_id)
+        if producer is None or not producer.in_transaction:
+            reason = "unknown here" if producer is None else "no transaction is open"
+            raise InvalidTxnState(reason, producer_id, path=self.directory)
+        offset = self.log_end_offset
+        batch = encode_marker(
+            ABORT,
+            producer_id=producer_id,
+            epoch=producer.epoch,
+            coordinator_epoch=max(producer.coordinator_epoch, 0),
+            offset=offset,
+            timestamp_ms=now_ns // 1_000_000,
+            leader_epoch=self.leader_epoch,
+        )
+        entries = assign_offsets(batch, offset, self.leader_epoch)
+        facts = _facts(parse_header(batch), offset, 0, parse_marker(batch))
+        staged = self.producers.stage()
+        staged.add(facts)
+        self._append_entries(batch, entries, offset, now_ns, staged, [facts])
+        return offset
+
+    def append_as_follower(
+        self, batches: bytearray, entries: list[BatchEntry], now_ns: int
+    ) -> None:
+        """Append batches that keep their offsets, which must not lie below the log end.
+
+        Gaps are allowed, of offsets and of sequences (``UnifiedLog.appendAsFollower``).  OSError
+        from the disk.
+        """
+        self._check_writable()
+        header = parse_header(batches, 0)
+        if header.base_offset < self.log_end_offset:
+            raise InvalidRecord(
+                f"offset {header.base_offset} is below the log end {self.log_end_offset}",
+                path=self.directory,
+                offset=header.base_offset,
+            )
+        staged = self.producers.stage()
+        written = [facts_of(batches, entry[0]) for entry in entries]
+        for facts in written:
+            staged.add(facts)
+        self._append_entries(batches, entries, header.base_offset, now_ns, staged, written)
+
+    def _append_entries(
+        self,
+        batches: bytearray,
+        entries: list[BatchEntry],
+        first: int,
+        now_ns: int,
+        staged: StagedBatches | None = None,
+        written: Sequence[ProducerBatch] = (),
+    ) -> None:
+        last_offset = entries[-1][2]
+        active = self.segments[-1]
+        if active.size and self._should_roll(active, batches, entries, now_ns):
+            active = self._roll(first, now_ns // 1_000_000)
+        undecided = self.producers.first_undecided_offset
+        if staged is None:
+            position = active.append(batches, entries, now_ns)
+        else:
+            position = self._append_staged(active, batches, entries, now_ns, staged, written)
+        if undecided is None and (staged is None or self.producers.first_undecided_offset is None):
+            active.stable_size = active.size
+        self.log_end_offset = last_offset + 1
+        if not self.epochs:
+            # The first leader epoch (``LeaderEpochFileCache.assign``).  The next flush writes it;
+            # until then recovery reads it off the batches.
+            self.epochs = [(0, first)]
+            self.epochs_dirty = True
+        if self.dirty_since_ms is None:
+            self._mark_dirty(now_ns // 1_000_000)
+        stabilized = staged is not None and self._settle(undecided, first)
+        for listener in self.listeners:
+            listener.appended(self, active, position, batches)  # type: ignore[arg-type]
+        if stabilized:
+            for listener in self.listeners:
+                listener.stabilized(self)  # type: ignore[arg-type]
+
+    def _append_staged(
+        self,
+        active: Segment,
+        batches: bytearray,
+        entries: list[BatchEntry],
+        now_ns: int,
+        staged: StagedBatches,
+        written: Sequence[ProducerBatch],
+    ) -> int:
+        """Append batches of producers; what they say of transactions becomes known with them."""
+        known = len(active.aborted) if staged.aborted else 0
+        try:
+            for aborted in staged.aborted:
+                active.txn_index.append(aborted)
+            position = active.append(batches, entries, now_ns)
+        except OSError:
+            if staged.aborted:
+                active.txn_index.truncate_to(known)
+            raise
+        if staged.aborted and not known:
+            self.directory_dirty = True
+        self._take_over(active, position, staged, written)
+        return position
+
+    def _check_writable(self) -> None:
+        if self.closed:
+            raise LogClosed("this log has been closed", path=self.directory)
+        if self.read_only:
+            raise ReadOnlyLog("this log was opened read-only", path=self.directory)
+        if self.flush_error is not None:
+            reason = f"an fsync has failed ({self.flush_error}); nothing is taken until a restart"
+            raise OSError(errno.EIO, reason, self.directory)
+
+    # -- rolling -------------------------------------------------------------------------------
+
+    def _draw_roll_time(self) -> int:
+        """How long the active segment may span, in ms; the jitter is drawn once per segment."""
+        config = self.config
+        limit = config.segment_ms
+        if config.is_compacted:
+            limit = min(limit, config.max_compaction_lag_ms)
+        bound = min(config.segment_jitter_ms, config.segment_ms)
+        return limit - (random.randrange(bound) if bound > 0 else 0)
+
+    def _should_roll(
+        self, active: Segment, batches: bytearray, entries: list[BatchEntry], now_ns: int
+    ) -> bool:
+        """``LogSegment.shouldRoll``, for an active segment that holds something."""
+        config = self.config
+        size = active.size + len(batches)
+        if size > config.segment_bytes or size > MAX_SEGMENT_BYTES:
+            return True
+        if entries[-1][2] - active.base_offset > MAX_OFFSET_SPAN:
+            return True
+        if active.index_full:
+            return True
+        if active.first_timestamp >= 0:
+            newest = entries[0][3] if len(entries) == 1 else max(entry[3] for entry in entries)
+            waited = newest - active.first_timestamp
+        else:
+            waited = now_ns // 1_000_000 - active.created_ms
+        return waited > self._roll_after_ms
+
+    def roll(self, now_ms: int) -> bool:
+        """Close the active segment and begin a new one at the log end.
+
+        False where the active segment is empty already.  OSError from the disk: nothing changed.
+        """
+        self._check_writable()
+        if not self.active.size:
+            return False
+        self._roll(self.log_end_offset, now_ms)
+        return True
+
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        sealed = self.segments[-1]
+        active = Segment.create(self.files, self.directory, base_offset, self.config, now_ms=now_ms)
+        try:
+            self._write_snapshot(base_offset)
+            sealed.seal()
+        except OSError:
+            active.discard()
+            raise
+        self.segments = (*self.segments, active)
+        replaced = self._replace_snapshot(base_offset)
+        if replaced is not None:
+            with contextlib.suppress(OSError):
+                self.files.unlink(replaced)
+        self.directory_dirty = True
+        self._roll_after_ms = self._draw_roll_time()
+        if self.dirty_since_ms is None:
+            self._mark_dirty(now_ms)
+        for listener in self.listeners:
+            listener.rolled(self, sealed, active)  # type: ignore[arg-type]
+        return active
+
+
+def facts_of(batches: Buffer, at: int) -> ProducerBatch:
+    """What the v2 batch at ``batches[at:]``, whose position that is, says of its producer."""
+    header = parse_header(batches, at)
+    marker = None
+    if header.is_control and header.is_transactional:
+        marker = parse_marker(batches, at)
+    return _facts(header, header.base_offset, at, marker)
+
+
+def _facts(
+    header: BatchHeader, base_offset: int, position: int, marker: Marker | None
+) -> ProducerBatch:
+    return ProducerBatch(
+        base_offset,
+        base_offset + header.last_offset_delta,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.attributes,
+        header.max_timestamp,
+        position,
+        -1 if marker is None else marker.type,
+        -1 if marker is None else marker.coordinator_epoch,
+    )
