@@ -146,7 +146,7 @@ class _Directory:
     # -- one partition -------------------------------------------------------------------------
 
     def _partition(self, name: str, topic: str) -> int | None:
-        """Check one partition; its log end, or None where it has vanished."""
+        """Check one partition; its log end, as far as it can be told, None where it vanished."""
         directory = os.path.join(self.path, name)
         try:
             names = sorted(name for name, _ in self.files.scan(directory))
@@ -171,6 +171,7 @@ class _Directory:
         interval = self.settings.log_config(topic).index_interval_bytes
         transactions = Transactions()
         end = 0
+        is_end_known = True
         seen: list[tuple[int, int]] = []
         for base in bases:
             path = os.path.join(directory, paths.file_name(base, paths.LOG))
@@ -181,9 +182,12 @@ class _Directory:
             if verified is not None:
                 end = max(end, verified.next_offset)
                 seen += verified.epochs
-        self._compare_epochs(directory, epochs, seen, end)
-        self._snapshots(directory, names, end)
-        return end
+                is_end_known = verified.is_read_whole
+        # Behind a damaged batch nobody knows what there is.
+        bound = end if is_end_known else paths.MAX_OFFSET
+        self._compare_epochs(directory, epochs, seen, bound)
+        self._snapshots(directory, names, bound)
+        return bound
 
     def _segment(self, place: Place, transactions: Transactions) -> Verified | None:
         for attempt in range(_ATTEMPTS):

@@ -76,6 +76,7 @@ class Verified:
     size: int
     records: int
     next_offset: int
+    is_read_whole: bool
     epochs: list[tuple[int, int]]
     faults: list[Fault]
 
@@ -96,7 +97,9 @@ def verify_segment(
             faults += _index_faults(place, rebuild, indexes, transactions, fd)
     finally:
         place.files.close(fd)
-    return Verified(walk.size, walk.records, rebuild.next_offset, rebuild.epochs, faults)
+    return Verified(
+        walk.size, walk.records, rebuild.next_offset, rebuild.fault is None, rebuild.epochs, faults
+    )
 
 
 def _read(place: Place, suffix: str) -> bytes | None:

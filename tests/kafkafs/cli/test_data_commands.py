@@ -1,0 +1,287 @@
+"""`kafkafs fetch`, `produce`, `verify`, `convert` and `reindex`, as processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.fetch import Response, decode_messages, decode_multi_response, decode_response
+from tests.kafkafs.cli.conftest import PATIENCE_S, PROGRAM, ROOT, Place, kafkafs
+from tests.storage.logs import append, batch, values
+from tests.storage.old_logs import content, old_file, write_legacy, write_old
+
+COMMANDS = ("fetch", "produce", "verify", "convert", "reindex")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A closed data directory: `orders` with two partitions, the first of three records."""
+    path = tmp_path / "data"
+    path.mkdir()
+    with LogManager.open(str(path)) as manager:
+        topic = manager.create_topic("orders", 2)
+        for value in (b"one", b"two", b"three"):
+            append(topic.partitions[0], value)
+    return path
+
+
+def run(
+    *arguments: object, stdin: bytes = b"", cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    """A command whose output is binary; `environment` is added to ours."""
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        timeout=PATIENCE_S,
+    )
+
+
+def payloads(response: Response) -> list[bytes]:
+    assert response.error == 0
+    return [payload for _, payload in decode_messages(response.messages)]
+
+
+def stored(data: Path, partition: int = 0) -> list[bytes | None]:
+    with LogManager.open(str(data)) as manager:
+        return values(manager.log("orders", partition))
+
+
+def test_help_names_them() -> None:
+    listed = kafkafs("--help").stdout
+    for name in COMMANDS:
+        assert f"  {name} " in listed
+        assert kafkafs(name, "--help").returncode == 0
+
+
+# -- fetch ---------------------------------------------------------------------------------------
+
+
+def test_one_request_is_a_message_set_send(data: Path) -> None:
+    done = run("fetch", "-d", data, "orders:0:1:1000")
+    assert (done.returncode, done.stderr) == (0, b"orders:0: 2 messages, next offset 3\n")
+    assert payloads(decode_response(done.stdout)) == [b"two", b"three"]
+
+
+def test_several_requests_are_a_multi_message_set_send(data: Path) -> None:
+    done = run("fetch", "-d", data, "orders:0:earliest:12", "orders:1:0:9", "orders:0:latest:9")
+    assert done.returncode == 0
+    found = [payloads(response) for response in decode_multi_response(done.stdout)]
+    assert found == [[b"one"], [], []]
+
+
+def test_the_directory_is_an_option_or_the_environments_or_the_working_one(data: Path) -> None:
+    for done in (
+        run("fetch", "--data-dir", data, "orders:0:0:1"),
+        run("fetch", "orders:0:0:1", KAFKAFS_DATA=str(data)),
+        run("fetch", "orders:0:0:1", cwd=data),
+    ):
+        assert done.returncode == 0
+        assert payloads(decode_response(done.stdout)) == [b"one"]
+
+
+def test_an_offset_outside_of_the_log(data: Path) -> None:
+    done = run("fetch", "-d", data, "orders:0:4:10", "orders:0:2:100")
+    assert done.returncode == 1
+    assert b"OffsetOutOfRange: orders:0: offset 4 is outside the log" in done.stderr
+    refused, found = decode_multi_response(done.stdout)
+    assert (refused.error, len(refused.messages)) == (1, 0)
+    assert payloads(found) == [b"three"]
+    for reset, expected in (("earliest", [b"one"]), ("latest", [])):
+        done = run("fetch", "-d", data, "--reset", reset, "orders:0:4:12")
+        assert done.returncode == 0
+        assert payloads(decode_response(done.stdout)) == expected
+    done = run("fetch", "-d", data, "--reset", "earliest", "orders:0:3:12")
+    assert payloads(decode_response(done.stdout)) == [], "the log end is inside"
+
+
+def test_what_cannot_be_fetched(data: Path) -> None:
+    for place in ("orders:9:0:1", "nothing:0:0:1"):
+        done = run("fetch", "-d", data, place)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.startswith(b"kafkafs: ")
+        assert done.stderr.count(b"\n") == 1
+    for place in (
+        "orders:0:0",
+        "orders:0:-1:1",
+        "orders:x:0:1",
+        "orders:0:0:0",
+        ":0:0:1",
+        "orders",
+    ):
+        assert run("fetch", "-d", data, place).returncode == 2
+    assert run("fetch", "-d", data / "nothing", "orders:0:0:1").returncode == 1
+
+
+def test_a_mounted_directory_is_read(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    with (place.path / "orders" / "0").open("ab") as file:
+        file.write(b"through the mount\n")
+    done = run("fetch", "-d", place.data, "orders:0:0:100")
+    assert payloads(decode_response(done.stdout)) == [b"through the mount"]
+
+
+# -- produce -------------------------------------------------------------------------------------
+
+
+def test_a_log_is_appended_to_another(data: Path) -> None:
+    log = next((data / "orders-0").glob("*.log")).read_bytes()
+    done = run("produce", "-d", data, "orders:1", stdin=log)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr == b"orders:1: 3 batches, offsets 0 to 2\n"
+    assert stored(data, 1) == [b"one", b"two", b"three"]
+    assert (data / ".kafka_cleanshutdown").exists()
+    assert run("produce", "-d", data, "orders:1").stderr == b"orders:1: 0 batches, nothing\n"
+
+
+def test_what_is_refused_is_told_with_its_position(data: Path) -> None:
+    good = bytes(batch([b"good"]))
+    done = run("produce", "-d", data, "orders:1", stdin=good + good[:-1])
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == [
+        "orders:1: 1 batches, offsets 0 to 0",
+        f"kafkafs: the last batch is incomplete, {len(good) - 1} bytes of {len(good)} "
+        f"(position {len(good)})",
+    ]
+    assert stored(data, 1) == [b"good"]
+    assert run("produce", "-d", data, "nothing:0", stdin=good).returncode == 1
+    assert run("produce", "-d", data, "orders", stdin=good).returncode == 2
+
+
+def test_a_log_is_not_appended_to_itself(data: Path) -> None:
+    path = next((data / "orders-0").glob("*.log"))
+    before = path.read_bytes()
+    with path.open("rb") as file:
+        done = subprocess.run(
+            [*PROGRAM, "produce", "-d", str(data), "orders:0"],
+            stdin=file,
+            capture_output=True,
+            cwd=ROOT,
+            timeout=PATIENCE_S,
+        )
+    assert (done.returncode, done.stderr) == (1, b"kafkafs: standard input is the log itself\n")
+    assert path.read_bytes() == before
+
+
+def test_what_is_mounted_is_not_appended_to(place: Place) -> None:
+    place.mount()
+    done = run("produce", "-d", place.data, "orders:0", stdin=bytes(batch([b"x"])))
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"kafkafs: the data directory is in use by process")
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_says_whole_and_names_what_is_left_over(data: Path) -> None:
+    done = kafkafs("verify", data)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(": whole\n")
+    assert done.stdout.startswith("2 partitions with 3 records, ")
+    cut = data / "orders-0" / f"{0:020}.log.9.cut"
+    cut.touch()
+    done = kafkafs("verify", data)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"left over: {cut}: ")
+
+
+def test_verify_names_faults_and_changes_nothing(data: Path) -> None:
+    path = next((data / "orders-0").glob("*.log"))
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(b"two")] ^= 1
+    path.write_bytes(damaged)
+    before = content(data)
+    done = kafkafs("verify", data)
+    assert done.returncode == 1
+    position = len(batch([b"one"]))
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{path}: position {position}: offset 1: the CRC is wrong"
+    assert lines[1].endswith(" bytes: 1 faults")
+    assert content(data) == before
+    assert kafkafs("verify", data / "nothing").returncode == 1
+
+
+def test_verify_beside_a_mount(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    with (place.path / "orders" / "0").open("ab") as file:
+        file.write(b"through the mount\n")
+    done = kafkafs("verify", place.data)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ": whole" in done.stdout
+
+
+# -- convert -------------------------------------------------------------------------------------
+
+
+def test_convert(tmp_path: Path) -> None:
+    directory = write_legacy(tmp_path, "t", 1)
+    old = write_old(tmp_path, "u", old_file(b"one"))
+    before = content(tmp_path)
+    done = kafkafs("convert", tmp_path, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\n3 files would be converted\n")
+    assert content(tmp_path) == before
+    done = kafkafs("convert", "--topic", "u", tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{old}/{0:020}.kafka: ")
+    done = kafkafs("convert", tmp_path)
+    assert done.stdout.startswith(f"{directory}/{5:020}.log: 100 records, 5 batches, ")
+    assert kafkafs("convert", tmp_path).stdout == "0 files converted\n"
+    assert kafkafs("verify", tmp_path).returncode == 0
+    assert kafkafs("convert", "--topic", "v", tmp_path).returncode == 1
+
+
+def test_convert_names_what_is_damaged(tmp_path: Path) -> None:
+    directory = write_old(tmp_path, "u", old_file(b"one"), old_file(b"two"))
+    path = directory / f"{0:020}.kafka"
+    path.write_bytes(path.read_bytes().replace(b"one", b"0ne", 1))
+    done = kafkafs("convert", tmp_path)
+    assert done.returncode == 1
+    assert str(path) in done.stderr
+    assert done.stdout == "0 files converted\n"
+
+
+# -- reindex -------------------------------------------------------------------------------------
+
+
+def test_reindex(data: Path) -> None:
+    index = next((data / "orders-0").glob("*.index"))
+    times = index.with_suffix(".timeindex")
+    before = times.read_bytes()
+    index.write_bytes(b"12345678")
+    times.unlink()
+    done = kafkafs("reindex", "--check", data)
+    assert done.returncode == 1
+    assert f"{times}: missing, 1 entries\n" in done.stdout
+    assert not times.exists()
+    done = kafkafs("reindex", data)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("2 segments read, 2 files made anew\n")
+    assert (index.read_bytes(), times.read_bytes()) == (b"", before)
+    assert kafkafs("reindex", "--check", index).stdout == "1 segments read, 0 files differ\n"
+    assert kafkafs("reindex", data / "nothing").returncode == 1
+
+
+def test_reindex_names_what_is_damaged(data: Path) -> None:
+    path = next((data / "orders-0").glob("*.log"))
+    path.write_bytes(path.read_bytes()[:-1])
+    done = kafkafs("reindex", data)
+    assert done.returncode == 1
+    assert f"kafkafs: {path}: position " in done.stderr
+
+
+def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    for command in ("convert", "reindex"):
+        done = kafkafs(command, place.data)
+        assert done.returncode == 1
+        assert done.stderr.startswith("kafkafs: the data directory is in use by process")
