@@ -206,13 +206,15 @@ class Producer(NamedTuple):
                 f"{self.transaction_first_offset}",
                 self.producer_id,
             )
-        if batch.base_sequence < 0 or follows:
+        if batch.base_sequence < 0:
             return
         if batch.producer_epoch != self.epoch:
             expected = 0
         else:
             expected = sequence_after(self.last_sequence, 1)
-        if batch.base_sequence != expected:
+        gap = (batch.base_sequence - expected) & MAX_SEQUENCE
+        # What lies further ahead than half of all sequences lies behind: an old batch once more.
+        if gap and not (follows and gap <= MAX_SEQUENCE // 2):
             raise OutOfOrderSequence(
                 f"sequence {batch.base_sequence} of epoch {batch.producer_epoch} where "
                 f"{expected} should follow",

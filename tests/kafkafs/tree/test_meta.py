@@ -9,7 +9,8 @@ import pytest
 
 from kafkafs.tree.handles import Handle
 from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
-from tests.storage.logs import append
+from tests.storage.logs import NOW_MS, append
+from tests.storage.producers import Producer
 
 
 @pytest.fixture
@@ -98,11 +99,61 @@ def test_any_part_of_a_table_can_be_read(tree: Tree, name: str) -> None:
             assert read(handle, position, size) == whole[position : position + size]
 
 
+PRODUCERS = [
+    *("producer_id", "epoch", "last_sequence", "last_offset", "last_timestamp"),
+    *("coordinator_epoch", "transaction_first_offset"),
+]
+
+
+def test_producers(tree: Tree) -> None:
+    assert text(tree, "producers").split() == PRODUCERS
+    nine, two = Producer(9, epoch=3), Producer(2**62, transactional=True)
+    five = Producer(5, epoch=1, transactional=True)
+    made = [nine.batch(b"a", b"b"), five.batch(b"c"), five.commit(), two.batch(b"d", b"e")]
+    made += [five.batch(b"f", timestamp_ms=NOW_MS + 5), two.batch(b"g")]
+    tree.append("t/.batches/0", b"".join(made))
+    assert rows(tree, "producers") == [
+        dict(zip(PRODUCERS, map(str, row), strict=True))
+        for row in (
+            (5, 1, 1, 6, NOW_MS + 5, 0, 6),
+            (9, 3, 1, 1, NOW_MS, -1, -1),
+            (2**62, 0, 2, 7, NOW_MS, -1, 4),
+        )
+    ]
+
+
+def test_txnindex(tmp_path: Path) -> None:
+    columns = ["producer_id", "first_offset", "last_offset", "last_stable_offset"]
+    expected = [
+        dict(zip(columns, row, strict=True)) for row in (["1", "0", "2", "1"], ["2", "1", "5", "6"])
+    ]
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        assert text(tree, "txnindex").split() == columns
+        one, two = Producer(1, transactional=True), Producer(2, transactional=True)
+        tree.append("t/.batches/0", one.batch(b"a") + two.batch(b"b") + one.abort())
+        tree.roll()
+        tree.append("t/.batches/0", one.batch(b"c") + one.commit() + two.abort())
+        assert rows(tree, "txnindex") == expected
+    with a_tree(tmp_path / "data") as tree:
+        assert rows(tree, "txnindex") == expected
+        assert len(rows(tree, "producers")) == 2
+        whole = text(tree, "txnindex").encode()
+        assert tree.read("t/.meta/0/txnindex", 100, 50) == whole[100:150]
+        tree.roll()
+        assert text(tree, "txnindex").encode() == whole
+        tree.remove_head(1)
+        assert rows(tree, "txnindex") == expected[1:], "of the segments that are left"
+
+
 def test_what_is_open_stays_as_it_was(tree: Tree) -> None:
     fill(tree)
-    before = {name: text(tree, name) for name in ("offsets", "segments", "index", "timeindex")}
+    names = ("offsets", "segments", "index", "timeindex", "producers", "txnindex")
+    before = {name: text(tree, name) for name in names}
     handles: dict[str, Handle] = {name: tree.open(f"t/.meta/0/{name}") for name in before}
     fill(tree, 2)
+    one = Producer(1, transactional=True)
+    tree.append("t/.batches/0", one.batch(b"a") + one.abort())
     for name, handle in handles.items():
         assert read(handle).decode() == before[name]
         assert len(text(tree, name)) > len(before[name]) or name == "offsets"
@@ -122,7 +173,7 @@ def test_of_a_partition_that_was_never_looked_at(tmp_path: Path, tree: Tree) -> 
         again.manager.abandon()
 
 
-@pytest.mark.parametrize("name", ["offsets", "index"])
+@pytest.mark.parametrize("name", ["offsets", "index", "producers", "txnindex"])
 def test_nothing_can_be_written(tree: Tree, name: str) -> None:
     with pytest.raises(PermissionError):
         tree.open(f"t/.meta/0/{name}", APPEND)

@@ -1,0 +1,542 @@
+"""`.batches/N`: reading what is stored, and the rules of appending ready batches."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.handles import Handle
+from storage.errors import (
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTxnState,
+    LogClosed,
+    OutOfOrderSequence,
+    ReadOnlyLog,
+    RecordTooLarge,
+)
+from storage.files import Files
+from storage.log import Log
+from storage.record.batch import parse_header
+from storage.record.plain import recompress
+from tests import oracle
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read
+from tests.storage.logs import NOW_MS, batch, values
+from tests.storage.producers import Producer, sparse
+
+B = "t/.batches/0"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+@pytest.fixture
+def handle(tree: Tree) -> Handle:
+    tree.file(B)
+    return tree.open(B, APPEND)
+
+
+def stored(log: Log) -> list[bytes]:
+    """The log's batches without what an append writes into them: base offset, leader epoch."""
+    return [
+        bytes(segment.read_at(position, header.size))[16:]
+        for segment in log.segments
+        for position, header in segment.batches()
+    ]
+
+
+def kept(*batches: bytes) -> list[bytes]:
+    return [bytes(made)[16:] for made in batches]
+
+
+def every_kind() -> list[bytes]:
+    """A batch of every kind that a log of this format may hold, and they may follow each other."""
+    plain, packed = Producer(1), Producer(2, codec=4)
+    committed = Producer(3, transactional=True, codec=2)
+    aborted = Producer(4, transactional=True)
+    still_open = Producer(5, transactional=True, codec=3)
+    return [
+        bytes(batch([b"lines", None, b""])),
+        recompress(batch([b"x" * 500] * 3), 1),
+        plain.batch(b"a", b"b"),
+        packed.batch(b"c"),
+        plain.batch(b"d"),
+        committed.batch(b"e"),
+        aborted.batch(b"f", b"g"),
+        committed.empty(4),
+        committed.commit(),
+        aborted.batch(b"h"),
+        aborted.abort(),
+        still_open.batch(b"i"),
+        sparse(plain.batch(b"j"), 7),
+    ]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def test_the_batches_are_shown_as_they_are_stored(tree: Tree) -> None:
+    node = tree.file(B)
+    reader = tree.open(node)
+    tree.append(B, b"".join(every_kind()[:5]))
+    tree.roll()
+    tree.append("t/0", b"line\n")
+    tree.append(B, b"".join(every_kind()[5:]))
+    data = b"".join(
+        segment.read_at(0, segment.size) for segment in tree.log().segments if segment.size
+    )
+    assert tree.attributes(node).size == len(data) == tree.log().size
+    assert read(reader) == data, "to the log end, open transactions too"
+    for position in range(0, len(data), 61):
+        assert read(reader, position, 100) == data[position : position + 100]
+    assert read(reader, len(data)) == b""
+    tree.append("t/0", b"more\n")
+    assert len(read(reader)) == tree.attributes(node).size == tree.log().size > len(data)
+
+
+def test_it_begins_with_the_batch_that_holds_the_log_start(tree: Tree) -> None:
+    for _ in range(3):
+        tree.append("t/0", b"line\n")
+        tree.roll()
+    tree.append("t/0", b"line\n")
+    whole = tree.read(B)
+    old = tree.file(B)
+    reader = tree.open(old)
+    tree.remove_head(2)
+    assert tree.read(B) == whole[len(whole) // 2 :]
+    assert parse_header(tree.read(B)).base_offset == 2
+    assert tree.file(B).inode != old.inode
+    assert read(reader, len(whole) // 2) == whole[len(whole) // 2 :], "the old inode's positions"
+
+
+def test_extended_attributes_are_the_partitions(tree: Tree) -> None:
+    tree.append("t/0", b"a\nb\n")
+    lines, batches = tree.file("t/0"), tree.file(B)
+    assert batches.xattr_names() == lines.xattr_names()
+    for name in lines.xattr_names():
+        assert batches.xattr(name, False) == lines.xattr(name, False)
+    assert batches.inode != lines.inode
+    assert tree.attributes(batches).mode == tree.attributes(lines).mode
+
+
+# -- appending -----------------------------------------------------------------------------------
+
+
+def test_batches_keep_all_but_their_offsets(tree: Tree, handle: Handle) -> None:
+    tree.append("t/0", b"first\n")
+    made = every_kind()
+    data = b"".join(made)
+    assert handle.write(0, data) == len(data)
+    assert stored(tree.log())[1:] == kept(*made)
+    offsets = [header.base_offset for _, header in tree.log().active.batches()]
+    counts = [parse_header(one).last_offset_delta + 1 for one in made]
+    assert offsets == [0, *itertools.accumulate(counts[:-1], initial=1)]
+    assert tree.log().last_stable_offset == offsets[12], "where the open transaction begins"
+    assert tree.read("t/0") == b"first\nlines\n\n\n" + (b"x" * 500 + b"\n") * 3 + b"a\nb\nc\nd\ne\n"
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(cuts=st.lists(st.integers(0, 2200), max_size=12))
+def test_wherever_they_are_cut(tree: Tree, cuts: list[int]) -> None:
+    before = len(stored(tree.log()))
+    made = [one for one in every_kind() if parse_header(one).producer_id < 0] * 2
+    data = b"".join(made)
+    handle = tree.open(B, APPEND)
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for begin, end in itertools.pairwise(edges):
+        assert handle.write(begin, data[begin:end]) == end - begin
+    handle.flush()
+    handle.release()
+    assert stored(tree.log())[before:] == kept(*made)
+    assert "append" not in tree.events()
+
+
+def test_byte_by_byte(tree: Tree, handle: Handle) -> None:
+    made = every_kind()
+    for number, byte in enumerate(b"".join(made)):
+        assert handle.write(number, bytes([byte])) == 1
+    assert stored(tree.log()) == kept(*made)
+
+
+def test_a_partition_is_copied_as_it_is(tree: Tree) -> None:
+    tree.mkdir("u")
+    tree.append(B, b"".join(every_kind()))
+    source = tree.read(B)
+    tree.append("u/.batches/0", source)
+    log, copy = tree.log(), tree.log("u")
+    assert tree.read("u/.batches/0") == source
+    assert copy.aborted_transactions() == log.aborted_transactions()
+    assert list(copy.producers) == list(log.producers)
+    assert copy.last_stable_offset == log.last_stable_offset
+    assert tree.read("u/0") == tree.read("t/0")
+
+
+def test_what_is_there_already_is_not_written_again(tree: Tree) -> None:
+    one, two = Producer(1), Producer(2, codec=4)
+    data = one.batch(b"a") + two.batch(b"b") + one.batch(b"c", b"d")
+    tree.append(B, data)
+    size = tree.log().size
+    node = tree.file(B)
+    handle = tree.open(B, APPEND)
+    tree.notices.clear()
+    assert handle.write(size, data) == len(data)
+    assert handle.write(size, data[:100]) + handle.write(size, data[100:]) == len(data)
+    assert tree.log().size == size
+    assert node.inode in tree.notices.attributes, "the kernel thinks that the file has grown"
+    handle.write(size, one.batch(b"e"))
+    assert values(tree.log()) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_older_formats_are_converted(tree: Tree, handle: Handle) -> None:
+    messages = [oracle.Message(number, b"k", b"v%d" % number, NOW_MS) for number in range(3)]
+    data = b"".join(oracle.put_message(message, 1) for message in messages)
+    data += b"".join(oracle.put_message(message, 0) for message in messages)
+    data += oracle.put_wrapper(messages, 1, 1)
+    for start in range(0, len(data), 50):
+        handle.write(start, data[start : start + 50])
+    assert values(tree.log()) == [b"v0", b"v1", b"v2"] * 3
+    assert {header.magic for _, header in tree.log().active.batches()} == {2}
+    assert [record.offset for record in tree.log().records()] == list(range(9))
+
+
+def test_compression_type_changes_the_codec(tree: Tree, handle: Handle) -> None:
+    tree.manager.set_topic_setting("t", "compression.type", "zstd")
+    made = [bytes(batch([b"x" * 500])), recompress(batch([b"y" * 500]), 1)]
+    data = b"".join(made)
+    handle.write(0, data[:80])
+    node = tree.file(B)
+    tree.notices.clear()
+    handle.write(80, data[80:])
+    assert [header.codec for _, header in tree.log().active.batches()] == [4, 4]
+    assert stored(tree.log()) == kept(*(recompress(one, 4) for one in made))
+    assert tree.notices.attributes == [node.inode], "it is shorter than the kernel thinks"
+
+
+# -- what is not whole ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 11, 16, 17, 60, 61, 80])
+def test_an_incomplete_batch_waits_and_is_never_a_record(
+    tree: Tree, handle: Handle, size: int
+) -> None:
+    made = bytes(batch([b"value", b"and another one"]))
+    handle.write(0, made + made[:size])
+    assert values(tree.log()) == [b"value", b"and another one"]
+    with pytest.raises(InvalidRecord, match=f"an incomplete batch, {size} "):
+        handle.flush()
+    handle.write(0, made[size:])
+    handle.flush()
+    assert len(values(tree.log())) == 4
+    handle.write(0, made[:size])
+    handle.release()
+    handle.release()
+    assert len(values(tree.log())) == 4
+    of = f" of {len(made)}" if size > 16 else ""
+    where = f"(behind the first {2 * len(made)} bytes written)"
+    assert f"t/0: an incomplete batch, {size}{of} bytes at the end, is dropped {where}" in (
+        tree.events()
+    )
+    tree.append("t/0", b"line\n")
+    assert len(values(tree.log())) == 5
+
+
+def test_incomplete_batches_of_two_handles_never_mix(tree: Tree, handle: Handle) -> None:
+    other = tree.open(B, APPEND)
+    one, two = bytes(batch([b"one"])), bytes(batch([b"the second"]))
+    handle.write(0, one[:30])
+    other.write(0, two[:40])
+    tree.append("t/0", b"line\n")
+    handle.write(0, one[30:])
+    other.write(0, two[40:])
+    assert values(tree.log()) == [b"line", b"one", b"the second"]
+
+
+def test_at_the_end_what_is_not_whole_is_dropped(tree: Tree, handle: Handle) -> None:
+    tree.fs.handles.add(handle)
+    handle.write(0, bytes(batch([b"value"]))[:50])
+    tree.fs.stop()
+    with pytest.raises(OSError, match="unmounted") as caught:
+        handle.write(0, bytes(batch([b"value"])))
+    assert caught.value.errno == errno.ESHUTDOWN
+    handle.flush()
+    handle.release()
+    assert values(tree.log()) == []
+    assert "an incomplete batch, 50 of" in tree.events()
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def announcing(size: int) -> bytes:
+    """The head of a batch of that many bytes."""
+    return struct.pack(">qiib", 0, size - 12, 0, 2)
+
+
+@pytest.mark.parametrize("size", [301, 1 << 20, (1 << 31) + 11])
+@pytest.mark.parametrize("setting", ["max.message.bytes", "internal.segment.bytes"])
+def test_too_large_a_batch_is_refused_by_its_head(
+    tree: Tree, handle: Handle, size: int, setting: str
+) -> None:
+    tree.manager.set_topic_setting("t", "max.message.bytes", "1048588")
+    tree.manager.set_topic_setting("t", setting, "300")
+    head = announcing(size)
+    whole = bytes(batch([b"fits"]))
+    handle.write(0, head[:16])
+    with pytest.raises(RecordTooLarge):
+        handle.write(16, head[16:])
+    with pytest.raises(RecordTooLarge):
+        handle.write(0, whole + head + b"x" * 100)
+    assert values(tree.log()) == [], "nothing of the request"
+    assert f"t/0: append refused: a batch of {size} bytes" in tree.events()
+    handle.write(0, whole)
+    assert values(tree.log()) == [b"fits"]
+
+
+def test_the_largest_batch_passes(tree: Tree, handle: Handle) -> None:
+    made = bytes(batch([b"x" * 1000]))
+    tree.manager.set_topic_setting("t", "max.message.bytes", str(len(made)))
+    handle.write(0, made[:900])
+    handle.write(900, made[900:] + made)
+    assert len(values(tree.log())) == 2
+    tree.manager.set_topic_setting("t", "max.message.bytes", str(len(made) - 1))
+    with pytest.raises(RecordTooLarge):
+        handle.write(0, made)
+
+
+def damaged(made: bytes) -> bytes:
+    return made[:-2] + bytes([made[-2] ^ 1]) + made[-1:]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(damaged(bytes(batch([b"value"]))), id="crc"),
+        pytest.param(b"some text, which is no batch at all", id="text"),
+        pytest.param(bytes(100), id="zeros"),
+        pytest.param(bytes(batch([b"value"]))[1:] + b"x", id="shifted"),
+        pytest.param(sparse(bytes(batch([b"a", b"b"])), 0), id="offsets"),
+    ],
+)
+def test_one_wrong_batch_refuses_its_whole_write(tree: Tree, handle: Handle, wrong: bytes) -> None:
+    right = bytes(batch([b"right"]))
+    handle.write(0, right)
+    for data in (wrong, right + wrong, right + wrong + right, right * 3 + wrong):
+        with pytest.raises(InvalidRecord):
+            handle.write(0, data)
+        handle.flush()
+    assert values(tree.log()) == [b"right"]
+    assert f"(behind the first {len(right)} bytes written)" in tree.events()
+    handle.write(0, right)
+    assert values(tree.log()) == [b"right", b"right"]
+
+
+def test_after_a_refusal_a_batch_begins(tree: Tree, handle: Handle) -> None:
+    """A large write() is told a short count, and its writer goes on with the refused piece."""
+    right, wrong = bytes(batch([b"v" * 9000])), damaged(bytes(batch([b"w" * 9000])))
+    data = right + wrong + right
+    handle.write(0, data[:10000])
+    refused = data[10000:]
+    messages = []
+    for piece in (refused, refused, refused[:8192], refused):
+        with pytest.raises(InvalidRecord) as caught:
+            handle.write(10000, piece)
+        messages.append(str(caught.value))
+    assert len(set(messages)) == 1, "and is told the same again"
+    with pytest.raises(InvalidRecord, match="no batch begins here"):
+        handle.write(0, refused[5:])
+    assert values(tree.log()) == [b"v" * 9000]
+    handle.write(0, right)
+    assert len(values(tree.log())) == 2
+
+
+def test_a_refused_write_that_begins_a_batch_is_looked_at_anew(tree: Tree, handle: Handle) -> None:
+    data = bytes(batch([b"x" * 500]))
+    tree.manager.set_topic_setting("t", "max.message.bytes", "100")
+    with pytest.raises(RecordTooLarge):
+        handle.write(0, data)
+    tree.manager.set_topic_setting("t", "max.message.bytes", None)
+    handle.write(0, data)
+    assert values(tree.log()) == [b"x" * 500]
+
+
+class FullFiles(Files):
+    full = False
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().pwrite(fd, data, position)
+
+
+@pytest.mark.parametrize("held", [0, 40])
+def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path, held: int) -> None:
+    files = FullFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        handle = tree.open(B, APPEND)
+        one = Producer(1, transactional=True)
+        data = one.batch(b"a") + one.batch(b"b") + one.commit()
+        if held:
+            handle.write(0, data[:held])
+        files.full = True
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                handle.write(held, data[held:-10])
+        files.full = False
+        assert values(tree.log()) == []
+        handle.write(held, data[held:-10])
+        handle.write(len(data) - 10, data[-10:])
+        assert values(tree.log()) == [b"a", b"b"]
+        assert "append refused: No space left on device" in tree.events()
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(tree: Tree, handle: Handle) -> None:
+    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    with pytest.raises(InvalidRecord):
+        handle.write(0, recompress(batch([b"x"]), 4))
+    handle.write(0, Producer(1, codec=4).batch(b"has a key"))
+    assert values(tree.log()) == [b"has a key"]
+
+
+def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
+    data = bytes(batch([b"x"]))
+    handle.write(0, data[:20])
+    tree.fs.root.rmdir("t")
+    with pytest.raises(LogClosed):
+        handle.write(0, data[20:])
+    with pytest.raises(LogClosed):
+        handle.flush()
+    handle.release()
+
+
+def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"line\n")
+        data = tree.read(B)
+    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+        assert tree.read(B) == data
+        with pytest.raises(ReadOnlyLog):
+            tree.open(B, APPEND).write(0, data)
+
+
+def test_it_is_opened_as_the_topics_own_files(tree: Tree) -> None:
+    for flags in (os.O_WRONLY, os.O_RDWR, APPEND | os.O_TRUNC, os.O_TRUNC):
+        with pytest.raises(PermissionError):
+            tree.open(B, flags)
+    directory = tree.directory("t/.batches")
+    with pytest.raises(PermissionError):
+        directory.create("1", 0o644, APPEND, CALLER)
+    with pytest.raises(PermissionError):
+        directory.unlink("0")
+    both = tree.open(B, os.O_RDWR | os.O_APPEND)
+    data = bytes(batch([b"x"]))
+    both.write(0, data)
+    assert read(both)[16:] == data[16:]
+    with pytest.raises(OSError, match="not open for reading"):
+        read(tree.open(B, APPEND))
+
+
+# -- producers -----------------------------------------------------------------------------------
+
+
+def test_a_gap_passes_behind_a_batch_of_the_same_handle(tree: Tree, handle: Handle) -> None:
+    one = Producer(1)
+    first, lost, third, fourth, fifth = (one.batch(b"%d" % n) for n in range(5))
+    handle.write(0, first)
+    other = tree.open(B, APPEND)
+    with pytest.raises(OutOfOrderSequence):
+        other.write(0, third)
+    handle.write(0, third)
+    other.write(0, fourth)
+    with pytest.raises(OutOfOrderSequence):
+        handle.write(0, one.batch(b"beyond the fifth"))
+    handle.write(0, fifth)
+    with pytest.raises(OutOfOrderSequence):
+        handle.write(0, lost)
+    assert values(tree.log()) == [b"0", b"2", b"3", b"4"]
+    assert "producer 1: sequence 2 of epoch 0 where 1 should follow" in tree.events()
+
+
+def test_a_gap_passes_behind_a_marker_of_the_same_handle(tree: Tree, handle: Handle) -> None:
+    """As a cleaner leaves it that has taken a transaction's first batches."""
+    for epoch in (3, 4):
+        one = Producer(1, epoch=epoch, transactional=True)
+        made = [one.batch(b"%d" % n) for n in range(4)]
+        handle.write(0, (made[0] if epoch == 3 else made[2]) + one.commit() + made[3])
+        one.epoch += 1
+        handle.write(0, one.commit())
+    assert values(tree.log()) == [b"0", b"3", b"2", b"3"]
+
+
+def test_an_old_epoch_is_refused(tree: Tree, handle: Handle) -> None:
+    old, new = Producer(1), Producer(1, epoch=1)
+    handle.write(0, old.batch(b"old") + new.batch(b"new"))
+    with pytest.raises(InvalidProducerEpoch):
+        handle.write(0, old.batch(b"fenced off"))
+    assert values(tree.log()) == [b"old", b"new"]
+
+
+def test_no_batch_without_a_transaction_inside_of_one(tree: Tree, handle: Handle) -> None:
+    one = Producer(1, transactional=True)
+    handle.write(0, one.batch(b"a"))
+    one.transactional = False
+    with pytest.raises(InvalidTxnState):
+        handle.write(0, one.batch(b"b"))
+
+
+# -- what the kernel is told, and durability -----------------------------------------------------
+
+
+def test_every_other_inode_is_told(tree: Tree) -> None:
+    lines, batches = tree.file("t/0"), tree.file(B)
+    handle = tree.open(batches, APPEND)
+    data = bytes(batch([b"x"]))
+    tree.notices.clear()
+    handle.write(0, data)
+    assert tree.notices.attributes == [lines.inode], "the kernel's guess is right"
+    tree.notices.clear()
+    handle.write(0, data[:10])
+    assert tree.notices.attributes == [batches.inode], "it counts what is not there"
+    tree.notices.clear()
+    tree.append(lines, b"x\n")
+    assert tree.notices.attributes == [batches.inode]
+    assert tree.attributes(batches).mtime_ns == tree.attributes(lines).mtime_ns
+
+
+@pytest.mark.parametrize("flag", [0, os.O_SYNC, os.O_DSYNC])
+def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
+    handle = tree.open(B, APPEND | flag)
+    handle.write(0, bytes(batch([b"x"])))
+    assert handle.sync_due == bool(flag)
+    plan = handle.sync_plan()
+    assert plan is not None
+    plan.run()
+    plan.finish()
+    assert tree.log().recovery_point == 1
+    assert not handle.sync_due
+
+
+def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
+    tree.manager.set_topic_setting("t", "flush.messages", "3")
+    handle.write(0, bytes(batch([b"x", b"y"])))
+    assert not handle.sync_due
+    handle.write(0, bytes(batch([b"z"])))
+    assert handle.sync_due
