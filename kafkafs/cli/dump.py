@@ -1,0 +1,124 @@
+"""`kafkafs dump FILE…`: what DumpLogSegments prints of a log's files."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import fail
+
+if TYPE_CHECKING:
+    from kafkafs.dump.options import Options
+
+# Java's class names, so that this module needs nothing of kafkafs.dump.
+_STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
+_LARGEST = 2**31 - 1
+# In the order in which DumpLogSegments looks at them: of several the first counts.
+_TOPIC_DECODERS = (
+    "offsets-decoder",
+    "transaction-log-decoder",
+    "cluster-metadata-decoder",
+    "remote-log-metadata-decoder",
+    "share-group-state-decoder",
+)
+
+
+@click.command("dump")
+@click.argument("paths", metavar="FILE…", nargs=-1)
+@click.option("--files", metavar="FILE,FILE…", help="The files, as DumpLogSegments takes them.")
+@click.option("--print-data-log", is_flag=True, help="Print keys and values too.")
+@click.option("--deep-iteration", is_flag=True, help="Print the records, not the batches alone.")
+@click.option("--skip-record-metadata", is_flag=True, help="Of records print nothing else.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(0, _LARGEST),
+    default=_LARGEST,
+    metavar="N",
+    help="Read only that many bytes of a log.",
+)
+@click.option("--verify-index-only", is_flag=True, help="Check an index without printing it.")
+@click.option(
+    "--index-sanity-check", is_flag=True, help="Check only what makes a broker rebuild an index."
+)
+@click.option(
+    "--max-message-size",
+    type=click.IntRange(0, _LARGEST),
+    default=5 * 1024 * 1024,
+    metavar="N",
+    help="No batch that an index points to is larger.",
+)
+@click.option(
+    "--key-decoder-class",
+    is_flag=False,
+    flag_value=_STRING_DECODER,
+    metavar="CLASS",
+    help="StringDecoder, IntegerDecoder or LongDecoder; prints keys and values.",
+)
+@click.option(
+    "--value-decoder-class",
+    is_flag=False,
+    flag_value=_STRING_DECODER,
+    metavar="CLASS",
+    help="The same for values.",
+)
+@click.option("--offsets-decoder", is_flag=True, help="The log is one of __consumer_offsets.")
+@click.option("--transaction-log-decoder", is_flag=True, help="… of __transaction_state.")
+@click.option("--share-group-state-decoder", is_flag=True, help="… of __share_group_state.")
+@click.option("--cluster-metadata-decoder", is_flag=True, hidden=True)
+@click.option("--remote-log-metadata-decoder", is_flag=True, hidden=True)
+@click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
+def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:
+    """Print what is in a log's files: .log, .index, .timeindex, .txnindex, .snapshot, .checkpoint.
+
+    The lines are those of Apache Kafka's DumpLogSegments, and so are the options. Nothing is
+    mounted or changed. An index wants its .log beside it.
+    """
+    from kafkafs.dump.errors import DumpError
+    from kafkafs.dump.events import JsonOutput, TextOutput
+    from kafkafs.dump.files import dump
+
+    names = [*_split(files), *paths]
+    if not names:
+        raise click.UsageError("no files")
+    options = _options(given)
+    write = sys.stdout.buffer.write
+    output = JsonOutput(write) if is_json else TextOutput(write, sys.stderr.buffer.write)
+    try:
+        dump(names, options, output)
+        sys.stdout.flush()
+    except DumpError as error:
+        raise fail(str(error)) from None
+
+
+def _options(given: dict[str, Any]) -> Options:
+    from kafkafs.dump.decoders import DecoderError, class_decoder, topic_decoder
+    from kafkafs.dump.options import Options
+
+    topics = [name for name in _TOPIC_DECODERS if given[name.replace("-", "_")]]
+    classes = [given["key_decoder_class"], given["value_decoder_class"]]
+    key_class, value_class = (name or _STRING_DECODER for name in classes)
+    try:
+        decode = topic_decoder(topics[0]) if topics else class_decoder(key_class, value_class)
+    except DecoderError as error:
+        raise click.UsageError(str(error)) from None
+    contents = given["print_data_log"] or bool(topics) or any(classes)
+    return Options(
+        deep=given["deep_iteration"] or contents,
+        contents=contents,
+        metadata=not given["skip_record_metadata"],
+        verify_index_only=given["verify_index_only"],
+        index_sanity_check=given["index_sanity_check"],
+        max_message_size=given["max_message_size"],
+        max_bytes=given["max_bytes"],
+        decode=decode,
+    )
+
+
+def _split(files: str | None) -> list[str]:
+    """By commas, as Java's String.split: without what is empty at the end."""
+    names = [] if files is None else files.split(",")
+    while len(names) > 1 and not names[-1]:
+        names.pop()
+    return names

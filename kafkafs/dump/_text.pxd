@@ -1,0 +1,139 @@
+"""A growing text, and how it grows: words, numbers, and bytes as Java prints the string that it
+makes of them.
+
+Text is UTF-8. Bytes that are none become U+FFFD where, and as often as, Java's `new String(bytes,
+UTF_8)` puts one: once for a sequence that breaks off, once for a surrogate's three bytes.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport realloc
+from libc.string cimport memcpy, strlen
+
+
+cdef struct Text:
+    char *data
+    int64_t length
+    int64_t room
+
+
+cdef inline int grow(Text *text, int64_t more) except -1:
+    cdef int64_t room = max(2 * text.room, text.length + more, 1 << 16)
+    cdef char *data = <char *> realloc(text.data, room)
+    if data == NULL:
+        raise MemoryError(f"a text of {room} bytes")
+    text.data = data
+    text.room = room
+    return 0
+
+
+cdef inline int need(Text *text, int64_t more) except -1:
+    """Room for `more` bytes, which the functions without an error then use unasked."""
+    if text.room - text.length < more:
+        grow(text, more)
+    return 0
+
+
+cdef inline void put(Text *text, const char *word) noexcept:
+    cdef size_t size = strlen(word)
+    memcpy(text.data + text.length, word, size)
+    text.length += size
+
+
+cdef inline void put_number(Text *text, int64_t number) noexcept:
+    cdef char digits[20]
+    cdef int at = 20
+    cdef uint64_t rest = <uint64_t> number
+    if number < 0:
+        rest = 0 - rest
+    while True:
+        at -= 1
+        digits[at] = <char> (48 + rest % 10)
+        rest //= 10
+        if rest == 0:
+            break
+    if number < 0:
+        text.data[text.length] = 45
+        text.length += 1
+    memcpy(text.data + text.length, digits + at, 20 - at)
+    text.length += 20 - at
+
+
+cdef inline void put_field(Text *text, const char *word, int64_t number) noexcept:
+    put(text, word)
+    put_number(text, number)
+
+
+cdef inline void put_bool(Text *text, const char *word, bint value) noexcept:
+    put(text, word)
+    put(text, b"true" if value else "false")
+
+
+cdef inline bint continues(uint8_t byte) noexcept:
+    return byte & 0xC0 == 0x80
+
+
+cdef inline int sequence_at(const uint8_t *at, int64_t left) noexcept:
+    """The length of the UTF-8 character that begins with a byte above 0x7F, or, negative, how
+    many bytes become one U+FFFD (String.decodeUTF8_UTF16).
+    """
+    cdef uint8_t first = at[0]
+    if first < 0xC2 or first > 0xF4:
+        return -1
+    if first < 0xE0:
+        return 2 if left > 1 and continues(at[1]) else -1
+    if left == 1 or not continues(at[1]):
+        return -1
+    if first < 0xF0:
+        if first == 0xE0 and at[1] < 0xA0:
+            return -1
+        if left == 2 or not continues(at[2]):
+            return -2
+        return -3 if first == 0xED and at[1] >= 0xA0 else 3
+    if (first == 0xF0 and at[1] < 0x90) or (first == 0xF4 and at[1] >= 0x90):
+        return -1
+    if left == 2 or not continues(at[2]):
+        return -2
+    return 4 if left > 3 and continues(at[3]) else -3
+
+
+cdef inline int put_utf8(Text *text, const uint8_t *at, int64_t size) except -1:
+    cdef const uint8_t *start = at
+    cdef const uint8_t *end = at + size
+    cdef uint64_t eight
+    # The top bit of each of eight bytes; written as one number it would be an object of Python's.
+    cdef uint64_t not_ascii = <uint64_t> 0x80808080 << 32 | <uint64_t> 0x80808080
+    cdef int length
+    need(text, size)
+    while True:
+        while end - at >= 8:
+            memcpy(&eight, at, 8)
+            if eight & not_ascii:
+                break
+            at += 8
+        while at < end and at[0] < 0x80:
+            at += 1
+        if at == end:
+            break
+        length = sequence_at(at, end - at)
+        if length > 0:
+            at += length
+            continue
+        memcpy(text.data + text.length, start, at - start)
+        text.length += at - start
+        need(text, end - at + 3)
+        put(text, b"\xef\xbf\xbd")
+        at -= length
+        start = at
+    memcpy(text.data + text.length, start, end - start)
+    text.length += end - start
+    return 0
+
+
+cdef inline int put_object(Text *text, object value) except -1:
+    """Bytes that are text already."""
+    cdef const char *data = value
+    cdef int64_t size = len(value)
+    need(text, size)
+    memcpy(text.data + text.length, data, size)
+    text.length += size
+    return 0

@@ -1,0 +1,78 @@
+"""What a control record says (ControlRecordType.java): the end of a transaction, or KRaft's own."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Any, Final
+
+from kafkafs.dump.messages import Message, MessageError, Reader, as_json, parse_schemas
+from kafkafs.dump.schemas import PROTOCOL
+from storage.errors import CorruptRecord
+
+_ENDS: Final = ("ABORT", "COMMIT")
+#: By type: how DumpLogSegments names it, and its message.
+_KRAFT: Final = {
+    2: ("LeaderChange: ", "LeaderChangeMessage"),
+    3: ("SnapshotHeader ", "SnapshotHeaderRecord"),
+    4: ("SnapshotFooter ", "SnapshotFooterRecord"),
+    5: ("KRaftVersion ", "KRaftVersionRecord"),
+    6: ("KRaftVoters ", "VotersRecord"),
+}
+_KEY: Final = struct.Struct(">hh")
+_END: Final = struct.Struct(">hi")
+
+
+@functools.cache
+def _messages() -> dict[str, Message]:
+    return parse_schemas(PROTOCOL)
+
+
+def control_text(key: bytes | None, value: bytes | None) -> bytes:
+    """The end of a control record's line. Raises CorruptRecord."""
+    kind = _type(key)
+    if kind in (0, 1):
+        epoch = _coordinator_epoch(value)
+        return f" endTxnMarker: {_ENDS[kind]} coordinatorEpoch: {epoch}".encode()
+    if kind in _KRAFT:
+        return f" {_KRAFT[kind][0]}{as_json(_kraft(kind, value))}".encode()
+    return f" controlType: UNKNOWN({kind})".encode()
+
+
+def control_fields(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    """The same as a JSON object."""
+    kind = _type(key)
+    if kind in (0, 1):
+        return {"type": _ENDS[kind], "coordinatorEpoch": _coordinator_epoch(value)}
+    if kind in _KRAFT:
+        return {"type": _KRAFT[kind][0].rstrip(": "), **_kraft(kind, value)}
+    return {"type": "UNKNOWN", "typeId": kind}
+
+
+def _type(key: bytes | None) -> int:
+    if key is None or len(key) < _KEY.size:
+        raise CorruptRecord("a control record's key is too short")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptRecord(f"a control record's key has version {version}")
+    return int(kind)
+
+
+def _coordinator_epoch(value: bytes | None) -> int:
+    # Later versions only add to it, so they are read as version 0.
+    if value is None or len(value) < _END.size:
+        raise CorruptRecord("the end of a transaction is too short")
+    version, epoch = _END.unpack_from(value)
+    if version < 0:
+        raise CorruptRecord(f"the end of a transaction has version {version}")
+    return int(epoch)
+
+
+def _kraft(kind: int, value: bytes | None) -> dict[str, Any]:
+    """Read as version 0 and shown as the version that the message says it has."""
+    name = _KRAFT[kind][1]
+    try:
+        read = _messages()[name].read(Reader(value or b""), 0)
+    except MessageError as error:
+        raise CorruptRecord(f"no {name}: {error}") from None
+    return _messages()[name].json(read, read["version"])

@@ -1,0 +1,139 @@
+"""How a record's key and value become text: by a decoder's class, or by what Kafka's own topics
+hold. None stands for text in UTF-8, which the hot loop does itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from contextlib import suppress
+from typing import Any, Final
+
+from kafkafs.dump._dump import java_text
+from kafkafs.dump.messages import Message, MessageError, Reader, as_json, parse_schemas
+from kafkafs.dump.options import Decode
+from kafkafs.dump.schemas import OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
+from storage.errors import CorruptRecord
+
+_PACKAGE: Final = "org.apache.kafka.tools.api."
+STRING_DECODER: Final = _PACKAGE + "StringDecoder"
+_NUMBERS: Final = {"IntegerDecoder": struct.Struct(">i"), "LongDecoder": struct.Struct(">q")}
+_GROUP_METADATA: Final = 2
+
+
+class DecoderError(Exception):
+    """A decoder that only DumpLogSegments has."""
+
+
+def class_decoder(key_class: str, value_class: str) -> Decode | None:
+    """By the names of the classes. Raises DecoderError."""
+    classes = [name.removeprefix(_PACKAGE) for name in (key_class, value_class)]
+    for name in classes:
+        if name != "StringDecoder" and name not in _NUMBERS:
+            raise DecoderError(
+                f"no decoder {name} here, only String-, Integer- and LongDecoder of {_PACKAGE[:-1]}"
+            )
+    if classes == ["StringDecoder", "StringDecoder"]:
+        return None
+    key_decoder, value_decoder = (_NUMBERS.get(name) for name in classes)
+
+    def decode(_: int, key: bytes | None, value: bytes | None) -> tuple[bytes | None, bytes | None]:
+        return _decoded(key_decoder, key), _decoded(value_decoder, value)
+
+    return decode
+
+
+def _decoded(number: struct.Struct | None, data: bytes | None) -> bytes | None:
+    if data is None or number is None:
+        return None if data is None else java_text(data)
+    if len(data) < number.size:
+        raise CorruptRecord(f"{len(data)} bytes are no number of {number.size} bytes")
+    return str(number.unpack_from(data)[0]).encode()
+
+
+class CoordinatorDecoder:
+    """The records of a coordinator's topic (CoordinatorRecordSerde.java)."""
+
+    def __init__(self, schemas: str) -> None:
+        self._keys: dict[int, Message] = {}
+        self._values: dict[int, Message] = {}
+        for name, message in parse_schemas(schemas).items():
+            (self._keys if name.endswith("Key") else self._values)[message.id] = message
+
+    def __call__(
+        self, offset: int, key: bytes | None, value: bytes | None
+    ) -> tuple[bytes | None, bytes | None]:
+        if key is None:
+            raise CorruptRecord("a coordinator's record has no key", offset=offset)
+        try:
+            kind = _version(key, "key")
+            if kind not in self._keys:
+                return b"Unknown record type %d at offset %d, skipping." % (kind, offset), None
+            key_data = _read(self._keys[kind], key, kind, "key")
+            shown = _shown("type", kind, self._keys[kind].json(key_data, 0))
+            if value is None:
+                return shown, b"<DELETE>"
+            version = _version(value, "value")
+            message = self._values[kind]
+            if not message.first <= version <= message.last:
+                raise MessageError(f"Found an unknown record version {version} for {kind} type")
+            found = message.json(_read(message, value, version, "value"), version)
+        except MessageError as error:
+            return f"Error at offset {offset}, skipping. {error}".encode(), None
+        return shown, _shown("version", version, self.refined(kind, found))
+
+    def refined(self, kind: int, value: dict[str, Any]) -> dict[str, Any]:
+        return value
+
+
+class OffsetsDecoder(CoordinatorDecoder):
+    """``__consumer_offsets``: of classic groups also what their members hand to each other."""
+
+    def __init__(self) -> None:
+        super().__init__(OFFSETS)
+        protocol = parse_schemas(PROTOCOL)
+        self._within = {
+            "subscription": protocol["ConsumerProtocolSubscription"],
+            "assignment": protocol["ConsumerProtocolAssignment"],
+        }
+
+    def refined(self, kind: int, value: dict[str, Any]) -> dict[str, Any]:
+        if kind == _GROUP_METADATA and value["protocolType"] == "consumer":
+            for member in value["members"]:
+                for name, message in self._within.items():
+                    data = base64.b64decode(member[name])
+                    with suppress(MessageError):  # the bytes stay as they are
+                        version = _version(data, name)
+                        read = message.read(Reader(data[2:]), version)
+                        member[name] = message.json(read, version)
+        return value
+
+
+def topic_decoder(name: str) -> Decode:
+    """By the name of the option that asks for it. Raises DecoderError."""
+    if name == "offsets-decoder":
+        return OffsetsDecoder()
+    if name == "transaction-log-decoder":
+        return CoordinatorDecoder(TRANSACTIONS)
+    if name == "share-group-state-decoder":
+        return CoordinatorDecoder(SHARES)
+    raise DecoderError(f"no {name} here; Kafka's own DumpLogSegments has one")
+
+
+def _version(data: bytes, name: str) -> int:
+    if len(data) < 2:
+        raise MessageError(f"Could not read version from {name}'s buffer.")
+    return int.from_bytes(data[:2], "big", signed=True)
+
+
+def _read(message: Message, data: bytes, version: int, name: str) -> dict[str, Any]:
+    try:
+        return message.read(Reader(data[2:]), 0 if name == "key" else version)
+    except MessageError as error:
+        raise MessageError(
+            f"Could not read record with version {version} from {name}'s buffer due to: {error}."
+        ) from None
+
+
+def _shown(word: str, number: int, data: dict[str, Any]) -> bytes:
+    return as_json({word: str(number), "data": data}).encode()

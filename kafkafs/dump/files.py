@@ -1,0 +1,131 @@
+"""One file after the other, and at the end what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafkafs.dump.errors import DumpError
+from kafkafs.dump.events import Output
+from kafkafs.dump.indexes import TimeFaults, dump_index, dump_time_index
+from kafkafs.dump.java import absolute, base_name, file_name, map_order
+from kafkafs.dump.log_file import dump_log
+from kafkafs.dump.options import Options
+from kafkafs.dump.tables import dump_snapshot, dump_txn_index
+
+
+def dump(files: Iterable[str], options: Options, output: Output) -> None:
+    """Print the files, by their names' suffixes, and then what does not fit in them.
+
+    Raises DumpError where DumpLogSegments fails; it then says nothing of the files before either.
+    """
+    complaints = _Complaints()
+    try:
+        for given in files:
+            _dump_file(file_name(given), options, output, complaints)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise DumpError(f"{error.filename or given}: {error.strerror}") from None
+    finally:
+        output.flush()
+    complaints.show(output)
+    output.flush()
+
+
+def _dump_file(path: str, options: Options, output: Output, complaints: _Complaints) -> None:
+    output.event("file", file=path)
+    suffix = base_name(path).rpartition(".")[2] if "." in base_name(path) else ""
+    if suffix in ("log", "checkpoint"):
+        complaints.add_gaps(path, dump_log(path, options, output))
+    elif suffix == "index":
+        complaints.add_mismatches(path, dump_index(path, options, output))
+    elif suffix == "timeindex":
+        complaints.add_time(path, dump_time_index(path, options, output))
+    elif suffix == "txnindex":
+        dump_txn_index(path, output)
+    elif suffix == "snapshot":
+        dump_snapshot(path, output)
+    else:
+        output.complain(f"Ignoring unknown file {path}", "unknownFile", file=path)
+
+
+class _Complaints:
+    """What DumpLogSegments keeps for its end, in the order in which it prints it."""
+
+    def __init__(self) -> None:
+        self._gaps: dict[str, dict[int, int]] = {}
+        self._mismatches: dict[str, dict[int, int]] = {}
+        self._time: dict[str, TimeFaults] = {}
+
+    def add_gaps(self, path: str, gaps: dict[int, int]) -> None:
+        if gaps:
+            self._gaps.setdefault(absolute(path), {}).update(gaps)
+
+    def add_mismatches(self, path: str, mismatches: dict[int, int]) -> None:
+        if mismatches:
+            self._mismatches.setdefault(absolute(path), {}).update(mismatches)
+
+    def add_time(self, path: str, faults: TimeFaults) -> None:
+        kept = self._time.setdefault(absolute(path), TimeFaults())
+        kept.mismatches += faults.mismatches
+        kept.out_of_order += faults.out_of_order
+        kept.not_found += faults.not_found
+
+    def show(self, output: Output) -> None:
+        _pairs(
+            output,
+            "mismatch",
+            "Mismatches in :{file}",
+            "  Index offset: {indexOffset}, log offset: {logOffset}",
+            {name: sorted(pairs.items(), reverse=True) for name, pairs in self._mismatches.items()},
+        )
+        _pairs(
+            output,
+            "timestampMismatch",
+            "Found timestamp mismatch in :{file}",
+            "  Index timestamp: {indexTimestamp}, log timestamp: {logTimestamp}",
+            {name: faults.mismatches for name, faults in self._time.items()},
+        )
+        _pairs(
+            output,
+            "outOfOrderTimestamp",
+            "Found out of order timestamp in :{file}",
+            "  Index timestamp: {indexTimestamp},"
+            " Previously indexed timestamp: {previousTimestamp}",
+            {name: faults.out_of_order for name, faults in self._time.items()},
+        )
+        _pairs(
+            output,
+            "offsetNotFound",
+            "The following indexed offsets are not found in :{file}",
+            "Indexed offset: {indexOffset}, found log offset: {logOffset}",
+            {name: faults.not_found for name, faults in self._time.items()},
+        )
+        _pairs(
+            output,
+            "nonConsecutiveOffsets",
+            "Non-consecutive offsets in {file}",
+            "  {offset} is followed by {nextOffset}",
+            {name: sorted(pairs.items()) for name, pairs in self._gaps.items()},
+        )
+
+
+def _pairs(
+    output: Output,
+    kind: str,
+    head: str,
+    line: str,
+    found: dict[str, list[tuple[int, int]]],
+) -> None:
+    """One kind of complaint: a line a file, and a line a pair, named as in ``line``."""
+    first, second = (part.partition("}")[0] for part in line.split("{")[1:])
+    for name in map_order(name for name, pairs in found.items() if pairs):
+        heading = head.replace("{file}", name)
+        lines = []
+        for pair in found[name]:
+            fields = dict(zip((first, second), pair, strict=True))
+            lines.append(line.format_map(fields))
+            if output.is_json:
+                output.event(kind, file=name, **fields)
+        if not output.is_json:
+            output.complain("\n".join([heading, *lines]), kind)

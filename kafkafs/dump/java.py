@@ -1,0 +1,52 @@
+"""What of Java's own habits shows in the output of its programs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+_LONG = re.compile(r"[+-]?[0-9]+")
+
+
+def file_name(given: str) -> str:
+    """A path as ``java.io.File`` keeps it: without doubled and trailing slashes."""
+    shortened = re.sub("/+", "/", given)
+    return shortened.rstrip("/") or shortened[:1]
+
+
+def absolute(path: str) -> str:
+    """``File.getAbsolutePath``: dots and links stay as they are."""
+    return path if path.startswith("/") else f"{os.getcwd()}/{path}".rstrip("/")
+
+
+def base_name(path: str) -> str:
+    return path[path.rfind("/") + 1 :]
+
+
+def parse_long(digits: str, bits: int = 64) -> int:
+    """``Long.parseLong``, or with 32 bits ``Integer.parseInt``; ValueError where it refuses."""
+    if _LONG.fullmatch(digits) is None or not -(1 << bits - 1) <= int(digits) < 1 << bits - 1:
+        raise ValueError(f'"{digits}" is no number of {bits} bits')
+    return int(digits)
+
+
+def map_order(keys: Iterable[str]) -> list[str]:
+    """The order in which a HashMap gives its keys that got them, in this order, by
+    ``computeIfAbsent``: that one puts a key before the others of its bucket.
+    """
+    inserted = list(keys)
+    buckets = 16
+    while len(inserted) > buckets * 3 // 4 + 1:
+        buckets *= 2
+    inserted.reverse()
+    return sorted(inserted, key=lambda key: _spread(key) % buckets)
+
+
+def _spread(text: str) -> int:
+    """``String.hashCode`` as HashMap uses it."""
+    hashed = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        hashed = 31 * hashed + int.from_bytes(units[at : at + 2], "big") & 0xFFFFFFFF
+    return hashed ^ hashed >> 16

@@ -1,0 +1,60 @@
+"""``.log`` files, and the ``.checkpoint`` files of KRaft, which are logs too."""
+
+from __future__ import annotations
+
+from kafkafs.dump._dump import Walk
+from kafkafs.dump.control import control_text
+from kafkafs.dump.errors import DumpError
+from kafkafs.dump.events import Output
+from kafkafs.dump.java import base_name, parse_long
+from kafkafs.dump.json_rows import JsonRows
+from kafkafs.dump.log_reader import LogReader
+from kafkafs.dump.options import LARGEST_FILE, Options
+from storage.record import compression
+
+
+def decompress(codec: int, data: memoryview, magic: int) -> bytes | bytearray | memoryview:
+    """As `Walk` wants it."""
+    return compression.decompress(codec, data, magic=magic)
+
+
+def dump_log(path: str, options: Options, output: Output) -> dict[int, int]:
+    """Print a log; returns the offsets that do not follow one another: last to next.
+
+    Raises DumpError and OSError; what stands before the fault has then been printed.
+    """
+    _head(path, output)
+    walk = Walk(
+        decompress,
+        control_text,
+        options.decode,
+        deep=options.deep,
+        contents=options.contents,
+        metadata=options.metadata,
+        rows=output.is_json,
+    )
+    with LogReader(path) as log:
+        end = min(log.size, options.max_bytes)
+        if output.is_json:
+            rows = JsonRows(options, output)
+            log.walk(walk, end, lambda: rows.show(walk.take_rows()))
+        else:
+            log.walk(walk, end, lambda: walk.take(output.text))
+        if walk.position < end and options.max_bytes == LARGEST_FILE:
+            count = log.size - walk.position
+            output.event("invalidBytes", count=count, name=base_name(path))
+    return walk.gaps
+
+
+def _head(path: str, output: Output) -> None:
+    name = base_name(path)
+    try:
+        if name.endswith(".log"):
+            output.event("log", startOffset=parse_long(name.split(".")[0]))
+        elif name == "bootstrap.checkpoint":
+            output.event("bootstrapSnapshot")
+        else:
+            offset, epoch = parse_long(name[:20]), parse_long(name[21:31], 32)
+            output.event("metadataSnapshot", endOffset=offset, epoch=epoch)
+    except ValueError as error:
+        raise DumpError(f"{path}: its name has no offset: {error}") from None

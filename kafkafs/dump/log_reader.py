@@ -1,0 +1,121 @@
+"""Reads a ``.log`` file: bytes at a position, and batches by their frames (FileLogInputStream)."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kafkafs.dump._dump import Walk
+from kafkafs.dump.errors import DumpError
+from kafkafs.dump.options import LARGEST_FILE
+from storage.errors import CorruptRecord
+
+_CHUNK = 1 << 18
+_AHEAD = 64 * 1024
+_FRAME = struct.Struct(">qi4xb")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
+_HEADER_SIZE = 61
+_LOG_OVERHEAD = 12
+_SMALLEST_ENTRY = 14
+
+
+class Frame(NamedTuple):
+    """A whole batch. ``last_offset`` is None where the file ends within its header."""
+
+    position: int
+    size: int
+    last_offset: int | None
+
+
+class LogReader:
+    """An open log file of at most 2 GiB, as long as it was when it was opened."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self._fd).st_size
+        self._window = b""
+        self._start = 0
+        if self.size > LARGEST_FILE:
+            self.close()
+            raise DumpError(f"{path}: {self.size} bytes are more than a segment can have")
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def fill(self, window: memoryview, position: int) -> int:
+        """Read as many bytes as are there and fit; returns how many."""
+        filled = 0
+        while filled < len(window):
+            count = os.preadv(self._fd, [window[filled:]], position + filled)
+            if count == 0:
+                break
+            filled += count
+        return filled
+
+    def read(self, position: int, size: int) -> bytes:
+        """The bytes from ``position`` on, fewer at the file's end. Small reads go on in one."""
+        at = position - self._start
+        if at < 0 or at + size > len(self._window):
+            # Who reads on right behind what was read last will do so again.
+            ahead = 0 <= at <= len(self._window) + _AHEAD
+            self._window = os.pread(self._fd, max(size, _AHEAD if ahead else 0), position)
+            self._start = position
+            at = 0
+        return self._window[at : at + size]
+
+    def frame(self, position: int, end: int) -> Frame | None:
+        """The batch at ``position``, None where less than a whole one is before ``end``."""
+        if position >= end - _FRAME.size:
+            return None
+        header = self.read(position, _HEADER_SIZE)
+        base, length, magic = _FRAME.unpack_from(header)
+        if length < _SMALLEST_ENTRY:
+            raise self.fault(position, f"the size field says {length}, less than any entry's")
+        size = _LOG_OVERHEAD + length
+        if position > end - size:
+            return None
+        if magic < 2:
+            return Frame(position, size, base)
+        if len(header) < _HEADER_SIZE:
+            return Frame(position, size, None)
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(header, _LAST_OFFSET_DELTA_AT)
+        return Frame(position, size, base + delta)
+
+    def slice_end(self, position: int, size: int) -> int:
+        """Where a slice of so many bytes from ``position`` on ends (FileRecords.slice)."""
+        if not 0 <= position <= self.size:
+            raise DumpError(f"{self.path}: position {position} is outside its {self.size} bytes")
+        return min(position + size, self.size)
+
+    def fault(self, position: int, reason: str) -> DumpError:
+        return DumpError(f"{self.path}: {reason} (position {position})")
+
+    def walk(self, walk: Walk, end: int, take: Callable[[], None]) -> None:
+        """Take the walk to ``end``, and what it found whenever that is much, or all of it."""
+        window = memoryview(bytearray(_CHUNK))
+        start = walk.position
+        filled = 0
+        try:
+            while wanted := walk.step(window, start, filled, end, self.size):
+                take()
+                if walk.position + wanted > start + filled:
+                    if wanted > len(window):
+                        window = memoryview(bytearray(wanted))
+                    start = walk.position
+                    filled = self.fill(window, start)
+                    if filled < wanted:
+                        raise self.fault(start, "the file has become shorter")
+        except CorruptRecord as error:
+            raise self.fault(walk.position, error.message) from None
+        finally:
+            take()

@@ -1,0 +1,125 @@
+"""``.txnindex`` and ``.snapshot`` files."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from kafkafs.dump.errors import DumpError
+from kafkafs.dump.events import Output, Value
+from kafkafs.dump.indexes import base_offset
+
+_ABORTED: Final = struct.Struct(">bxqqqq")
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
+_CRC_END: Final = 6
+_PRODUCER: Final = struct.Struct(">qhiqiqiq")
+
+
+class SnapshotError(Exception):
+    """What is wrong with a snapshot, in ProducerStateManager's words."""
+
+
+def dump_txn_index(path: str, output: Output) -> None:
+    """Print a transaction index; nothing where there is none, as a log without aborts has none."""
+    base_offset(path)
+    if not os.path.exists(path):
+        return
+    with open(path, "rb") as file:
+        data = file.read()
+    entries = list(_ABORTED.iter_unpack(data[: len(data) // _ABORTED.size * _ABORTED.size]))
+    for version, *_ in entries:
+        # DumpLogSegments looks at the first byte of the two, and so do we.
+        if version > 0:
+            raise DumpError(
+                f"Unexpected aborted transaction version {version} in transaction index {path},"
+                " current version is 0"
+            )
+    for version, producer_id, first, last, stable in entries:
+        output.event(
+            "abortedTransaction",
+            version=version,
+            producerId=producer_id,
+            firstOffset=first,
+            lastOffset=last,
+            lastStableOffset=stable,
+        )
+
+
+def dump_snapshot(path: str, output: Output) -> None:
+    """Print the producers of a snapshot; where it is corrupt complain of it and go on."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        producers = _producers(data)
+    except SnapshotError as error:
+        output.complain(str(error), "corruptSnapshot", file=path, message=str(error))
+        return
+    for producer in producers:
+        output.event("producer", **producer)
+
+
+def _producers(data: bytes) -> list[dict[str, Value]]:
+    """In the order of ProducerSnapshot's reader, which decides what is found wrong."""
+    failed = "Snapshot failed schema validation: "
+    if len(data) < 2:
+        raise SnapshotError(failed + "null")
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if version != _SNAPSHOT_VERSION:
+        raise SnapshotError(f"{failed}Snapshot contained an unknown file version {version}")
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise SnapshotError(failed + "null")
+    _, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    left = len(data) - _SNAPSHOT_HEAD.size
+    if count < 0:
+        raise SnapshotError(failed + "non-nullable field producerEntries was serialized as null")
+    if count > left:
+        raise SnapshotError(
+            f"{failed}Tried to allocate a collection of size {count}, but there are only {left}"
+            " bytes remaining."
+        )
+    if count * _PRODUCER.size > left:
+        raise SnapshotError(failed + "null")
+    computed = crc32c(data[_CRC_END:])
+    if crc != computed:
+        raise SnapshotError(
+            f"Snapshot is corrupt (CRC is no longer valid). Stored crc: {crc}."
+            f" Computed crc: {computed}"
+        )
+    end = _SNAPSHOT_HEAD.size + count * _PRODUCER.size
+    return [_producer(*fields) for fields in _PRODUCER.iter_unpack(data[_SNAPSHOT_HEAD.size : end])]
+
+
+def _producer(
+    producer_id: int,
+    epoch: int,
+    last_sequence: int,
+    last_offset: int,
+    offset_delta: int,
+    timestamp: int,
+    coordinator_epoch: int,
+    first_offset: int,
+) -> dict[str, Value]:
+    batch: dict[str, Value] | None = None
+    if last_offset >= 0:
+        first_sequence = last_sequence - offset_delta
+        if last_sequence < offset_delta:
+            first_sequence += 1 << 31  # sequences go on at 0 after 2^31 - 1
+        batch = {
+            "firstSequence": first_sequence,
+            "lastSequence": last_sequence,
+            "lastOffset": last_offset,
+            "offsetDelta": offset_delta,
+            "timestamp": timestamp,
+        }
+    return {
+        "producerId": producer_id,
+        "producerEpoch": epoch,
+        "coordinatorEpoch": coordinator_epoch,
+        "currentTxnFirstOffset": first_offset if first_offset >= 0 else None,
+        "lastTimestamp": timestamp,
+        "lastBatch": batch,
+    }
