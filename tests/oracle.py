@@ -253,7 +253,7 @@ def plain_of(
     append_time: int | None = None,
     last_offset: int | None = None,
     max_timestamp: int | None = None,
-) -> bytes:
+) -> bytearray:
     """Twin of `_legacy`'s loops: messages, with their absolute offsets, in plain form."""
     base = messages[0].offset
     first = messages[0].timestamp if append_time is None else append_time
@@ -285,9 +285,9 @@ def plain_of(
     )
 
 
-def without_crc(batch: bytes) -> bytes:
+def without_crc(batch: bytes) -> bytearray:
     """As a plain form has it: not worked out."""
-    return batch[:17] + bytes(4) + batch[21:]
+    return bytearray(batch[:17] + bytes(4) + batch[21:])
 
 
 @dataclass

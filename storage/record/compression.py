@@ -47,10 +47,14 @@ LEVELS: Final = {GZIP: (1, 9, -1), LZ4: (1, 17, 9), ZSTD: (-131072, 22, 3)}
 _GZIP_WBITS = 31
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_FIRST = int.from_bytes(_XERIAL_MAGIC, "big")
 _XERIAL_AGAIN = int.from_bytes(_XERIAL_MAGIC[:4], "big")
 _XERIAL_CHUNK = 32 * 1024
 # No element of a raw snappy block makes more than 64 bytes out of 3.
 _SNAPPY_RATIO = 22
+
+_u32 = struct.Struct(">I").unpack_from
+_u64 = struct.Struct(">Q").unpack_from
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
@@ -143,7 +147,7 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
 
 
 def _unsnappy(data: Buffer, limit: int) -> bytes | bytearray:
-    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if len(data) < 8 or _u64(data)[0] != _XERIAL_FIRST:
         size = _snappy_size(data, limit)
         out = uninitialised(size)
         cramjam.snappy.decompress_raw_into(data, out)
@@ -155,7 +159,7 @@ def _unsnappy(data: Buffer, limit: int) -> bytes | bytearray:
     while at < len(data):
         if len(data) - at < 4:
             raise CorruptRecord("snappy: a chunk's length is cut off")
-        length = int.from_bytes(view[at : at + 4], "big")
+        (length,) = _u32(data, at)
         if length == _XERIAL_AGAIN:
             at += len(_XERIAL_HEADER)
             continue

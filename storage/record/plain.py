@@ -13,35 +13,31 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from crc32c import crc32c
-
 from storage.errors import CorruptRecord
-from storage.record._batch import check_records
+from storage.record._batch import plain_v2, seal
 from storage.record.compression import compress, decompress
 from storage.record.header import (
     CODEC_BITS,
-    CRC_START,
+    CONTROL_BIT,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     SMALLEST_SIZE,
     Buffer,
-    pack,
-    parse_header,
 )
 from storage.record.legacy import plain_legacy
 
 # Bytes that tell a batch's size and format.
 FRAME_SIZE: Final = 17
 
+_SIZE = 8
 _LOW_ATTRIBUTES = 22
 _RECORDS_COUNT = 57
-_size_of = struct.Struct(">i").unpack_from
-_crc_of = struct.Struct(">I").unpack_from
+_i32 = struct.Struct(">i").unpack_from
 
 
-def plain(data: Buffer, at: int, end: int) -> tuple[bytes | bytearray, int]:
+def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
     """The batch at `data[at:end]` in plain form, and the count of bytes that it stands for.
 
     Of uncompressed v0 and v1 messages one batch is made of as many as are whole before `end`, up
@@ -53,8 +49,8 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytes | bytearray, int]:
     """
     assert 0 <= at <= end <= len(data), (at, end, len(data))
     if end - at < FRAME_SIZE:
-        return b"", FRAME_SIZE
-    (size,) = _size_of(data, at + 8)
+        return bytearray(), FRAME_SIZE
+    (size,) = _i32(data, at + _SIZE)
     magic = data[at + MAGIC_POSITION]
     if magic > MAGIC:
         raise CorruptRecord(f"no record format has magic {magic}", position=at)
@@ -62,52 +58,48 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytes | bytearray, int]:
         raise CorruptRecord(f"batch length {size} is less than a header's", position=at)
     size += LOG_OVERHEAD
     if size > end - at:
-        return b"", size
+        return bytearray(), size
     if magic < MAGIC:
         return plain_legacy(data, at, end)
     try:
-        return _plain_v2(memoryview(data)[at : at + size]), size
+        return plain_v2(data, at, size, decompress), size
     except CorruptRecord as error:
         offset = int.from_bytes(data[at : at + 8], "big", signed=True)
         raise CorruptRecord(error.message, position=at, offset=offset) from None
 
 
-def _plain_v2(batch: memoryview) -> bytearray:
-    if crc32c(batch[CRC_START:]) != _crc_of(batch, 17)[0]:
-        raise CorruptRecord("a batch's CRC is wrong")
-    codec = batch[_LOW_ATTRIBUTES] & CODEC_BITS
-    (count,) = _size_of(batch, _RECORDS_COUNT)
-    made = bytearray(batch[:HEADER_SIZE])
-    records: Buffer = batch[HEADER_SIZE:]
-    # A batch without records may have no stream either (DefaultRecordBatch.iterator).
-    if codec and (records or count):
-        records = decompress(codec, records)
-    made += records
-    made[_LOW_ATTRIBUTES] &= ~CODEC_BITS
-    struct.pack_into(">i", made, 8, len(made) - LOG_OVERHEAD)
-    struct.pack_into(">I", made, 17, 0)
-    check_records(made)
-    return made
-
-
 def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
     """The v2 batch with `codec` (0: uncompressed), everything else in it kept, its CRC right.
 
-    A control batch, an empty one, and one that has that codec already come back as they are:
-    what is asked for is a codec, not a level.
+    A control batch, an empty one, and one that has that codec already come back as they are and
+    are not looked at: what is asked for is a codec, not a level.
 
     Raises CorruptRecord.
     """
-    header = parse_header(batch)
-    assert not header.is_legacy, "to_v2 comes first"
-    if header.is_control or header.records_count == 0 or header.codec == codec:
-        return bytes(batch[: header.size])
+    if len(batch) < HEADER_SIZE:
+        raise CorruptRecord("a batch's header is cut off", position=0)
+    assert batch[MAGIC_POSITION] == MAGIC, "to_v2 comes first"
+    attributes = batch[_LOW_ATTRIBUTES]
+    if (
+        attributes & CONTROL_BIT
+        or attributes & CODEC_BITS == codec
+        or _i32(batch, _RECORDS_COUNT)[0] == 0
+    ):
+        return bytes(batch[: _i32(batch, _SIZE)[0] + LOG_OVERHEAD])
     made, _ = plain(batch, 0, len(batch))
     if not made:
-        raise CorruptRecord("a batch is cut off", position=0, offset=header.base_offset)
-    attributes = header.attributes & ~CODEC_BITS | codec
-    records = compress(codec, memoryview(made)[HEADER_SIZE:], level)
-    return pack(header._replace(attributes=attributes), records)
+        raise CorruptRecord("a batch is cut off", position=0)
+    return _with_codec(made, codec, level)
+
+
+def _with_codec(made: bytearray, codec: int, level: int | None = None) -> bytes:
+    """What is stored of a plain form, which is used up."""
+    if codec:
+        records = compress(codec, memoryview(made)[HEADER_SIZE:], level)
+        made[HEADER_SIZE:] = records
+        made[_LOW_ATTRIBUTES] |= codec
+    seal(made)
+    return bytes(made)
 
 
 def to_v2(data: Buffer, at: int, end: int) -> tuple[bytes, int]:
@@ -120,6 +112,4 @@ def to_v2(data: Buffer, at: int, end: int) -> tuple[bytes, int]:
     if not made:
         return b"", size
     codec = data[at + FRAME_SIZE] & CODEC_BITS
-    header = parse_header(made)
-    records = compress(codec, memoryview(made)[HEADER_SIZE:])
-    return pack(header._replace(attributes=header.attributes | codec), records), size
+    return _with_codec(made, codec), size

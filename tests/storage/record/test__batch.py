@@ -403,6 +403,27 @@ def test_salvage_wants_whole_batches_with_a_right_crc() -> None:
     assert find_next_batch(THREE_RECORDS, -1000, 0) == 0
 
 
+def test_salvage_of_older_formats() -> None:
+    wrapper = oracle.put_wrapper([oracle.Message(9, b"k", b"v", T)], 1, codec=1)
+    null = oracle.put_message(oracle.Message(12, None, None, T), 1)
+    entries = [V0_ENTRY, V1_ENTRY, wrapper, null, THREE_RECORDS]
+    data = b"garbage".join([b"", *entries, bytes(50)])
+    at = -1
+    for entry in entries:
+        at = find_next_batch(data, at + 1, 0)
+        assert data[at : at + len(entry)] == entry
+    assert find_next_batch(data, at + 1, 0) == -1
+    assert find_next_batch(data, 0, 6) == data.index(wrapper)
+    assert find_next_batch(V0_ENTRY[:-1], 0, 0) == -1
+    assert find_next_batch(V1_ENTRY[:-1] + b"x", 0, 0) == -1
+
+
+def test_salvage_in_small_numbers_takes_no_crc_of_each() -> None:
+    # At nearly every byte a size that fits; with a CRC for each this would take minutes.
+    data = struct.pack(">i", 1 << 19) * (1 << 18) + THREE_RECORDS
+    assert find_next_batch(data, 0, 0) == 1 << 20
+
+
 def test_salvage_in_much_garbage() -> None:
     data = os.urandom(1 << 20) + b"\2" * (1 << 20) + bytes(1 << 20) + THREE_RECORDS + bytes(100)
     assert find_next_batch(data, 0, 0) == 3 << 20

@@ -149,7 +149,7 @@ def test_a_wrapper_becomes_one_batch(data: st.DataObject, magic: int, append_tim
     assert decode(b"a" + wrapper + wrapper, 1) == decode_plain(expected)
 
 
-def plain_of_all(entry: bytes) -> tuple[bytes | bytearray, int]:
+def plain_of_all(entry: bytes) -> tuple[bytearray, int]:
     return plain(entry, 0, len(entry))
 
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.record._batch import check_records
+from storage.record._batch import plain_v2
+from storage.record._batch import seal as seal_batch
 from storage.record.batch import HEADER_SIZE, decode, decode_plain, pack, parse_header
-from storage.record.compression import compress
+from storage.record.compression import compress, decompress
 from storage.record.plain import FRAME_SIZE, plain, recompress, to_v2
 from tests import oracle
 from tests.made_logs import MadeLog, damaged, logs
@@ -121,7 +122,7 @@ def test_empty_batch_with_a_codec() -> None:
 def test_what_is_not_whole(entry: bytes) -> None:
     for size in range(len(entry)):
         wanted = len(entry) if size >= FRAME_SIZE else FRAME_SIZE
-        assert plain(b"ab" + entry, 2, 2 + size) == (b"", wanted)
+        assert plain(b"ab" + entry, 2, 2 + size) == (bytearray(), wanted)
         assert to_v2(b"ab" + entry, 2, 2 + size) == (b"", wanted)
 
 
@@ -173,15 +174,29 @@ def test_reader_rejects(reason: str, codec: int) -> None:
 def test_count_that_is_wrong(log: MadeLog, change: int) -> None:
     for batch in oracle.walk(log.data):
         wrong = bytearray(log.data)
-        check_records(wrong)
         struct.pack_into(">i", wrong, 57, batch.count + change)
         with pytest.raises(CorruptRecord, match="count"):
-            check_records(wrong)
+            plain(seal(wrong), 0, len(wrong))
 
 
-def test_check_records_wants_a_header() -> None:
+def test_sealing() -> None:
+    batch = bytearray(THREE_RECORDS)
+    batch[8:12] = batch[17:21] = bytes(4)
+    seal_batch(batch)
+    assert batch == THREE_RECORDS
     with pytest.raises(ValueError, match="60 bytes"):
-        check_records(bytes(60))
+        seal_batch(bytearray(60))
+    for at, size in ((0, 60), (-1, 95), (1, 95)):
+        with pytest.raises(ValueError, match="of a buffer"):
+            plain_v2(THREE_RECORDS, at, size, decompress)
+
+
+@pytest.mark.parametrize("size", [0, 60, 61, len(THREE_RECORDS) - 1])
+def test_recompress_wants_a_whole_batch(size: int) -> None:
+    with pytest.raises(CorruptRecord, match="cut off"):
+        recompress(THREE_RECORDS[:size], 1)
+    with pytest.raises(AssertionError):
+        recompress(V1_ENTRY * 3, 1)
 
 
 @given(data=damaged(), codec=codecs)
