@@ -147,9 +147,11 @@ class Generation(Generic[P]):
         self.first_valid = log_start
         # Below `_cut` this generation reads pieces of its own; the timeline's are another history.
         self._cut = log_start
-        self._past: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
-        # From where to where the text has been cut off by another process.
-        self.lost = (log_start, log_start)
+        # From where on each is read, the pieces, and where each begins: that may be before, where
+        # another process has cut the log inside of it.
+        self._past: tuple[tuple[int, ...], tuple[P, ...], tuple[int, ...]] = ((), (), ())
+        # From where to where text has been cut off by another process, rising.
+        self.lost: tuple[tuple[int, int], ...] = ()
         # (absolute position, text) of what is kept before cuts.
         self._kept: tuple[tuple[int, bytes], ...] = ()
 
@@ -161,8 +163,8 @@ class Generation(Generic[P]):
     def locate(self, absolute: int) -> tuple[P, int]:
         """The piece that holds a position, first_valid ≤ it < end, and where the piece begins."""
         if absolute < self._cut:
-            starts, pieces = self._past
-            number = bisect_right(starts, absolute) - 1
+            places, pieces, starts = self._past
+            number = bisect_right(places, absolute) - 1
             if number < 0:
                 raise SegmentGone("these bytes have been deleted")
             return pieces[number], starts[number]
@@ -207,34 +209,41 @@ class Generation(Generic[P]):
         first = max(bisect_right(starts, self._cut) - 1, 0)
         last = bisect_left(starts, cut)
         if first < last:
-            old_starts, old_pieces = self._past
-            # What it has of its own ends at `_cut`, where the timeline's piece `first` begins;
-            # only while it had none can that piece begin before it, at a log start.
-            assert not old_pieces or starts[first] == self._cut
-            self._past = (old_starts + starts[first:last], old_pieces + pieces[first:last])
+            places, old_pieces, old_starts = self._past
+            new = starts[first:last]
+            # What it has of its own ends at `_cut`. The timeline's piece `first` begins there, or
+            # before: at a log start, or where a log was cut.
+            place = max(new[0], self._cut) if old_pieces else new[0]
+            self._past = (
+                (*places, place, *new[1:]),
+                old_pieces + pieces[first:last],
+                old_starts + new,
+            )
         self._cut = max(self._cut, cut)
 
     def lose(self, position: int) -> None:
         """The timeline's text from `position` on is cut off; another's will come behind it."""
         end = self.timeline.end
         self.supersede(end)
+        kept = tuple((start, to) for start, to in self.lost if to <= position)
+        if len(kept) < len(self.lost):
+            position = min(position, self.lost[len(kept)][0])
         if position < end:
-            first = self.lost[0] if self.lost[0] < self.lost[1] else position
-            self.lost = (min(first, position), end)
+            self.lost = (*kept, (position, end))
 
     def past_from(self, absolute: int) -> tuple[P, ...]:
         """Its own pieces that hold text from a position on."""
-        starts, pieces = self._past
-        return pieces[max(bisect_right(starts, absolute) - 1, 0) :]
+        places, pieces, _ = self._past
+        return pieces[max(bisect_right(places, absolute) - 1, 0) :]
 
     def forget(self, gone: Callable[[P], bool]) -> bool:
         """Drop the past up to the last piece that is `gone`; whether there was any."""
-        starts, pieces = self._past
+        places, pieces, starts = self._past
         for number in reversed(range(len(pieces))):
             if gone(pieces[number]):
-                following = (*starts, self._cut)[number + 1]
-                self.first_valid = max(self.first_valid, following)
-                self._past = (starts[number + 1 :], pieces[number + 1 :])
+                rest = slice(number + 1, None)
+                self.first_valid = max(self.first_valid, (*places, self._cut)[number + 1])
+                self._past = (places[rest], pieces[rest], starts[rest])
                 self._kept = tuple(
                     (start, text)
                     for start, text in self._kept

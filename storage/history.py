@@ -88,7 +88,7 @@ class History:
             writers = history
             history = cls(files, aside, writable=True, aside=True)
             recorded = {}
-            with contextlib.suppress(CorruptCheckpoint):
+            with contextlib.suppress(CorruptCheckpoint, OSError):
                 recorded = history._read()
             if not recorded:
                 recorded = writers._read()

@@ -11,6 +11,7 @@ they were never set, the data directory's own; a partition's come from its topic
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -180,7 +181,7 @@ class FileSystem(LogListener):
         """The tree's side of a log, made when first asked for."""
         found = self._partitions.get(log)
         if found is None:
-            log.history_directory = self.cache_directory(log)
+            log.history_directory = self._prepared_cache(log)
             found = self._partitions.setdefault(log, Partition(self, log))
         return found
 
@@ -194,6 +195,17 @@ class FileSystem(LogListener):
         # Directories without topic ids, and copies of one directory, must not share indexes.
         directory = f"{inode_number(log.directory, log.topic_id):016x}"
         return os.path.join(cache, "kafkafs", directory)
+
+    def _prepared_cache(self, log: Log) -> str | None:
+        """The directory of `cache_directory`, where it can be made, without what a kill left."""
+        cache = self.cache_directory(log)
+        if cache is not None:
+            with contextlib.suppress(OSError):
+                os.makedirs(cache, exist_ok=True)
+                for name, _ in log.files.scan(cache):
+                    if name.endswith(paths.DELETED):
+                        log.files.unlink(os.path.join(cache, name))
+        return cache
 
     # -- owners --------------------------------------------------------------------------------
 

@@ -335,7 +335,9 @@ class PartitionView:
             self._keep(generation, cut)
 
     def _keep(self, generation: ViewGeneration, cut: int) -> None:
-        start = max(cut - KEPT, generation.first_valid, generation.lost[1])
+        start = max(cut - KEPT, generation.first_valid)
+        if generation.lost:
+            start = max(start, generation.lost[-1][1])
         if start >= cut:
             return
         text = bytearray(cut - start)

@@ -93,6 +93,9 @@ class ViewFile(Node):
             generation = self.generation(wait)
         if self.part.behind:
             self.part.catch_up(wait, time.monotonic() + MEASURE_S)
+        if not self.part.timeline.placed[1]:
+            # Another process has cut the log, and nobody has measured what is left.
+            self.part.prepare(wait, time.monotonic() + MEASURE_S)
         return self._attributes(generation.timeline.end - generation.shift, wait)
 
     def _attributes(self, size: int, wait: bool) -> Attributes:
@@ -225,7 +228,7 @@ class ReadHandle(Handle):
             data = self._read(position, size, wait)
             if partition.intact():
                 return data
-        except (CorruptRecord, SegmentGone):
+        except (BlockingIOError, CorruptRecord, SegmentGone):
             if partition.intact():
                 raise
         if wait:
@@ -245,21 +248,30 @@ class ReadHandle(Handle):
             if left <= 0:
                 return b""
             size = min(left, size)
-        lost_from, lost_to = generation.lost
-        if absolute < lost_to and absolute + size > lost_from:
-            if absolute >= lost_from:
-                raise SegmentGone("the log was cut before these bytes")
-            size = lost_from - absolute
+        if generation.lost:
+            size = self._before_what_is_lost(generation, absolute, size)
         out = bytearray(size)
         if absolute < generation.first_valid:
             self._read_below(generation, absolute, out, wait)
             return out
         last, place = self._last
-        if last != position or absolute == lost_to:
+        if last != position:
             place = None
         place = render_text(generation, absolute, out, 0, place, wait)
         self._last = (position + size, place)
         return out
+
+    def _before_what_is_lost(self, generation: ViewGeneration, absolute: int, size: int) -> int:
+        """How much can be read before the next place that another process has cut off."""
+        for start, end in generation.lost:
+            if start <= absolute < end:
+                raise SegmentGone("the log was cut before these bytes")
+            if absolute == end:
+                # What comes here is not what comes next in the segment that was read before.
+                self._last = (-1, None)
+            elif absolute < start:
+                size = min(size, start - absolute)
+        return size
 
     @staticmethod
     def _read_below(generation: ViewGeneration, absolute: int, out: bytearray, wait: bool) -> None:

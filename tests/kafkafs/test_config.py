@@ -24,12 +24,27 @@ def test_the_last_one_wins() -> None:
     assert parse_mount_options(["uid=1,uid=2"]).uid == 2
 
 
+def test_isolation_and_until() -> None:
+    assert MountOptions().isolation == "read_committed"
+    options = parse_mount_options(["until=high-watermark,isolation=read_uncommitted", "ro"])
+    assert (options.until, options.isolation) == ("high-watermark", "read_uncommitted")
+    assert parse_mount_options(["until=high-watermark,until=log-end"]) == MountOptions()
+
+
+def test_a_high_watermark_is_for_directories_of_others() -> None:
+    with pytest.raises(InvalidOption, match="until=high-watermark is for read-only mounts"):
+        parse_mount_options(["until=high-watermark"])
+
+
 FLAGS = ["atime", "r", "ro=1", "uid", "umask", "="]
 NUMBERS = ["uid=-1", "uid= 1", "uid=1_0", "uid=x", "uid=4294967295", "uid=\u0661"]
 MASKS = ["umask=9", "umask=1000", "umask=0o22"]
 
 
-@pytest.mark.parametrize("option", FLAGS + NUMBERS + MASKS)
+WORDS = ["isolation=committed", "isolation=", "until=HW", "until"]
+
+
+@pytest.mark.parametrize("option", FLAGS + NUMBERS + MASKS + WORDS)
 def test_what_makes_no_sense_is_refused_and_named(option: str) -> None:
     with pytest.raises(InvalidOption) as raised:
         parse_mount_options([f"ro,{option}"])

@@ -97,6 +97,58 @@ def test_read_only_it_is_the_same_each_time_and_nothing_is_written(tmp_path: Pat
     assert nonce(tmp_path, read_only=True) == first
 
 
+def test_one_that_is_kept_aside(tmp_path: Path) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    data.mkdir()
+    fill(data)
+    before = sorted(os.listdir(data / "t-0"))
+
+    def kept() -> int:
+        with LogManager.open(str(data), read_only=True) as manager:
+            log = manager.log("t", 0)
+            log.history_directory = str(aside)
+            return log.history.nonce
+
+    drawn = {kept() for _ in range(2)}
+    assert len(drawn) == 2, "there is no such directory"
+    aside.mkdir()
+    first = kept()
+    assert first not in drawn
+    assert kept() == first
+    assert sorted(os.listdir(data / "t-0")) == before
+    logs = sorted((data / "t-0").glob("*.log"))
+    with open(logs[-1], "ab") as file:
+        file.write(b"half a batch")
+    assert kept() == first, "it may be that it is just being written"
+    os.truncate(logs[-1], logs[-1].stat().st_size // 2)
+    for suffix in (".index", ".timeindex"):
+        logs[-1].with_suffix(suffix).write_bytes(b"")
+    cut = kept()
+    assert cut != first
+    (aside / "kafkafs.history").write_text("nonsense")
+    assert kept() not in (first, cut)
+
+
+def test_one_that_is_kept_aside_begins_as_the_writers(tmp_path: Path) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    data.mkdir()
+    aside.mkdir()
+    fill(data)
+    first = nonce(data)
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        log.history_directory = str(aside)
+        assert log.history.nonce == first
+        log.history.new_nonce()
+        log.history.save(log.segments)
+        again = log.history.nonce
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        log.history_directory = str(aside)
+        assert log.history.nonce == again
+    assert nonce(data) == first
+
+
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     fill(tmp_path)
     nonce(tmp_path)

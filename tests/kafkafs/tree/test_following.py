@@ -1,0 +1,461 @@
+"""Files of a partition that another process writes: an inode shows one history."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Node
+from kafkafs.tree.view_file import ViewFile
+from storage.errors import SegmentGone
+from tests.broker_files import BrokerDirectory, BrokerPartition
+from tests.kafkafs.trees import Tree, in_thread, read
+
+FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
+
+
+class Beside:
+    """A broker's directory and a tree that follows it."""
+
+    def __init__(self, data: Path, options: TreeOptions = FOLLOWING) -> None:
+        self.broker = BrokerDirectory(data)
+        self.partition = self.broker.partition()
+        self.partition.append(b"zero")
+        self.options = options
+
+    def mount(self) -> Tree:
+        self.tree = Tree(self.broker.data, self.options)
+        return self.tree
+
+    def size(self, node: Node) -> int:
+        return self.tree.attributes(node).size
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    beside = Beside(tmp_path / "data")
+    beside.mount()
+    yield beside
+    beside.tree.stop()
+
+
+def fill(partition: BrokerPartition, segments: int = 4) -> None:
+    for number in range(segments):
+        partition.append(b"a%d" % number)
+        partition.append(b"b%d" % number, b"c%d" % number)
+        partition.roll()
+
+
+def changes(partition: BrokerPartition) -> list[Callable[[], None]]:
+    """All but the first and the last rewrite the past."""
+    return [
+        lambda: partition.append(b"more"),
+        lambda: partition.delete_head(1),
+        lambda: partition.clean(2, lambda offset, value: offset % 2 == 0),
+        lambda: partition.truncate(partition.next_offset - 1),
+        partition.roll,
+    ]
+
+
+def rest(handle: Handle, node: ViewFile, position: int, tree: Tree) -> bytes:
+    """What `tail -f` reads next: it asks for the size first."""
+    size = tree.attributes(node).size
+    return read(handle, position, size - position) if size > position else b""
+
+
+def test_a_tail_sees_each_record_once_over_rolls_retention_and_compaction(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    node = tree.file()
+    handle = tree.open(node)
+    seen = b""
+    written = b"zero\n"
+    for number in range(12):
+        partition.append(b"%d" % number)
+        written += b"%d\n" % number
+        if number % 2:
+            partition.roll()
+        if number == 5:
+            partition.clean(2, lambda offset, value: offset % 2 == 0)
+        if number == 9:
+            partition.delete_head(2)
+        if number == 10:
+            partition.remove_deleted()
+        seen += rest(handle, node, len(seen), tree)
+        assert seen == written
+    assert tree.file() is not node
+    assert tree.read("t/0") == partition.text()
+
+
+def test_a_name_leads_to_a_new_inode_once_the_past_has_changed(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    inodes = [tree.file().inode]
+    for change in changes(partition)[:4]:
+        change()
+        inode = tree.file().inode
+        assert (inode == inodes[-1]) == (len(inodes) == 1)
+        inodes.append(inode)
+        assert tree.read("t/0") == partition.text()
+        assert beside.size(tree.file()) == len(partition.text())
+    assert len(set(inodes)) == 4
+    # Of several inodes that the kernel knows each drops its entry.
+    assert {name for _, name in tree.notices.entries} == {"0"}
+
+
+def test_an_old_inode_reads_what_is_deleted_while_it_is_open(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    node = tree.file()
+    handle = tree.open(node)
+    before = partition.text()
+    size = beside.size(node)
+    partition.delete_head(3)
+    assert beside.size(node) == size
+    partition.remove_deleted()
+    assert read(handle) == before
+    partition.append(b"more")
+    assert rest(handle, node, size, tree) == b"more\n"
+    # file.delete.delay.ms is over; what was kept before the cut is little here, and so is all.
+    tree.manager.sweep(1 << 62)
+    tree.fs.housekeeping()
+    assert beside.size(node) == size + 5
+    assert tree.read("t/0") == partition.text()
+
+
+def test_an_old_inode_of_a_deleted_segment_that_was_not_open(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    node = tree.file()
+    handle = tree.open(node)
+    size = beside.size(node)
+    for segment in tree.log().segments:
+        segment.close_descriptors()
+    partition.delete_head(2)
+    partition.remove_deleted()
+    assert beside.size(node) == size
+    with pytest.raises(SegmentGone):
+        read(handle, 0, 4)
+    at = size - len(partition.text())
+    assert read(handle, at) == partition.text()
+
+
+def test_a_cut_leaves_what_is_below_it_and_never_shrinks_a_file(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition, 2)
+    for value in (b"x", b"y", b"z"):
+        partition.append(value)
+        beside.size(tree.file())
+    node = tree.file()
+    handle = tree.open(node)
+    before = partition.text()
+    assert beside.size(node) == len(before)
+    partition.truncate(partition.next_offset - 2)
+    left = partition.text()
+    assert read(handle) == left
+    with pytest.raises(SegmentGone):
+        read(handle, len(left), 1)
+    assert read(handle, len(before), 1) == b""
+    assert beside.size(node) == len(before)
+    partition.append(b"other")
+    assert beside.size(node) == len(before) + 6
+    assert read(handle, len(before)) == b"other\n"
+    with pytest.raises(SegmentGone):
+        read(handle, len(before) - 1)
+    assert tree.read("t/0") == partition.text() == left + b"other\n"
+    assert tree.file() is not node
+
+
+def test_a_tail_goes_on_behind_a_cut(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    node = tree.file()
+    handle = tree.open(node)
+    seen = b""
+    for number in range(6):
+        partition.append(b"%d" % number)
+        if number == 3:
+            partition.truncate(partition.next_offset - 1)
+            partition.append(b"instead")
+        if number == 4:
+            partition.roll()
+        seen += rest(handle, node, len(seen), tree)
+    assert seen == b"zero\n0\n1\n2\ninstead\n4\n5\n"
+    assert tree.read("t/0") == partition.text() == seen
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_what_is_written_over_while_it_is_read_is_never_shown(beside: Beside, wait: bool) -> None:
+    tree, partition = beside.tree, beside.partition
+    partition.append(b"before")
+    node = tree.file()
+    handle = tree.open(node)
+    assert read(handle) == b"zero\nbefore\n"
+    partition.truncate(1)
+    partition.append(b"behind")
+    # Nobody has looked since.
+    if wait:
+        with pytest.raises(SegmentGone):
+            in_thread(lambda: handle.read(0, 12, True))
+    assert read(handle, 0, 12) == b"zero\n"
+    with pytest.raises(SegmentGone):
+        read(handle, 5, 7)
+
+
+def test_several_cuts(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    nodes = []
+    for number in range(4):
+        partition.append(b"a%d" % number)
+        tree.attributes(tree.file())
+        partition.append(b"b%d" % number)
+        node = tree.file()
+        nodes.append((node, tree.open(node), beside.size(node)))
+        assert read(nodes[-1][1]) == partition.text()
+        partition.truncate(partition.next_offset - 1)
+        assert tree.read("t/0") == partition.text()
+    assert partition.text() == b"zero\na0\na1\na2\na3\n"
+    for number, (node, handle, size) in enumerate(nodes):
+        shown = b"zero\n" + b"".join(b"a%d\n" % n for n in range(number + 1))
+        assert read(handle, 0, size) == shown
+        assert beside.size(node) == size + 6 * (3 - number)
+        for later in range(number + 1, 4):
+            at = size + 6 * (later - number - 1)
+            assert read(handle, at, 6) == b"a%d\n" % later
+            with pytest.raises(SegmentGone):
+                read(handle, at + 3, 3)
+
+
+def test_delete_records(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    node = tree.file()
+    handle = tree.open(node)
+    before = partition.text()
+    assert beside.size(node) == len(before)
+    partition.delete_records(5)
+    tree.fs.tick()
+    assert tree.file() is not node
+    assert tree.read("t/0") == partition.text()
+    partition.append(b"more")
+    assert beside.size(node) == len(before) + 5
+    assert read(handle) == before + b"more\n"
+
+
+def test_a_view_of_batches_follows_too(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    node = tree.file("t/.batches/0")
+    handle = tree.open(node)
+
+    def stored() -> bytes:
+        return b"".join(partition.log(base).read_bytes() for base in partition.bases)
+
+    before = stored()
+    assert read(handle) == before
+    partition.clean(2, lambda offset, value: offset % 2 == 0)
+    assert tree.read("t/.batches/0") == stored()
+    assert tree.file("t/.batches/0") is not node
+    assert read(handle) == before
+    partition.append(b"more")
+    size = beside.size(node)
+    assert read(handle, len(before)) == stored()[-(size - len(before)) :]
+    beside.size(tree.file("t/.batches/0"))
+    partition.append(b"cut off")
+    size = beside.size(node)
+    partition.truncate(partition.next_offset - 1)
+    assert tree.read("t/.batches/0") == stored()
+    partition.append(b"new")
+    new = stored()
+    assert tree.read("t/.batches/0") == new
+    assert read(handle, size) == new[-(beside.size(node) - size) :]
+    with pytest.raises(SegmentGone):
+        read(handle, size - 1)
+
+
+def test_indexes_in_the_cache_are_those_of_their_segments(beside: Beside, tmp_path: Path) -> None:
+    """A cleaned segment has the name of the one that it replaces."""
+    tree, partition = beside.tree, beside.partition
+    for number in range(2000):
+        partition.append(b"x%06d" % number)
+        if number % 500 == 499:
+            partition.roll()
+    before = partition.text()
+    node = tree.file()
+    handle = tree.open(node)
+    assert read(handle, 0, 1 << 20) == before
+    partition.clean(3, lambda offset, value: offset % 2 == 0)
+    assert tree.read("t/0") == partition.text()
+    for position in range(0, len(before), 1001):
+        assert read(handle, position, 100) == before[position : position + 100]
+    now = partition.text()
+    for position in range(0, len(now), 1001):
+        assert tree.read("t/0", position, 100) == now[position : position + 100]
+    tree.manager.sweep(1 << 62)
+    assert not list(tmp_path.glob("cache/kafkafs/*/*.deleted"))
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+
+def test_topics_appear_and_go(beside: Beside) -> None:
+    tree, broker = beside.tree, beside.broker
+    root = tree.fs.root
+    assert root.names() == ["t"]
+    other = broker.partition("u")
+    other.append(b"first")
+    assert root.names() == ["t", "u"]
+    assert tree.read("u/0") == b"first\n"
+    topic = tree.directory("t")
+    broker.partition("t", 1, tree.log().topic_id).append(b"one")
+    assert topic.names() == ["0", "1"]
+    assert tree.read("t/1") == b"one\n"
+    handle = tree.open("u/0")
+    broker.delete(other)
+    assert root.names() == ["t"]
+    with pytest.raises(FileNotFoundError):
+        tree.node("u")
+    assert read(handle) == b"first\n"
+    again = broker.partition("u")
+    again.append(b"second")
+    assert tree.read("u/0") == b"second\n"
+    assert read(handle) == b"first\n"
+    tree.manager.sweep(1 << 62)
+    with pytest.raises(SegmentGone):
+        read(handle)
+
+
+def test_a_tick_looks_for_topics_and_log_starts_and_appends(beside: Beside) -> None:
+    tree, broker, partition = beside.tree, beside.broker, beside.partition
+    node = tree.file()
+    broker.partition("u")
+    partition.append(b"one")
+    tree.notices.clear()
+    tree.fs.tick()
+    assert sorted(tree.manager.topics) == ["t", "u"]
+    assert node.inode in tree.notices.attributes
+    partition.delete_records(1)
+    tree.fs.tick()
+    assert tree.log().log_start_offset == 1
+
+
+def test_a_partition_that_cannot_be_followed_is_named_once(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    node = tree.file()
+    with open(partition.active, "ab") as file:
+        file.write(b"nonsense" * 10)
+    partition.roll()
+    for _ in range(3):
+        assert beside.size(node) == 5
+    assert tree.events().count("t/0: cannot be followed") == 1
+
+
+# -- when nobody writes it yet -------------------------------------------------------------------
+
+
+def test_a_broker_that_starts_after_the_mount_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    beside = Beside(tmp_path / "data", TreeOptions(read_only=True))
+    tree = beside.mount()
+    with contextlib.closing(_Stop(tree)):
+        node = tree.file()
+        assert tree.attributes(node).attr_timeout > 0
+        beside.partition.append(b"one")
+        tree.fs.tick()
+        assert beside.size(node) == 5, "nobody has the lock: a copy that is being made, perhaps"
+        monkeypatch.setattr(type(tree.manager.files), "is_locked", lambda self, path: True)
+        tree.fs.tick()
+        assert beside.size(node) == 9
+        assert tree.attributes(node).attr_timeout == 0
+        assert node.inode in tree.notices.attributes
+        assert (1, "t") in tree.notices.entries
+        assert tree.open(node).direct_io
+        assert "another process writes it now" in tree.events()
+
+
+class _Stop:
+    def __init__(self, tree: Tree) -> None:
+        self.close = tree.stop
+
+
+# -- over remounts -------------------------------------------------------------------------------
+
+
+def test_inodes_are_the_same_after_a_remount_unless_the_past_has_changed(beside: Beside) -> None:
+    partition = beside.partition
+    fill(partition)
+
+    def inode(tree: Tree) -> int:
+        return tree.file().inode
+
+    inodes = [inode(beside.tree)]
+    for change in changes(partition):
+        beside.tree.stop()
+        change()
+        inodes.append(inode(beside.mount()))
+        assert beside.tree.read("t/0") == partition.text()
+    same = [before == after for before, after in itertools.pairwise(inodes)]
+    assert same == [True, False, False, False, True]
+
+
+def test_what_changes_while_mounted_is_remembered(beside: Beside) -> None:
+    partition = beside.partition
+    fill(partition)
+    beside.tree.file()
+    partition.delete_head(1)
+    inode = beside.tree.file().inode
+    beside.tree.stop()
+    assert beside.mount().file().inode == inode
+
+
+def test_nothing_is_written_into_the_directory(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    tree.read("t/0")
+    partition.delete_head(1)
+    tree.read("t/0")
+    before = sorted(str(path) for path in beside.broker.data.rglob("*"))
+    tree.manager.sweep(1 << 62)
+    tree.stop()
+    assert sorted(str(path) for path in beside.broker.data.rglob("*")) == before
+    beside.mount()
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    beside = Beside(tmp_path / "data")
+    fill(beside.partition)
+    inodes = set()
+    for _ in range(2):
+        tree = beside.mount()
+        assert tree.read("t/0") == beside.partition.text()
+        inodes.add(tree.file().inode)
+        tree.stop()
+    assert len(inodes) == 2, "never one that another history may have had"
+
+
+def test_until_the_high_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    options = TreeOptions(read_only=True, attr_timeout=0, until_high_watermark=True)
+    beside = Beside(tmp_path / "data", options)
+    beside.partition.append(b"one")
+    beside.broker.write_high_watermark(beside.partition, 1)
+    tree = beside.mount()
+    with contextlib.closing(_Stop(tree)):
+        node = tree.file()
+        assert tree.read(node) == b"zero\n"
+        beside.broker.write_high_watermark(beside.partition, 2)
+        assert beside.size(node) == 9
