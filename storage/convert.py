@@ -108,7 +108,9 @@ class _Conversion:
         self.partitions = sorted(
             (parsed, os.path.join(path, name))
             for name, is_directory in files.scan(path)
-            if is_directory and (parsed := paths.parse_partition_directory(name)) is not None
+            if is_directory
+            and name not in paths.BROKERS_OWN
+            and (parsed := paths.parse_partition_directory(name)) is not None
         )
         known = {topic for (topic, _), _ in self.partitions}
         for topic in topics:

@@ -43,8 +43,6 @@ from storage.recovery import Origin, recover
 
 _log = logging.getLogger(__name__)
 
-# Directories of a broker that are no partitions and that it skips itself.
-_SKIPPED = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
 # How often a partition is loaded again whose files its writer renames meanwhile.
 _TRIES = 5
 
@@ -199,7 +197,7 @@ class LogManager:
         found: list[tuple[str, int]] = []
         doomed: list[str] = []
         for name, is_directory in self.files.scan(self.path):
-            if not is_directory or name in _SKIPPED:
+            if not is_directory or name in paths.BROKERS_OWN:
                 continue
             aside = paths.parse_aside_directory(name)
             if aside is not None and aside.kind == "delete":

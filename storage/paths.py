@@ -52,6 +52,9 @@ LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 
+# Directories of a broker that are no partitions of ours, and that its log manager skips, too.
+BROKERS_OWN = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+
 MAX_TOPIC_LENGTH = 249
 MAX_NAME_LENGTH = 255
 MAX_OFFSET = 2**63 - 1
@@ -112,6 +115,11 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
         return None
     partition = int(number)
     return (topic, partition) if partition <= MAX_PARTITION else None
+
+
+def is_partition_directory(name: str) -> bool:
+    """Whether a directory's name is a partition's, and not one that only a broker uses."""
+    return name not in BROKERS_OWN and parse_partition_directory(name) is not None
 
 
 def deleted_directory_name(topic: str, partition: int) -> str:

@@ -105,7 +105,7 @@ def find(targets: Iterable[str], files: Files) -> Iterator[Found]:
             found[path] = Found(path, None)
         else:
             for entry, is_directory in sorted(files.scan(path)):
-                if is_directory and paths.parse_partition_directory(entry) is not None:
+                if is_directory and paths.is_partition_directory(entry):
                     directory = os.path.join(path, entry)
                     found[directory] = Found(directory, None)
     yield from found.values()

@@ -46,7 +46,6 @@ _LEFT_OVER = {
     paths.SWAP: "of a swap that was decided; the next start finishes it",
     ".tmp": "an unfinished write; the next start removes it",
 }
-_SKIPPED_DIRECTORIES = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
 
 Progress = Callable[[int], None]
 
@@ -67,7 +66,7 @@ def log_bytes(path: str, files: Files | None = None) -> int:
     files = files or Files()
     total = 0
     for name, is_directory in files.scan(path):
-        if is_directory and paths.parse_partition_directory(name) is not None:
+        if is_directory and paths.is_partition_directory(name):
             directory = os.path.join(path, name)
             for file, _ in files.scan(directory):
                 if file.endswith((paths.LOG, paths.OLD_LOG)):
@@ -103,7 +102,7 @@ class _Directory:
                 self._name_left_over(self.path, name)
                 continue
             parsed = paths.parse_partition_directory(name)
-            if name in _SKIPPED_DIRECTORIES:
+            if name in paths.BROKERS_OWN:
                 continue
             if parsed is None:
                 self._name_directory(name)
@@ -272,13 +271,16 @@ class _Directory:
     def _compare_epochs(
         self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
     ) -> None:
-        """An epoch that was recorded does not begin behind its own batches, or behind the log."""
+        """An epoch that was recorded does not begin behind its own batches, or behind the log.
+
+        The first one may: it was moved to the log start when records were deleted.
+        """
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         first = dict(reversed(seen))
-        for epoch, start in known:
+        for number, (epoch, start) in enumerate(known):
             if start > end:
                 self._fault(path, f"epoch {epoch} begins beyond the log end {end}", offset=start)
-            elif epoch in first and first[epoch] < start:
+            elif number and epoch in first and first[epoch] < start:
                 reason = f"epoch {epoch} has batches from offset {first[epoch]} on"
                 self._fault(path, reason, offset=start)
 

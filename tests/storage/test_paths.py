@@ -116,3 +116,10 @@ def test_segment_files_round_trip(base_offset: int, suffix: str) -> None:
 )
 def test_no_segment_files(name: str) -> None:
     assert paths.base_offset_of(name) is None
+
+
+def test_a_brokers_own_directories_are_no_partitions() -> None:
+    assert paths.is_partition_directory("orders-0")
+    assert not paths.is_partition_directory("orders")
+    assert not paths.is_partition_directory("__cluster_metadata-0")
+    assert paths.is_partition_directory("__consumer_offsets-0")
