@@ -56,21 +56,6 @@ class CorruptCheckpoint(StorageError):
         self.line = line
 
 
-class UnsupportedFormat(StorageError):
-    """Well-formed data of a kind that is not built yet; ``what`` names it."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        path: str | None = None,
-        position: int | None = None,
-        offset: int | None = None,
-    ) -> None:
-        super().__init__(f"{what}: not supported yet", path=path, position=position, offset=offset)
-        self.what = what
-
-
 class OffsetOutOfRange(StorageError):
     """A read below the log start or above the log end (Kafka's OFFSET_OUT_OF_RANGE)."""
 

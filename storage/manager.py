@@ -111,7 +111,7 @@ class LogManager:
 
         ``verify`` reads everything as after a crash, whatever the marker says.  LogLocked where
         another process has it (not with ``read_only``, which takes no lock and writes nothing),
-        CorruptCheckpoint, InvalidConfig, UnsupportedFormat, ReadOnlyFormat, OSError; the lock is
+        CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is
         released then.
         """
         files = files or Files()
