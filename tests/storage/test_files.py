@@ -212,6 +212,8 @@ def test_a_lock_of_another_process_is_refused_with_its_pid(tmp_path: Path) -> No
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
+        assert files.locked_by(path) == holder.pid
+        assert files.is_locked(path)
         with pytest.raises(LogLocked) as e:
             files.lock(path)
         assert e.value.pid == holder.pid
@@ -230,6 +232,18 @@ def test_a_lock_is_refused_to_the_same_process_and_stays(tmp_path: Path) -> None
     taker = subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, text=True)
     assert "LogLocked" in taker.stderr
     files.unlock(fd)
+
+
+def test_asking_for_the_holder_leaves_our_own_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    assert files.locked_by(path) is None
+    fd = files.lock(path)
+    assert files.locked_by(path) == os.getpid()
+    assert not files.is_locked(path)
+    done = subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, text=True)
+    assert "in use by process" in done.stderr
+    files.unlock(fd)
+    assert files.locked_by(path) is None
 
 
 def test_a_lock_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
