@@ -1,8 +1,8 @@
 """Apache Kafka's own tools, run from its jars.
 
-The jars named in ``pom.xml`` are fetched by Maven once and kept under ``.cache/`` at the
-project's root, in a directory named after the pom's content, so that another pom fetches anew.
-Does not start a broker.
+The jars that a pom names are fetched by Maven once and kept under ``.cache/`` at the project's
+root, in a directory named after the pom's content, so that another pom fetches anew.
+Does not start a broker; ``brokers`` does.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-POM = Path(__file__).with_name("pom.xml")
-CACHE = POM.parents[2] / ".cache" / "kafka-jars"
+CURRENT_POM = Path(__file__).with_name("pom.xml")  # 4.3.1
+V0_POM = CURRENT_POM.with_name("pom-0.8.xml")
+V1_POM = CURRENT_POM.with_name("pom-0.10.xml")
+CACHE = CURRENT_POM.parents[2] / ".cache" / "kafka-jars"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 _BATCH = re.compile(r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)")
@@ -41,7 +43,8 @@ class Dumped(NamedTuple):
     header_keys: tuple[str, ...]
 
 
-def _require(command: str, package: str) -> str:
+def require(command: str, package: str) -> str:
+    """The path of a program; the test fails with what to install where it is missing."""
     found = shutil.which(command)
     if found is None:
         pytest.fail(f"no {command} here; run: apt-get install {package}", pytrace=False)
@@ -49,25 +52,33 @@ def _require(command: str, package: str) -> str:
 
 
 @functools.cache
-def jars() -> Path:
-    """The directory that holds the jars."""
-    kept = CACHE / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+def jars(pom: Path = CURRENT_POM) -> Path:
+    """The directory that holds the pom's jars."""
+    kept = CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     if not kept.exists():
-        maven = _require("mvn", "maven")
+        maven = require("mvn", "maven")
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             fetched = Path(scratch, "jars")
             goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
-            subprocess.run([maven, "-q", "-B", "-f", POM, *goal], check=True)
+            subprocess.run([maven, "-q", "-B", "-f", pom, *goal], check=True)
             os.rename(fetched, kept)
     return kept
 
 
+def java_command(
+    main: str, *arguments: str, pom: Path = CURRENT_POM, options: Sequence[str] = ()
+) -> list[str]:
+    """The command that runs one of Kafka's classes."""
+    java = require("java", "default-jre-headless")
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options]
+    return [java, *quick, "-cp", f"{jars(pom)}/*", main, *arguments]
+
+
 def run_tool(main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's classes to its end."""
-    java = _require("java", "default-jre-headless")
-    command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*", main]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    command = java_command(main, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def dump_log_segments(files: Iterable[Path], *arguments: str) -> tuple[str, str]:

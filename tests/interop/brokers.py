@@ -1,0 +1,297 @@
+"""Real Kafka brokers on this machine, run from jars: started, stopped, killed.
+
+Every broker has its own directory and free loopback ports, which it keeps over restarts.  What a
+broker says of itself is waited for in its log, so that nothing sleeps.
+
+Does not talk Kafka's protocol; ``clients`` does.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tests.interop.kafka_tools import V0_POM, V1_POM, java_command
+
+START_SECONDS = 90.0
+WAIT_SECONDS = 60.0
+
+# Kafka 4 logs through log4j 2.
+_LOG4J2 = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+logger.kafka.name = kafka
+logger.kafka.level = INFO
+logger.apache.name = org.apache.kafka
+logger.apache.level = INFO
+"""
+
+_LOG4J1 = """\
+log4j.rootLogger=INFO, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%p %c{1}: %m%n
+"""
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def write_properties(path: Path, settings: Mapping[str, object]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+
+class JavaServer:
+    """A Java process that runs until it is told to end, and the lines that it has logged."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.lines: list[str] = []
+        self._said = threading.Condition()
+        self._over = False
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert self.process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,))
+        self._reader.start()
+
+    def _read(self, output: IO[str]) -> None:
+        with output:
+            for line in output:
+                with self._said:
+                    self.lines.append(line.rstrip("\n"))
+                    self._said.notify_all()
+        with self._said:
+            self._over = True
+            self._said.notify_all()
+
+    def wait_for(self, pattern: str, after: int = 0, seconds: float = WAIT_SECONDS) -> int:
+        """Wait for a line from number `after` on that the pattern is found in.
+
+        Returns the number of the line after it.
+        """
+        wanted = re.compile(pattern)
+        deadline = time.monotonic() + seconds
+        with self._said:
+            while True:
+                while after < len(self.lines):
+                    after += 1
+                    if wanted.search(self.lines[after - 1]):
+                        return after
+                left = deadline - time.monotonic()
+                if self._over or left <= 0:
+                    end = "ended" if self._over else f"was silent for {seconds:g} s"
+                    tail = "\n".join(self.lines[-40:])
+                    raise AssertionError(f"{end} without saying {pattern!r}:\n{tail}")
+                self._said.wait(left)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send the signal and wait for the end; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            status = self.process.wait(WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._reader.join()
+        return status
+
+
+class Broker:
+    """Apache Kafka 4.3.1: one node that is broker and controller (KRaft)."""
+
+    def __init__(self, base: Path, **settings: object) -> None:
+        """`settings` are the broker's, with `_` for `.`; nothing is started yet."""
+        self.base = base
+        self.data = base / "data"
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._controller = free_port()
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self._server: JavaServer | None = None
+
+    def _properties(self) -> dict[str, object]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.data,
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            "auto.create.topics.enable": "false",
+            "log.retention.ms": -1,
+            "log.cleaner.backoff.ms": 200,
+            "log.cleaner.dedupe.buffer.size": 4 << 20,
+            "log.retention.check.interval.ms": 500,
+            "log.initial.task.delay.ms": 200,
+            # A broker that was killed is let in again when its last session is over.
+            "broker.session.timeout.ms": 1000,
+            "broker.heartbeat.interval.ms": 200,
+            **self._settings,
+        }
+
+    def _java(self, main: str, *arguments: str) -> list[str]:
+        logging = self.base / "log4j2.properties"
+        option = f"-Dlog4j2.configurationFile={logging}"
+        return java_command(main, *arguments, options=("-Xmx512m", option))
+
+    def _format(self) -> None:
+        """Make the cluster's metadata, once."""
+        self.base.mkdir(parents=True, exist_ok=True)
+        (self.base / "log4j2.properties").write_text(_LOG4J2)
+        write_properties(self.base / "server.properties", self._properties())
+        config = str(self.base / "server.properties")
+        cluster = "kafkafs-interop-test-1"[:22]
+        subprocess.run(
+            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", config),
+            check=True,
+            capture_output=True,
+        )
+
+    def start(self) -> Broker:
+        if not self.data.exists():
+            self._format()
+        config = str(self.base / "server.properties")
+        self._server = JavaServer(self._java("kafka.Kafka", config))
+        try:
+            self._server.wait_for("Kafka Server started", seconds=START_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    @property
+    def server(self) -> JavaServer:
+        assert self._server is not None, "the broker is not running"
+        return self._server
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None
+
+    def partition(self, topic: str, number: int = 0) -> Path:
+        """The partition's directory."""
+        return self.data / f"{topic}-{number}"
+
+    def stop(self) -> None:
+        """SIGTERM; the broker must close its logs and end by itself."""
+        server, self._server = self.server, None
+        status = server.end(signal.SIGTERM)
+        # The JVM dies of the signal after its shutdown hooks: 128 + SIGTERM.
+        assert status == 143, (status, server.lines[-20:])
+        assert (self.data / ".kafka_cleanshutdown").exists(), server.lines[-20:]
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is closed."""
+        if self._server is not None:
+            self._server.end(signal.SIGKILL)
+            self._server = None
+
+
+class OldBroker:
+    """A broker of Kafka's first generations, which writes formats v0 and v1, and its ZooKeeper."""
+
+    def __init__(self, base: Path, pom: Path, **settings: object) -> None:
+        self.base = base
+        self.data = base / "data"
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.magic = {V0_POM: 0, V1_POM: 1}[pom]
+        self.zookeeper = f"127.0.0.1:{free_port()}"
+        self._pom = pom
+        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self._servers: list[JavaServer] = []
+
+    def java(self, main: str, *arguments: str) -> list[str]:
+        """The command that runs one of this release's classes."""
+        logging = f"-Dlog4j.configuration=file:{self.base / 'log4j.properties'}"
+        return java_command(main, *arguments, pom=self._pom, options=("-Xmx512m", logging))
+
+    def start(self) -> OldBroker:
+        self.base.mkdir(parents=True, exist_ok=True)
+        (self.base / "log4j.properties").write_text(_LOG4J1)
+        write_properties(
+            self.base / "zookeeper.properties",
+            {
+                "dataDir": self.base / "zookeeper",
+                "clientPort": self.zookeeper.rpartition(":")[2],
+                "clientPortAddress": "127.0.0.1",
+                "maxClientCnxns": 0,
+            },
+        )
+        write_properties(
+            self.base / "server.properties",
+            {
+                "broker.id": 1,
+                "port": self.port,
+                "host.name": "127.0.0.1",
+                "advertised.host.name": "127.0.0.1",
+                "log.dirs": self.data,
+                "zookeeper.connect": self.zookeeper,
+                "log.cleaner.enable": "true",
+                "log.cleaner.backoff.ms": 200,
+                "log.cleaner.dedupe.buffer.size": 4 << 20,
+                **self._settings,
+            },
+        )
+        try:
+            self._run("org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper", "binding")
+            self._run("kafka.Kafka", "server", r"Kafka Server 1\], started")
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _run(self, main: str, name: str, ready: str) -> None:
+        server = JavaServer(self.java(main, str(self.base / f"{name}.properties")))
+        self._servers.append(server)
+        server.wait_for(ready, seconds=START_SECONDS)
+
+    @property
+    def server(self) -> JavaServer:
+        return self._servers[-1]
+
+    def partition(self, topic: str, number: int = 0) -> Path:
+        """The partition's directory."""
+        return self.data / f"{topic}-{number}"
+
+    def stop(self) -> None:
+        """SIGTERM to the broker, which must close its logs, and then to ZooKeeper."""
+        while self._servers:
+            self._servers.pop().end(signal.SIGTERM)
+        assert (self.data / ".kafka_cleanshutdown").exists()
+
+    def kill(self) -> None:
+        while self._servers:
+            self._servers.pop().end(signal.SIGKILL)

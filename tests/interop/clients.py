@@ -1,0 +1,221 @@
+"""What clients write to a broker and read from it: librdkafka in-process, kcat, Kafka's own tools.
+
+A consumed record is given as ``storage.Record``, so that it can be compared with what we read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from storage import Record
+from tests.interop.brokers import Broker, OldBroker
+from tests.interop.kafka_tools import java_command
+
+SECONDS = 60.0
+
+
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.address})
+
+
+def create_topic(broker: Broker, topic: str, partitions: int = 1, **config: object) -> None:
+    """Create a topic; its settings are given with `_` for `.`."""
+    settings = {name.replace("_", "."): str(value) for name, value in config.items()}
+    new = NewTopic(topic, partitions, 1, config=settings)
+    client = admin(broker)  # its calls end with it
+    client.create_topics([new])[topic].result(SECONDS)
+
+
+def set_topic(broker: Broker, topic: str, **config: object) -> None:
+    """Change settings of a topic."""
+    entries = [
+        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    client = admin(broker)
+    for done in client.incremental_alter_configs([resource]).values():
+        done.result(SECONDS)
+
+
+def delete_records(broker: Broker, topic: str, offset: int) -> None:
+    """Move the log start of partition 0."""
+    client = admin(broker)
+    for done in client.delete_records([TopicPartition(topic, 0, offset)]).values():
+        done.result(SECONDS)
+
+
+class Sender:
+    """A librdkafka producer that says when something was not delivered."""
+
+    def __init__(self, broker: Broker | OldBroker, **config: object) -> None:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        self._faults: list[KafkaError] = []
+        self.producer = Producer(
+            {"bootstrap.servers": broker.address, "linger.ms": 5, "log_level": 2} | settings,
+        )
+        if "transactional.id" in settings:
+            self.producer.init_transactions(SECONDS)
+
+    def send(self, topic: str, records: Iterable[Record]) -> Sender:
+        """Write them as one or a few batches and wait for the acknowledgement."""
+        for record in records:
+            self.producer.produce(
+                topic,
+                partition=0,
+                key=record.key,
+                value=record.value,
+                timestamp=max(record.timestamp, 0),
+                headers=list(record.headers) or None,
+                on_delivery=self._delivered,
+            )
+        left = self.producer.flush(SECONDS)
+        assert left == 0, f"{left} records were not acknowledged"
+        if self._faults:
+            raise KafkaException(self._faults[0])
+        return self
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self._faults.append(error)
+
+    @contextlib.contextmanager
+    def transaction(self, *, commit: bool = True) -> Iterator[None]:
+        self.producer.begin_transaction()
+        yield
+        if commit:
+            self.producer.commit_transaction(SECONDS)
+        else:
+            self.producer.abort_transaction(SECONDS)
+
+
+def consume(
+    broker: Broker | OldBroker,
+    topic: str,
+    *,
+    committed: bool = False,
+    start: int | None = None,
+    config: Mapping[str, object] = {},
+) -> list[Record]:
+    """Everything that a librdkafka consumer gets of partition 0, to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "interop",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "fetch.wait.max.ms": 50,
+            "log_level": 2,
+            **config,
+        }
+    )
+    found: list[Record] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, -2 if start is None else start)])
+        while True:
+            message = consumer.poll(SECONDS)
+            assert message is not None, f"neither a record nor the end within {SECONDS:g} s"
+            error = message.error()
+            if error is None:
+                found.append(as_record(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return found
+            else:
+                raise KafkaException(error)
+    finally:
+        consumer.close()
+
+
+def as_record(message: Any) -> Record:
+    kind, timestamp = message.timestamp()
+    return Record(
+        message.offset(),
+        -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+        int(kind == TIMESTAMP_LOG_APPEND_TIME),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+    )
+
+
+def offsets(broker: Broker, topic: str, *, committed: bool = False) -> tuple[int, int]:
+    """The first offset of partition 0 and where a consumer of that isolation level ends."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "interop",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+    )
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS)
+        return int(low), int(high)
+    finally:
+        consumer.close()
+
+
+NULL = "<null>"
+
+
+def console_line(record: Record) -> str:
+    """A record as one line for `console_producer`: headers, key and value."""
+
+    def text(data: bytes | None) -> str:
+        return NULL if data is None else data.decode()
+
+    headers = ",".join(f"{name}:{text(value)}" for name, value in record.headers)
+    return f"{headers or NULL}\t{text(record.key)}\t{text(record.value)}\n"
+
+
+def console_producer(broker: Broker, topic: str, codec: str, *more: str) -> list[str]:
+    """The command that writes lines of `console_line` with Kafka's own (Java) producer."""
+    reader = {"parse.key": "true", "parse.headers": "true", "null.marker": NULL}
+    words = [word for pair in reader.items() for word in ("--reader-property", "=".join(pair))]
+    command = ["--bootstrap-server", broker.address, "--topic", topic, *words]
+    return java_command(
+        "org.apache.kafka.tools.ConsoleProducer", *command, "--compression-codec", codec, *more
+    )
+
+
+def run_all(commands: Sequence[tuple[Sequence[str], str]]) -> list[str]:
+    """Run commands at the same time, each with its standard input; returns what each printed."""
+    started = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for command, _ in commands
+    ]
+    printed: list[str] = []
+    for process, (command, given) in zip(started, commands, strict=True):
+        output, errors = process.communicate(given, SECONDS)
+        assert process.returncode == 0, (command, errors)
+        printed.append(output)
+    return printed
