@@ -78,7 +78,7 @@ cdef enum:
     RELEASE_GIL_FROM = 262144
 
 
-cdef object crc_of(const uint8_t *batch, int64_t size)
+cdef uint32_t crc_of(const uint8_t *batch, int64_t size) except? 0
 
 
 cdef enum Fault:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
+from storage.record._batch import seal as seal_batch
 from storage.record.batch import (
     CREATE_TIME,
     HEADER_SIZE,
@@ -343,6 +344,17 @@ def test_without_checking_the_crc() -> None:
     rebuild = Rebuild(0, 4096)
     assert rebuild.feed(damage, len(damage), 0, check_crc=False) == len(damage)
     assert rebuild.fault is None
+
+
+def test_crc_of_every_size() -> None:
+    # Short batches have theirs from other code than long ones.
+    for size in [*range(80), *range(940, 980), 5000]:
+        batch = oracle.put_batch(oracle.put_row(oracle.Row(0, 0, None, b"v" * size)), 1)
+        assert rebuilt(batch, 0, 4096).fault is None
+        assert rebuilt(batch[:-2] + b"x\0", 0, 4096).fault == "the CRC is wrong"
+        sealed = bytearray(batch[:17] + bytes(4) + batch[21:])
+        seal_batch(sealed)
+        assert sealed == batch
 
 
 def test_empty_batch_takes_its_offsets() -> None:
