@@ -6,7 +6,6 @@ from storage import Record, encode
 from storage.record.batch import (
     HEADER_SIZE,
     TRANSACTIONAL_BIT,
-    BatchHeader,
     pack,
     parse_header,
 )
@@ -16,20 +15,30 @@ from tests.storage.logs import NOW_MS
 
 
 class Producer:
-    """A producer that numbers its records; `codec` is an index into CODECS."""
+    """A producer that numbers its records; `codec` is an index into CODECS.
+
+    `now_ms` is the time of all that it makes: long ago, so that a log may forget it when opened.
+    """
 
     def __init__(
-        self, producer_id: int, *, epoch: int = 0, transactional: bool = False, codec: int = 0
+        self,
+        producer_id: int,
+        *,
+        epoch: int = 0,
+        transactional: bool = False,
+        codec: int = 0,
+        now_ms: int = NOW_MS,
     ) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.transactional = transactional
         self.codec = codec
+        self.now_ms = now_ms
         self.sequence = 0
 
-    def batch(self, *values: bytes | None, timestamp_ms: int = NOW_MS) -> bytes:
+    def batch(self, *values: bytes | None) -> bytes:
         """The next batch."""
-        records = [Record(n, timestamp_ms, 0, b"key", value) for n, value in enumerate(values)]
+        records = [Record(n, self.now_ms, 0, b"key", value) for n, value in enumerate(values)]
         made = encode(
             records,
             attributes=TRANSACTIONAL_BIT if self.transactional else 0,
@@ -42,15 +51,18 @@ class Producer:
 
     def empty(self, count: int) -> bytes:
         """The next batch of `count` records, all of which a cleaner has taken."""
-        header = BatchHeader(
-            0, 0, 0, 2, 0, TRANSACTIONAL_BIT if self.transactional else 0, count - 1, -1, NOW_MS,
-            self.producer_id, self.epoch, self.sequence, 0,
-        )  # fmt: skip
-        self.sequence += count
-        return pack(header, b"")
+        header = parse_header(self.batch(b""))
+        self.sequence += count - 1
+        none = header._replace(
+            attributes=header.attributes & TRANSACTIONAL_BIT,
+            last_offset_delta=count - 1,
+            base_timestamp=-1,
+            records_count=0,
+        )
+        return pack(none, b"")
 
     def marker(self, kind: int) -> bytes:
-        return bytes(encode_marker(kind, self.producer_id, self.epoch, 0, 0, NOW_MS, 0))
+        return bytes(encode_marker(kind, self.producer_id, self.epoch, 0, 0, self.now_ms, 0))
 
     def commit(self) -> bytes:
         return self.marker(COMMIT)

@@ -110,7 +110,8 @@ def test_producers(tree: Tree) -> None:
     nine, two = Producer(9, epoch=3), Producer(2**62, transactional=True)
     five = Producer(5, epoch=1, transactional=True)
     made = [nine.batch(b"a", b"b"), five.batch(b"c"), five.commit(), two.batch(b"d", b"e")]
-    made += [five.batch(b"f", timestamp_ms=NOW_MS + 5), two.batch(b"g")]
+    five.now_ms += 5
+    made += [five.batch(b"f"), two.batch(b"g")]
     tree.append("t/.batches/0", b"".join(made))
     assert rows(tree, "producers") == [
         dict(zip(PRODUCERS, map(str, row), strict=True))
