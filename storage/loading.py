@@ -47,6 +47,7 @@ class Origin:
     log_start: int
     writable: bool
     now_ms: int
+    may_be_cleaned: bool = False  # what the topic's settings say or not
     producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
 
@@ -262,7 +263,7 @@ def _is_gap(origin: Origin, rebuild: Rebuild, following: int | None) -> bool:
 
     Only cleaners make such gaps, so that a compacted topic may have them.
     """
-    if following is None or origin.config.is_compacted:
+    if following is None or origin.config.is_compacted or origin.may_be_cleaned:
         return False
     return rebuild.next_offset < following
 

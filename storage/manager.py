@@ -269,6 +269,7 @@ class LogManager:
                 log_start=log_start,
                 writable=not self.read_only,
                 now_ms=now_ms,
+                may_be_cleaned=self._may_be_cleaned(item),
                 producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
                 progress=advance,
             )
@@ -292,6 +293,12 @@ class LogManager:
             read_only=self.read_only,
             dirty=self._dirty,
         )
+
+    def _may_be_cleaned(self, item: tuple[str, int]) -> bool:
+        """Whether a cleaner was there or may have been: of a broker's topics nothing tells."""
+        if self.files.exists(os.path.join(self.path, paths.META_PROPERTIES)):
+            return True
+        return item in self._read_offsets(paths.CLEANER_OFFSETS)
 
     def _topic_id(self, directory: str) -> str:
         path = os.path.join(directory, paths.PARTITION_METADATA)

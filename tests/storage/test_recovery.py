@@ -363,6 +363,18 @@ def test_a_decided_swap_is_completed(tmp_path: Path, renamed: int) -> None:
     assert not [name for name in os.listdir(tmp_path / "t-0") if name.endswith((".swap", "eted"))]
 
 
+@pytest.mark.parametrize("sign", ["meta.properties", "cleaner-offset-checkpoint"])
+def test_gaps_that_a_brokers_cleaner_left_are_no_damage(tmp_path: Path, sign: str) -> None:
+    """A broker keeps elsewhere which of its topics are compacted."""
+    lines = fill(tmp_path)
+    first = tmp_path / "t-0" / f"{0:020}.log"
+    os.truncate(first, len(batch([lines[0]])) * 3)
+    (tmp_path / sign).write_text("0\n1\nt 0 8\n" if sign.startswith("c") else "version=1\n")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines[:3] + lines[4:]
+        assert manager.cuts == []
+
+
 def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 100\n")
