@@ -66,7 +66,7 @@ def entries_07() -> Iterator[bytes]:
 def seeds(name: str) -> list[bytes]:
     """Of the target of this name."""
     logs = [*v2(), *legacy()]
-    if name in ("log", "log_of_right_crcs"):
+    if name in ("log", "log_of_right_crcs", "dumped_log", "dumped_log_of_right_crcs"):
         return [*logs, b"".join(logs)]
     if name == "records_of_a_batch":
         body = encode_records(records(), 0, T)
@@ -84,6 +84,11 @@ def seeds(name: str) -> list[bytes]:
     if name == "fetch_response":
         sets = [fetch.encode_response(data) for data in entries_07()]
         return [*sets, fetch.encode_multi_response(sets), fetch.encode_response(b"", 1)]
+    if name == "dumped_coordinator_record":
+        return [
+            b"\x0b\0\1\0\1g\0\1t\0\0\0\7" + b"\0\4" + bytes(8) + b"\xff" * 4 + b"\1" + bytes(9),
+            b"\5\0\2\0\1g" + b"\0\3\0\bconsumer" + bytes(4) + b"\xff" * 4 + bytes(12),
+        ]
     streams = {"gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
     if name.endswith("_stream"):
         codec = streams[name.removesuffix("_stream")]

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 
 from crc32c import crc32c
 
+from kafkafs.dump._dump import Walk
+from kafkafs.dump.decoders import topic_decoder
 from storage import checkpoint, fetch, producer_state
 from storage.config import SETTINGS_FILE, TOPICS_FILE, Settings
 from storage.errors import StorageError
@@ -291,6 +294,60 @@ def set_of_messages(data: bytes) -> None:
     value = compress(codec, value)
     wrapper = oracle.Message(data[2], None, value, data[2])
     log(oracle.put_message(wrapper, magic, codec | data[0] & 8))
+
+
+@target
+def dumped_log(data: bytes) -> None:
+    """A log as lines and as rows, by whole bytes and by pieces."""
+    with before_guard_page(data[:ROOM]) as view:
+        whole, pieces = bytearray(), bytearray()
+        walks = [Walk(_decompress, lambda *_: b"."), Walk(_decompress, lambda *_: b".")]
+        rows = Walk(_decompress, rows=True)
+        ends = [
+            _walked(walks[0], view, len(view), lambda: walks[0].take(whole.extend)),
+            _walked(walks[1], view, 1, lambda: walks[1].take(pieces.extend)),
+            _walked(rows, view, len(view), rows.take_rows),
+        ]
+        assert whole == pieces
+        assert len(set(ends)) == 1
+        whole.decode()  # whatever the records hold
+
+
+def _decompress(codec: int, data: memoryview, magic: int) -> bytes | bytearray | memoryview:
+    return decompress(codec, data, magic=magic, limit=LIMIT)
+
+
+def _walked(walk: Walk, view: memoryview, step: int, take: Callable[[], object]) -> int:
+    """Where the walk ends that always has at least `step` bytes."""
+    start = size = 0
+    with contextlib.suppress(StorageError):
+        while wanted := walk.step(view[start:], start, size, len(view), len(view)):
+            if walk.position + wanted > start + size:
+                start, size = walk.position, max(wanted, step)
+                assert start + wanted <= len(view)
+                size = min(size, len(view) - start)
+            take()
+    take()
+    return walk.position
+
+
+@target
+def dumped_log_of_right_crcs(data: bytes) -> None:
+    """The same where the CRCs tell nothing."""
+    dumped_log(with_right_crcs(data[:ROOM]))
+
+
+@target
+def dumped_coordinator_record(data: bytes) -> None:
+    """A key and a value, the key's length before it, of the topics of Kafka's coordinators."""
+    if not data:
+        return
+    key, value = data[1 : 1 + data[0]], data[1 + data[0] :]
+    for name in ("offsets", "transaction-log", "share-group-state"):
+        shown, _ = topic_decoder(f"{name}-decoder")(3, key, value)
+        assert shown is not None
+        if not shown.startswith((b"Unknown record type ", b"Error at offset 3, skipping. ")):
+            json.loads(shown)
 
 
 # -- 0.7 -----------------------------------------------------------------------------------------
