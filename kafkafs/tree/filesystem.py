@@ -66,8 +66,11 @@ A topic is a directory, a partition a file: each record's value is a line.
   touch TOPIC/N                 creates the next partition
   echo line >> TOPIC/0          appends a record
   cat TOPIC/0, tail -f TOPIC/0  read
-  TOPIC/.meta/N/                what the log knows: offsets, segments, index, timeindex
+  TOPIC/.batches/N              the record batches as they are stored; >> appends ready ones
+  TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
   TOPIC/.raw/N/                 the segment files
+  TOPIC/.control/abort-transaction
+                                the open transactions; >> PARTITION PRODUCER_ID aborts one
   TOPIC/.config                 the topic's settings: name=value lines; >> changes one
   .kafkafs/log                  recent events, and why something was refused
 """
