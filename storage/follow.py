@@ -16,7 +16,7 @@ the same as long as its log has the inode, size and time that it had.
 
 The writer renames files between our looking at names and opening them: then the look begins again,
 and is left for the next time where that does not help.  While a cleaner's ``.swap`` files are
-there, old and new segments are mixed, and names are left alone until it is done.
+there, old and new segments are mixed, and only what follows the active one is looked at.
 
 Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
 them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
@@ -71,8 +71,6 @@ class LogFollower:
         self._limit = limit
         self._limit_seen = -1
         self._names_seen: int | None = None
-        # Whether there are segments behind the active one, which has to be read to its end first.
-        self._held_back = False
         self._tail_seen: tuple[int, int] | None = None
         # (position, header) of batches of the active segment, rising; the last one is the last
         # batch that was read.
@@ -159,38 +157,43 @@ class LogFollower:
             self._tail_seen = None
         stamp = log.files.file_stat(log.directory).st_mtime_ns
         if stamp != self._names_seen:
-            found = self._find()
-            if found is not None:
-                self._compare(found)
-                if stamp + FRESH_NS < self._clock_ns() and not self._held_back:
-                    self._names_seen = stamp
+            found, is_mixed = self._find()
+            done = self._compare(found, is_mixed)
+            if done and stamp + FRESH_NS < self._clock_ns():
+                self._names_seen = stamp
         self._look_at_tail()
 
-    def _find(self) -> _Found | None:
-        """Every log by its base offset, rising; None while a cleaner swaps some."""
+    def _find(self) -> tuple[_Found, bool]:
+        """Every log by its base offset, rising, and whether a cleaner is just swapping some."""
         files, directory = self.log.files, self.log.directory
         found: _Found = {}
+        is_mixed = False
         for name, is_directory in files.scan(directory):
             if name.endswith(paths.LOG + paths.SWAP):
-                return None
+                is_mixed = True
             if name.endswith(paths.LOG) and not is_directory:
                 base = paths.base_offset_of(name)
                 if base is not None:
                     found[base] = files.file_stat(os.path.join(directory, name))
-        return dict(sorted(found.items()))
+        return dict(sorted(found.items())), is_mixed
 
-    def _compare(self, found: _Found) -> None:
-        """Make the log's segments those of these names."""
+    def _compare(self, found: _Found, is_mixed: bool) -> bool:
+        """Make the log's segments those of these names; False where it has to be done again."""
         segments = self.log.segments
         kept = len(segments)
         while kept and self._is_kept(segments[kept - 1], found):
             kept -= 1
+        if is_mixed:
+            # The active one is never cleaned: it and what follows it are as they are.
+            if kept < len(segments):
+                self._roll_all(found)
+            return False
         if kept == len(segments):
             first = next(iter(found), -1)
             if first < segments[-1].next_offset:
                 if found:
                     self._take_over()
-                return
+                return True
             self._outlive(first, found)
             segments, kept = self.log.segments, 0
         head = [base for base in found if base < segments[kept].base_offset]
@@ -198,11 +201,12 @@ class LogFollower:
             self._swap(kept, head, found)
         elif kept:
             self._remove(kept)
-        self._held_back = False
-        for base in [base for base in found if base > segments[-1].base_offset]:
-            if not self._roll(base, found):
-                self._held_back = True
-                return
+        return self._roll_all(found)
+
+    def _roll_all(self, found: _Found) -> bool:
+        """Take what segments follow the active one; False where it is not read to its end yet."""
+        active = self.log.active.base_offset
+        return all(self._roll(base, found) for base in found if base > active)
 
     def _is_kept(self, segment: Segment, found: _Found) -> bool:
         """Whether this segment's log is the one that it was; the active one may be longer."""
@@ -407,8 +411,8 @@ class LogFollower:
     def _take_over(self) -> None:
         """The end of the log is not the one that was read: load it anew, as far as it differs."""
         log = self.log
-        found = self._find()
-        if not found:
+        found, is_mixed = self._find()
+        if is_mixed or not found:
             raise _Moved
         recovered = recover(self._origin())
         fresh = recovered.segments

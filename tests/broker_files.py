@@ -134,6 +134,7 @@ class BrokerPartition:
         """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``)."""
         old, end = self.bases[first : first + count], self.bases[first + count]
         kept = [record for record in self.records if not old[0] <= record[0] < end or keep(*record)]
+        kept_until = self.next_offset - 1
         final = self.log(old[0])
         cleaned = Path(f"{final}{paths.CLEANED}")
         cleaned.write_bytes(
@@ -152,7 +153,10 @@ class BrokerPartition:
         for base in old:
             self._mark_deleted(base)
         swap.rename(final)
-        self.records = kept
+        # What was appended meanwhile is there too.
+        self.records = [
+            record for record in self.records if record in kept or record[0] > kept_until
+        ]
         del self.bases[first + 1 : first + count]
         self.step()
 

@@ -386,6 +386,30 @@ def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
     follow.check()
 
 
+def test_a_roll_while_a_cleaner_swaps(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    partition = follow.partition
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        partition.step = lambda: None
+        value = b"%d" % steps
+        partition.append(value)
+        partition.roll()
+        follow.look()
+        assert values(follow.log)[-1] == value
+        partition.step = step
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert steps == 6
+    follow.look()
+    follow.check()
+
+
 def test_compaction_that_leaves_nothing(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
