@@ -17,6 +17,7 @@ only a part is done. The peers' text is compared with ours before.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
 import random
@@ -100,17 +101,23 @@ CASES = [
 # -- data ----------------------------------------------------------------------------------------
 
 
+@functools.cache
+def words() -> bytes:
+    """Text that compresses as text does; lines are pieces of it."""
+    rng = random.Random(1)
+    known = [b"%x" % rng.getrandbits(rng.choice((12, 24, 40))) for _ in range(3000)]
+    return b" ".join(rng.choices(known, k=300_000))
+
+
 def make_lines(values: str, size: int) -> list[bytes]:
-    """Lines of a log, of about `size` bytes together; text that compresses as text does."""
+    """Lines of about `size` bytes together."""
     rng = random.Random(1)
     lengths = {"10 B": [10], "100 B": [100], "1 KiB": [1024]}.get(values, [10, 30, 100, 250, 1024])
-    words = [b"%x" % rng.getrandbits(rng.choice((12, 24, 40))) for _ in range(3000)]
-    pool = b" ".join(rng.choice(words) for _ in range(300_000))
     lines = []
     while size > 0:
         length = rng.choice(lengths)
-        at = rng.randrange(len(pool) - length)
-        lines.append(pool[at : at + length])
+        at = rng.randrange(len(words()) - length)
+        lines.append(words()[at : at + length])
         size -= length + 1
     return lines
 
