@@ -33,6 +33,10 @@ from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segm
 from storage.validator import admitted, check_keys, check_not_ahead, rewrites, rewritten
 
 
+# Batches may grow where compression.type takes their codec away.
+MAX_TOGETHER_BYTES = 256 << 20
+
+
 class Appended(NamedTuple):
     """One batch that was given to ``append_batches``, and the offsets that it has in the log.
 
@@ -69,7 +73,8 @@ class AppendingLog(LogReader):
         """These are the topic's settings from now on."""
         self.config = config
         self._roll_after_ms = self._draw_roll_time()
-        self._rewrites = rewrites(config)
+        # Whether there is more to an append than the common checks.
+        self._is_special = config.is_compacted or rewrites(config)
 
     def flush(self) -> None:
         """fsync what lies behind the recovery point, and move it to the log end."""
@@ -111,9 +116,9 @@ class AppendingLog(LogReader):
             self._check_writable()
         config = self.config
         now_ms = now_ns // 1_000_000
-        if config.is_compacted:
-            check_keys(batches, 0, len(batches))
-        if self._rewrites:
+        if self._is_special:
+            if config.is_compacted:
+                check_keys(batches, 0, len(batches))
             batches = rewritten(batches, config, now_ms)
         first = self.log_end_offset
         epochs = self.epochs
@@ -165,6 +170,7 @@ class AppendingLog(LogReader):
                 staged.add(facts)
                 written.append(facts)
                 data += batch.data
+                self._check_together(facts.last_offset, len(data))
         if written:
             entries = assign_offsets(data, self.log_end_offset, self.leader_epoch)
             self._append_entries(data, entries, self.log_end_offset, now_ns, staged, written)
@@ -173,6 +179,18 @@ class AppendingLog(LogReader):
         if written and not defer_flush and self.flush_due:
             self.flush()
         return outcome
+
+    def _check_together(self, last_offset: int, size: int) -> None:
+        """What is appended together goes into one segment, and into memory before that."""
+        if last_offset - self.log_end_offset > MAX_OFFSET_SPAN:
+            raise InvalidRecord(
+                f"batches of more than {MAX_OFFSET_SPAN} offsets: append fewer at a time"
+            )
+        if size > MAX_TOGETHER_BYTES:
+            raise InvalidRecord(
+                f"batches that are more than {MAX_TOGETHER_BYTES} bytes as the topic wants them "
+                "stored: append fewer at a time"
+            )
 
     def _duplicate(
         self, staged: StagedBatches, facts: ProducerBatch, trusted: dict[int, int] | None

@@ -1,53 +1,173 @@
-"""Reads a whole segment and names every fault in it: batches, CRCs, offsets, both indexes.
+"""Reads a whole log and names every fault in it: batches, CRCs, offsets, indexes, snapshots.
 
-What tests end with, and what ``LogManager.check`` is made of.  The indexes are compared with what
-recovery would build, which holds for logs written here; brokers before 4.1 index differently.
+What tests end with, and what ``LogManager.check`` is made of.  Indexes and snapshots are compared
+with what recovery would build, which holds for logs written here; brokers before 4.1 index
+differently.  Of what a cleaner has taken only snapshots know, so a compacted log's are believed.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 from storage import paths
-from storage.errors import StorageError
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import Files
 from storage.old_segment import OldSegment
+from storage.producer_state import Producer, ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
+from storage.record.batch import LOG_OVERHEAD
 from storage.segment import Segment
+from storage.walk import final_time_entry
 
 _CHUNK_BYTES = 16 * 1024 * 1024
 
 
-def check_segment(segment: Segment, end: int, interval: int) -> list[str]:
-    """The faults of one segment whose offsets must lie below ``end``; empty where it is sound."""
-    if isinstance(segment, OldSegment):
-        return segment.faults(end)
-    faults: list[str] = []
-    rebuild = Rebuild(segment.base_offset, interval)
-    while rebuild.position < segment.size:
-        data = segment.read_at(rebuild.position, min(_CHUNK_BYTES, segment.size - rebuild.position))
-        if not rebuild.feed(data, len(data), rebuild.position):
-            break
-    try:
+class LogCheck:
+    """One check of a log; ``faults`` fill up as its segments are read, in order."""
+
+    def __init__(self, files: Files, directory: str, interval: int, *, compacted: bool) -> None:
+        """``interval``: index.interval.bytes."""
+        self.faults: list[str] = []
+        self._files = files
+        self._directory = directory
+        self._interval = interval
+        self._compacted = compacted
+        # What the batches so far say of producers; None while that is not known.
+        self._state: ProducerState | None = None
+        self._snapshots: list[int] = []
+        self._base = 0
+
+    def run(self, segments: Sequence[Segment], end: int, producers: ProducerState) -> list[str]:
+        """The faults of these segments, whose log ends at ``end`` with these producers."""
+        if isinstance(segments[0], OldSegment):
+            following = [*(segment.base_offset for segment in segments[1:]), end]
+            for segment, bound in zip(segments, following, strict=True):
+                assert isinstance(segment, OldSegment)
+                self.faults += segment.faults(bound)
+            return self.faults
+        base = self._base = segments[0].base_offset
+        self._snapshots = self._find_snapshots(base)
+        if base == 0:
+            self._state = ProducerState()
+        following = [*(segment.base_offset for segment in segments[1:]), end]
+        for segment, bound in zip(segments, following, strict=True):
+            self._pass_snapshots(segment.base_offset)
+            try:
+                self._check_segment(segment, bound)
+            except StorageError as error:
+                self.faults.append(str(error))
+        self._pass_snapshots(end)
+        self.faults += [
+            f"{self._path(offset)}: speaks of offsets beyond the log's end {end}"
+            for offset in self._snapshots
+        ]
+        if self._state is not None:
+            self._compare(self._state, producers, f"{self._directory}: the known producers")
+        return self.faults
+
+    # -- one segment ---------------------------------------------------------------------------
+
+    def _check_segment(self, segment: Segment, end: int) -> None:
+        rebuild = Rebuild(segment.base_offset, self._interval)
+        wanted = _CHUNK_BYTES
+        while rebuild.position < segment.size and rebuild.fault is None:
+            at = rebuild.position
+            data = segment.read_at(at, min(wanted, segment.size - at))
+            wanted = _CHUNK_BYTES
+            if not rebuild.feed(data, len(data), at):
+                wanted = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD
+                if wanted <= len(data) or wanted > segment.size - at:
+                    break
         if rebuild.fault is not None or rebuild.position != segment.size:
             reason = rebuild.fault or "an incomplete batch"
-            faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
+            self.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
         if rebuild.next_offset > end:
-            faults.append(f"{segment.log_path}: ends at {rebuild.next_offset}, beyond {end}")
+            self.faults.append(f"{segment.log_path}: ends at {rebuild.next_offset}, beyond {end}")
+        self._check_indexes(segment, rebuild)
+        self._check_transactions(segment, list(map(ProducerBatch._make, rebuild.producers)))
+
+    def _check_indexes(self, segment: Segment, rebuild: Rebuild) -> None:
         if segment.offset_index.data() != bytes(rebuild.offset_entries):
-            faults.append(f"{segment.file_path(paths.INDEX)}: differs from a rebuilt index")
+            self.faults.append(f"{segment.file_path(paths.INDEX)}: differs from a rebuilt index")
         entries = bytes(rebuild.time_entries)
-        final = entries + _final_time_entry(rebuild, entries)
+        final = entries + final_time_entry(rebuild)
         # An active segment that was closed has the final entry too, until it is written again.
         expected = (final,) if segment.sealed else (entries, final)
         if segment.time_index.data() not in expected:
-            faults.append(f"{segment.file_path(paths.TIMEINDEX)}: differs from a rebuilt index")
-    except StorageError as error:
-        faults.append(str(error))
-    return faults
+            path = segment.file_path(paths.TIMEINDEX)
+            self.faults.append(f"{path}: differs from a rebuilt index")
+
+    def _check_transactions(self, segment: Segment, batches: list[ProducerBatch]) -> None:
+        """Compare the transaction index, and the snapshots within, with what the batches say."""
+        aborted = []
+        for batch in batches:
+            self._pass_snapshots(batch.base_offset)
+            if self._state is not None:
+                entry = self._state.apply(batch)
+                if entry is not None:
+                    aborted.append(entry)
+        if self._state is None:
+            return
+        # Of a transaction that began in what has been deleted, the log tells nothing.
+        base = self._base
+        found = [entry for entry in segment.aborted if entry.first_offset >= base]
+        said = [entry for entry in aborted if entry.first_offset >= base]
+        if len(found) != len(said) or not all(
+            one[:3] == other[:3]
+            and (
+                one.last_stable_offset == other.last_stable_offset or one.last_stable_offset < base
+            )
+            for one, other in zip(found, said, strict=True)
+        ):
+            path = segment.file_path(paths.TXNINDEX)
+            self.faults.append(f"{path}: has {list(segment.aborted)}, the log says {aborted}")
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def _find_snapshots(self, base: int) -> list[int]:
+        """The offsets of the snapshots that count, rising."""
+        found = [
+            offset
+            for name, _ in self._files.scan(self._directory)
+            if name.endswith(paths.SNAPSHOT) and (offset := paths.base_offset_of(name)) is not None
+        ]
+        return sorted(offset for offset in found if offset >= base)
+
+    def _path(self, offset: int) -> str:
+        return os.path.join(self._directory, paths.file_name(offset, paths.SNAPSHOT))
+
+    def _pass_snapshots(self, offset: int) -> None:
+        """Everything below ``offset`` was seen: look into the snapshots up to there."""
+        while self._snapshots and self._snapshots[0] <= offset:
+            path = self._path(self._snapshots.pop(0))
+            if not self._files.exists(path):
+                continue  # replaced by a newer one meanwhile
+            try:
+                snapshot = ProducerState.decode(self._files.read_whole(path), path=path)
+            except CorruptCheckpoint as error:
+                self.faults.append(str(error))
+                continue
+            if self._state is not None and not self._compacted:
+                self._compare(self._state, snapshot, path)
+            self._state = snapshot
+
+    def _compare(self, said: ProducerState, known: ProducerState, what: str) -> None:
+        """``said`` by the batches; who has expired may be missing in what is ``known``."""
+        for producer in said:
+            if producer.in_transaction and known.get(producer.producer_id) is None:
+                self.faults.append(f"{what}: producer {producer.producer_id} is missing")
+        for producer in known:
+            other = said.get(producer.producer_id)
+            if other is None or _facts(other) != _facts(producer):
+                self.faults.append(f"{what}: {_facts(producer)} where the log says {other}")
 
 
-def _final_time_entry(rebuild: Rebuild, entries: bytes) -> bytes:
-    """What sealing adds to the time index: the largest timestamp, where it is not there yet."""
-    last = int.from_bytes(entries[-12:-4], "big") if entries else -1
-    if rebuild.max_timestamp <= last:
-        return b""
-    relative = rebuild.max_timestamp_offset - rebuild.base_offset
-    return rebuild.max_timestamp.to_bytes(8, "big") + relative.to_bytes(4, "big")
+def _facts(producer: Producer) -> tuple[int, ...]:
+    return (
+        producer.producer_id,
+        producer.epoch,
+        producer.last_sequence,
+        producer.last_offset,
+        producer.transaction_first_offset,
+    )

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 class FlushPlan:
     """One flush.  ``finish`` must follow ``run``, also when that raised."""
 
-    __slots__ = ("_directory", "_epochs", "_files", "_log", "_segments", "_target", "done")
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_files",
+        "_log",
+        "_segments",
+        "_snapshots",
+        "_target",
+        "done",
+    )
 
     def __init__(self, log: Log, segments: list[Segment], files: Files) -> None:
         self._log = log
@@ -36,12 +45,13 @@ class FlushPlan:
         self._target = log.log_end_offset
         self._directory = log.directory if log.directory_dirty else None
         self._epochs = list(log.epochs) if log.epochs_dirty else None
+        self._snapshots = list(log.unsynced_snapshots)
         self.done = False
         for segment in segments:
             segment.lease()
 
     def run(self) -> None:
-        """The fsyncs: every segment from the recovery point on, the epochs, the directory.
+        """The fsyncs: every segment from the recovery point on, snapshots, epochs, the directory.
 
         After an fsync that failed the log takes nothing more: the kernel has dropped what it could
         not write, so that a later fsync which succeeds would prove nothing.  A checkpoint that
@@ -50,6 +60,8 @@ class FlushPlan:
         with self._fsyncs():
             for segment in self._segments:
                 segment.sync()
+        for offset in self._snapshots:
+            self._sync_snapshot(offset)
         if self._epochs is not None:
             path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
             # Two flushes of one log may run at once.
@@ -59,6 +71,18 @@ class FlushPlan:
             with self._fsyncs():
                 self._files.sync_directory(self._directory)
         self.done = True
+
+    def _sync_snapshot(self, offset: int) -> None:
+        """Make durable what may be known of producers by this snapshot only."""
+        try:
+            fd = self._files.open(self._log.snapshot_path(offset), os.O_RDONLY)
+        except FileNotFoundError:
+            return  # its segment has been deleted meanwhile
+        try:
+            with self._fsyncs():
+                self._files.fdatasync(fd)
+        finally:
+            self._files.close(fd)
 
     @contextlib.contextmanager
     def _fsyncs(self) -> Iterator[None]:
@@ -80,3 +104,4 @@ class FlushPlan:
                 directory=self._directory is not None,
                 epochs=self._epochs is not None,
             )
+            self._log.unsynced_snapshots.difference_update(self._snapshots)

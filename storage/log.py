@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 from storage import paths
 from storage.append import Appended, AppendingLog
-from storage.check import check_segment
+from storage.check import LogCheck
 from storage.config import LogConfig
 from storage.files import Files
 from storage.flush import FlushPlan
@@ -233,7 +233,7 @@ class Log(AppendingLog):
                 listener.removed(self, segment)
             doomed += segment.vanish()
             if all(segment.base_offset != other.base_offset for other in self.segments):
-                snapshot = self._snapshot_path(segment.base_offset)
+                snapshot = self.snapshot_path(segment.base_offset)
                 doomed += [snapshot] if self.files.exists(snapshot) else []
         self.retired = waiting
         return doomed
@@ -316,9 +316,13 @@ class Log(AppendingLog):
             faults.append(f"{self.directory}: log start {self.log_start_offset} outside the log")
         if not self.recovery_point <= self.log_end_offset:
             faults.append(f"{self.directory}: recovery point {self.recovery_point} > log end")
-        following = [*(s.base_offset for s in self.segments[1:]), self.log_end_offset]
-        for segment, end in zip(self.segments, following, strict=True):
-            faults += check_segment(segment, end, self.config.index_interval_bytes)
+        whole = LogCheck(
+            self.files,
+            self.directory,
+            self.config.index_interval_bytes,
+            compacted=self.config.is_compacted,
+        )
+        faults += whole.run(self.segments, self.log_end_offset, self.producers)
         if report is not None:
             for fault in faults:
                 report(fault)

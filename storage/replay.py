@@ -113,7 +113,8 @@ def _put_transactions(
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
     index = segment.txn_index
-    entries = tuple(entry for entry in index.entries if entry.last_offset < scan.offset)
+    base = segment.base_offset
+    entries = tuple(entry for entry in index.entries if base <= entry.last_offset < scan.offset)
     entries += tuple(rebuilt)
     if origin.writable:
         index.replace(entries)

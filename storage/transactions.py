@@ -48,6 +48,8 @@ class TransactionalLog:
         self._aborted_lock = threading.Lock()
         # Where open transactions begin: segment and position, by first offset.
         self._undecided: dict[int, tuple[Segment, int]] = {}
+        # Snapshots that the next flush has to make durable, by offset.
+        self.unsynced_snapshots: set[int] = set()
 
     # -- bounds --------------------------------------------------------------------------------
 
@@ -184,9 +186,11 @@ class TransactionalLog:
 
     def _write_snapshot(self, offset: int) -> None:
         """The state of the producers up to ``offset``, the log's end (``takeSnapshot``)."""
-        _write_small(self.files, self._snapshot_path(offset), self.producers.encode())
+        _write_small(self.files, self.snapshot_path(offset), self.producers.encode())
+        self.unsynced_snapshots.add(offset)
 
-    def _snapshot_path(self, offset: int) -> str:
+    def snapshot_path(self, offset: int) -> str:
+        """Where the snapshot that speaks up to ``offset`` is."""
         return os.path.join(self.directory, paths.file_name(offset, paths.SNAPSHOT))
 
     def _replace_snapshot(self, offset: int) -> str | None:
@@ -197,7 +201,7 @@ class TransactionalLog:
         before, self.snapshot_offset = self.snapshot_offset, offset
         if before in {-1, offset, *(segment.base_offset for segment in self.segments)}:
             return None
-        return self._snapshot_path(before)
+        return self.snapshot_path(before)
 
     def start_snapshot(self) -> Callable[[], None] | None:
         """What is known of the producers now, as a function that writes it down (any thread).
@@ -208,7 +212,7 @@ class TransactionalLog:
         offset = self.log_end_offset
         if self.read_only or self.closed or offset == self.snapshot_offset:
             return None
-        path, data = self._snapshot_path(offset), self.producers.encode()
+        path, data = self.snapshot_path(offset), self.producers.encode()
         replaced = self._replace_snapshot(offset)
 
         def write() -> None:
