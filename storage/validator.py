@@ -15,6 +15,7 @@ Pure.  Not here: offsets, sequences of producers, transactions (``log``).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -76,24 +77,24 @@ def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
     return stored
 
 
-def admitted(batches: Buffer, config: LogConfig, now_ms: int) -> list[Admitted]:
+def admitted(batches: Buffer, config: LogConfig, now_ms: int) -> Iterator[Admitted]:
     """Whole batches of any format back to back, checked and as the topic's settings want them.
 
     InvalidRecord with the reason where one is cut off or breaks a rule, InvalidTimestamp,
     RecordTooLarge.
     """
-    found: list[Admitted] = []
-    at = 0
+    at = number = 0
     while at < len(batches):
+        number += 1
         try:
             batch, size = _whole_v2(batches, at)
-            found.append(_admit(batch, config, now_ms))
+            found = _admit(batch, config, now_ms)
         except CorruptRecord as error:
             raise InvalidRecord(
-                f"batch {len(found) + 1}, at byte {at}: {error.message}", position=at
+                f"batch {number}, at byte {at}: {error.message}", position=at
             ) from None
+        yield found
         at += size
-    return found
 
 
 def check_keys(batches: Buffer, position: int, size: int) -> None:

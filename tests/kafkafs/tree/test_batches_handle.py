@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
+from storage import append
 from storage.errors import (
     InvalidProducerEpoch,
     InvalidRecord,
@@ -403,6 +404,25 @@ def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path, he
         handle.write(len(data) - 10, data[-10:])
         assert values(tree.log()) == [b"a", b"b"]
         assert "append refused: No space left on device" in tree.events()
+
+
+def test_what_is_appended_together_goes_into_one_segment(
+    tree: Tree, handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many offsets as a segment can index, and no more memory than there is reason for."""
+    wide = sparse(bytes(batch([b"x"])), 2**31 - 1)
+    handle.write(0, wide)
+    with pytest.raises(InvalidRecord, match="append fewer at a time"):
+        handle.write(0, wide * 2)
+    handle.write(0, wide)
+    assert tree.log().log_end_offset == 2**32
+    monkeypatch.setattr(append, "MAX_TOGETHER_BYTES", 100_000)
+    tree.manager.set_topic_setting("t", "compression.type", "uncompressed")
+    bomb = recompress(batch([bytes(30_000)]), 4)
+    handle.write(0, bomb * 3)
+    with pytest.raises(InvalidRecord, match="append fewer at a time"):
+        handle.write(0, bomb * 4)
+    assert len(values(tree.log())) == 5
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key(tree: Tree, handle: Handle) -> None:

@@ -16,6 +16,7 @@ from storage.record.batch import parse_header
 from storage.record.plain import recompress
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.steering import SteeredMount
 from tests.storage.logs import batch
 from tests.storage.producers import Producer, sparse
 
@@ -275,6 +276,54 @@ def test_the_codec_is_kept_unless_compression_type_says_otherwise(
     assert codecs() == [0, 1, 2, 3, 4, 3, 3, 3, 3, 3, 0, 0, 0, 0, 0]
     assert orders.read_bytes() == (b"value" * 100 + b"\n") * 15
     assert batches(orders).stat().st_size == len(batches(orders).read_bytes())
+
+
+def test_writers_at_the_same_time(mount: Mount, orders: Path) -> None:
+    """Batches stay whole, and each writer's are in its order, whatever else is written."""
+    files, made = [], {}
+    for number in range(1, 4):
+        producer = Producer(number, codec=number)
+        made[number] = [producer.batch(b"%d" % n * 400) for n in range(700)]
+        files.append(mount.path.parent / f"writer{number}")
+        files[-1].write_bytes(b"".join(made[number]))
+    script = """
+        for S in $FILES; do dd if="$S" of="$B" bs=30011 oflag=append conv=notrunc status=none & done
+        for N in $(seq 300); do echo "line $N" >> "$F"; done
+        wait
+    """
+    mount.run(script, FILES=" ".join(map(str, files)), B=batches(orders), F=orders)
+    found: dict[int, list[bytes]] = {number: [] for number in (-1, 1, 2, 3)}
+    data = batches(orders).read_bytes()
+    while data:
+        header = parse_header(data)
+        found[header.producer_id].append(data[16 : header.size])
+        data = data[header.size :]
+    assert len(found.pop(-1)) == 300
+    assert found == {number: [one[16:] for one in ones] for number, ones in made.items()}
+
+
+def test_a_new_history(steered_mount: SteeredMount, steered_orders: Path) -> None:
+    """One inode shows one history …: what rewrites history publishes a *new* inode under the
+    name; an old inode that is still open goes on growing with new appends.
+    """
+    path = batches(steered_orders)
+    topic = steered_orders.parent.name
+    for number in range(3):
+        append(path, bytes(batch([b"%d" % number])))
+        steered_mount.daemon.roll(topic)
+    whole = path.read_bytes()
+    third = len(whole) // 3
+    with open(path, "rb", buffering=0) as old:
+        inode = path.stat().st_ino
+        steered_mount.daemon.remove_head(topic, 1)
+        assert path.stat().st_ino != inode
+        assert path.read_bytes() == whole[third:]
+        assert parse_header(path.read_bytes()).base_offset == 1
+        append(path, bytes(batch([b"new"])))
+        assert os.pread(old.fileno(), 10_000, third) == path.read_bytes()
+        steered_mount.daemon.delete_retired()
+        assert os.pread(old.fileno(), third, 0) == whole[:third], "the last megabyte is kept"
+        assert os.pread(old.fileno(), 10_000, third) == path.read_bytes()
 
 
 # -- what is not whole, and refusals -------------------------------------------------------------
