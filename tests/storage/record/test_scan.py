@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptRecord
-from storage.record.scan import CHUNK, batches
+from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge
+from storage.record.scan import CHUNK, batches, whole_batches
 from tests import oracle
 from tests.made_logs import MadeLog, damaged, logs
 from tests.storage.record.test_batch import (
@@ -116,3 +116,42 @@ def test_damage_ends_the_scan(data: bytes) -> None:
     except CorruptRecord:
         return
     assert all(end <= len(data) for end in ends)
+
+
+@given(log=logs(), cut=st.integers(0, 5000))
+def test_whole_batches(log: MadeLog, cut: int) -> None:
+    data = log.data[:cut]
+    sizes = [batch.size for batch in oracle.walk(log.data)]
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    whole = max((end for end in ends if end <= len(data)), default=0)
+    following = sizes[ends.index(whole) + 1 :] if whole else sizes
+    known = following[0] if following and len(data) - whole >= 17 else 0
+    assert whole_batches(data, 1 << 20) == (whole, known)
+
+
+@pytest.mark.parametrize("batch", [THREE_RECORDS, EMPTY_BATCH, V0_ENTRY, V1_ENTRY])
+def test_a_batch_that_is_too_large_is_known_by_its_head(batch: bytes) -> None:
+    size = len(batch)
+    assert whole_batches(batch * 2, size) == (2 * size, 0)
+    assert whole_batches(batch + batch[:16], size) == (size, 0)
+    for end in (17, size - 1, size):
+        with pytest.raises(RecordTooLarge):
+            whole_batches(EMPTY_BATCH + batch[:end], size - 1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"a line that is no batch",
+        bytes(17),
+        THREE_RECORDS[:16] + b"\x03",
+        THREE_RECORDS[:8] + b"\xff" + THREE_RECORDS[9:],
+        THREE_RECORDS[:8] + bytes([0, 0, 0, 48]) + THREE_RECORDS[12:],
+        V0_ENTRY[:8] + bytes([0, 0, 0, 13]) + V0_ENTRY[12:],
+    ],
+)
+def test_where_no_batch_begins(head: bytes) -> None:
+    with pytest.raises(InvalidRecord, match="no batch begins here") as caught:
+        whole_batches(EMPTY_BATCH + head, 1 << 30)
+    assert caught.value.position == len(EMPTY_BATCH)
+    assert whole_batches(EMPTY_BATCH + head[:16], 1 << 30) == (len(EMPTY_BATCH), 0)
