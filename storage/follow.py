@@ -101,12 +101,10 @@ class LogFollower:
         self._tail_seen = None
         self._marks = ()
         try:
-            entry = active.offset_index.last_entry
-            at = entry[1] if entry is not None and entry[1] < active.size else 0
-            for position, header in active.batches(at):
-                at, size = position, header.size
-            if active.size:
-                self._marks = ((at, active.read_at(at, min(size, HEADER_SIZE))),)
+            last = None if active.always_expand else active.last_batch()
+            if last is not None:
+                at, header = last
+                self._marks = ((at, active.read_at(at, min(header.size, HEADER_SIZE))),)
         except (StorageError, OSError):
             # Cut meanwhile: the look that follows sees it.
             self._marks = ((0, bytes(LOG_OVERHEAD)),)
@@ -443,7 +441,11 @@ class LogFollower:
         if self._limit is not None:
             self._hide_from(max(self._limit(), log.log_start_offset))
         due_ms = self._due_ms()
-        log.retired += [(due_ms, segment) for segment in old[same:]]
+        for segment in old[same:]:
+            # Others may have these offsets now.
+            index = segment.txn_index
+            index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
+        log.retired = [*log.retired, *((due_ms, segment) for segment in old[same:])]
         self._mark_last()
         for listener in log.listeners:
             listener.truncated(log, old[same:], log.segments[same:], offset)

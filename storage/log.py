@@ -183,9 +183,9 @@ class Log(AppendingLog):
     ) -> None:
         """``segments`` are there instead of the first ``count``; ``retired`` go at ``due_ms``."""
         assert self.read_only
+        self.retired = [*self.retired, *((due_ms, segment) for segment in retired)]
         self.segments = (*segments, *self.segments[count:])
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        self.retired += [(due_ms, segment) for segment in retired]
         if self.producers.first_undecided_offset is not None:
             self.stabilize()
 
@@ -211,12 +211,13 @@ class Log(AppendingLog):
         removed = self.segments[:count]
         for listener in self.listeners:
             listener.removing(self, removed)
-        remaining = self.segments[count:]
-        self.segments = remaining
-        self.log_start_offset = max(self.log_start_offset, remaining[0].base_offset)
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        # In this order: whoever asks in another thread for an aborted transaction finds it.
+        self.retired = [*self.retired, *((due_ms, segment) for segment in removed)]
+        self.segments = self.segments[count:]
+        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         for segment in removed:
             segment.mark_deleted()
-            self.retired.append((now_ms + self.config.file_delete_delay_ms, segment))
         if self.producers.first_undecided_offset is not None:
             self.stabilize()
         self.directory_dirty = True

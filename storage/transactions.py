@@ -32,6 +32,8 @@ class TransactionalLog:
     files: Files
     directory: str
     segments: tuple[Segment, ...]
+    # Those that have left the log and can still be read, each with when it may go, in ms.
+    retired: list[tuple[int, Segment]]
     log_start_offset: int
     log_end_offset: int
     producers: ProducerState
@@ -97,11 +99,13 @@ class TransactionalLog:
 
     def _load_aborted(self) -> dict[int, list[tuple[int, int]]]:
         version, segments = self._aborted_version, self.segments
+        # Who still reads what has left the log asks of that too.
+        left = [segment for _, segment in self.retired]
+        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}
         aborted: dict[int, list[tuple[int, int]]] = {}
-        for segment in segments:
-            for entry in segment.aborted:
-                spans = aborted.setdefault(entry.producer_id, [])
-                spans.append((entry.first_offset, entry.last_offset))
+        for entry in sorted(entries, key=lambda entry: entry.last_offset):
+            spans = aborted.setdefault(entry.producer_id, [])
+            spans.append((entry.first_offset, entry.last_offset))
         with self._aborted_lock:
             if version == self._aborted_version:
                 self._aborted = segments, aborted

@@ -224,6 +224,24 @@ def test_aborted_records_are_hidden(tmp_path: Path) -> None:
         assert values(manager.log("t", 0)) == [b"b0", b"plain", b"a3"]
 
 
+def test_aborted_records_stay_known_until_their_files_are_gone(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        client = Client(log, 7)
+        for _ in range(3):
+            client.send(b"a")
+            client.abort()
+            log.roll(NOW_MS)
+        assert log.is_aborted(7, 0)
+        log.remove_head(2, NOW_MS)
+        assert [log.is_aborted(7, offset) for offset in (0, 2, 4)] == [True] * 3
+        assert len(log.aborted_transactions()) == 1
+        for path in log.release_retired(1 << 62):
+            os.unlink(path)
+        log.remove_head(1, NOW_MS)
+        assert [log.is_aborted(7, offset) for offset in (0, 2, 4)] == [False, False, True]
+
+
 def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         watcher = Watcher()

@@ -16,7 +16,9 @@ from kafkafs.tree.inodes import Node
 from kafkafs.tree.view_file import ViewFile
 from storage.errors import SegmentGone
 from tests.broker_files import BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import Tree, in_thread, read
+from tests.kafkafs.trees import Tree, a_tree, in_thread, read
+from tests.storage.logs import NOW_NS, append
+from tests.storage.producers import Producer
 
 FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
 
@@ -278,6 +280,34 @@ def test_a_view_of_batches_follows_too(beside: Beside) -> None:
     assert read(handle, size) == new[-(beside.size(node) - size) :]
     with pytest.raises(SegmentGone):
         read(handle, size - 1)
+
+
+def test_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with a_tree(tmp_path / "data") as writer:
+        writer.mkdir("t")
+        log = writer.log()
+        with a_tree(tmp_path / "data", FOLLOWING) as tree:
+            node = tree.file()
+            handle = tree.open(node)
+            shown = b""
+            for number in range(6):
+                one = Producer(number % 2, epoch=number, transactional=True)
+                log.append_batches(one.batch(b"%d" % number), now_ns=NOW_NS)
+                append(log, b"plain")
+                assert rest(handle, node, len(shown), tree) == b"", "it is held back"
+                log.append_batches(one.commit() if number % 3 else one.abort(), now_ns=NOW_NS)
+                new = b"%d\nplain\n" % number if number % 3 else b"plain\n"
+                assert rest(handle, node, len(shown), tree) == new
+                shown += new
+                writer.roll()
+            writer.remove_head(4)
+            assert tree.read("t/0") == shown[shown.index(b"4") :]
+            assert tree.file() is not node
+            assert read(handle) == shown, "what is aborted in the segments that are gone is hidden"
+            assert list(tree.log().aborted_transactions()) == list(log.aborted_transactions())
+            assert tree.log().last_stable_offset == log.last_stable_offset
 
 
 def test_indexes_in_the_cache_are_those_of_their_segments(beside: Beside, tmp_path: Path) -> None:
