@@ -1,0 +1,300 @@
+"""A read-only mount of a running broker's directory shows what its consumers get, and when.
+
+Each record is shown once by a reader that stays open, whatever the broker deletes, compacts or
+truncates meanwhile, and a file that is opened anew is what a consumer reads from the beginning.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import Record
+from tests.interop.brokers import Broker
+from tests.interop.clients import (
+    Sender,
+    admin,
+    consume,
+    create_topic,
+    delete_records,
+    offsets,
+)
+from tests.mount.mounting import Mount
+from tests.mount.programs import Running
+
+T = 1_700_000_000_000
+FAST = ["--sleep-interval=0.02"]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that is quick to delete, to clean and to write down where logs start."""
+    broker = Broker(
+        tmp_path_factory.mktemp("live"),
+        log_flush_start_offset_checkpoint_interval_ms=500,
+        log_flush_offset_checkpoint_interval_ms=500,
+        log_segment_delete_delay_ms=1000,
+        replica_high_watermark_checkpoint_interval_ms=500,
+    )
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def mount(live: Broker, tmp_path: Path) -> Iterator[Mount]:
+    """The broker's directory, mounted beside it."""
+    (tmp_path / "data").symlink_to(live.data)
+    mount = Mount(tmp_path, ["ro"])
+    try:
+        yield mount.start()
+    finally:
+        mount.end()
+
+
+def eventually(true: Callable[[], object], seconds: float = 20.0) -> None:
+    """What the broker does by its clock comes true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+
+
+def created(mount: Mount, broker: Broker, topic: str, **config: object) -> Path:
+    """A new topic's partition 0, once the broker has made it."""
+    create_topic(broker, topic, **config)  # type: ignore[arg-type]
+    path = mount / topic / "0"
+    eventually(path.exists)
+    return path
+
+
+def text(records: list[Record]) -> bytes:
+    """What a file of values shows of these."""
+    return b"".join((record.value or b"") + b"\n" for record in records)
+
+
+def lines(first: int, count: int, keys: int = 0) -> list[Record]:
+    return [
+        Record(0, T + n, 0, b"key %d" % (n % keys) if keys else None, b"." * 50 + b" line %d" % n)
+        for n in range(first, first + count)
+    ]
+
+
+def log_start(partition: Path) -> int:
+    return int(os.getxattr(partition, "user.kafkafs.log_start"))
+
+
+def segments(partition: Path) -> int:
+    return int(os.getxattr(partition, "user.kafkafs.segments"))
+
+
+def test_appends_are_seen_at_once(live: Broker, mount: Mount) -> None:
+    path = created(mount, live, "appended")
+    assert path.read_bytes() == b""
+    sender = Sender(live)
+    written = b""
+    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+        for number in range(50):
+            sent = lines(number * 10, 10)
+            sender.send("appended", sent)
+            written += text(sent)
+            assert path.stat().st_size == len(written)
+            assert path.read_bytes() == written
+            assert tail.read_until(text(sent)) == written
+    assert text(consume(live, "appended")) == written
+
+
+def test_retention(live: Broker, mount: Mount) -> None:
+    path = created(
+        mount,
+        live,
+        "retained",
+        internal_segment_bytes=4000,
+        retention_bytes=6000,
+        file_delete_delay_ms=1000,
+        cleanup_policy="delete",
+    )
+    sender, written, starts, inodes = Sender(live), b"", [0], set()
+    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+        for number in range(40):
+            sent = lines(number * 20, 20)
+            sender.send("retained", sent)
+            written += text(sent)
+            assert tail.read_until(text(sent)[-70:]) == written
+            if number % 10 == 9:
+                eventually(lambda: log_start(path) > starts[-1])
+                starts.append(log_start(path))
+                inodes.add(path.stat().st_ino)
+        assert tail.errors() == ""
+    assert len(inodes) == 4
+    # Until it has deleted as much as it will.
+    eventually(lambda: path.read_bytes() == text(consume(live, "retained")))
+    assert log_start(path) == offsets(live, "retained")[0]
+
+
+def test_compaction(live: Broker, mount: Mount) -> None:
+    path = created(
+        mount,
+        live,
+        "compacted",
+        internal_segment_bytes=4000,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.01,
+        file_delete_delay_ms=1000,
+        delete_retention_ms=0,
+    )
+    sender, written = Sender(live), b""
+    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+        for number in range(20):
+            sent = lines(number * 20, 20, keys=7)
+            sender.send("compacted", sent)
+            written += text(sent)
+            assert tail.read_until(text(sent)[-70:]) == written
+            if number % 5 == 4:
+                # What is left: seven lines, and an active segment.
+                eventually(lambda: path.stat().st_size < min(len(written) - 1000, 7000))  # noqa: B023
+        assert tail.errors() == ""
+    # Until it has cleaned as much as it will.
+    eventually(lambda: path.read_bytes() == text(consume(live, "compacted")))
+    assert path.read_bytes().endswith(text(lines(393, 7, keys=7)))
+
+
+def test_compaction_and_deletion_while_an_old_file_is_read(live: Broker, mount: Mount) -> None:
+    path = created(
+        mount,
+        live,
+        "both",
+        internal_segment_bytes=3000,
+        cleanup_policy="compact,delete",
+        min_cleanable_dirty_ratio=0.01,
+        retention_bytes=6000,
+        file_delete_delay_ms=1,
+    )
+    sender = Sender(live)
+    sent = lines(0, 200, keys=50)
+    for first in range(0, 200, 10):
+        sender.send("both", sent[first : first + 10])
+    with open(path, "rb", buffering=0) as reader:
+        shown = reader.read()
+        assert text(sent).endswith(shown)
+        for first in range(200, 400, 10):
+            more = lines(first, 10, keys=50)
+            sender.send("both", more)
+            shown += text(more)
+            assert reader.read() == text(more), mount.events()
+            assert os.fstat(reader.fileno()).st_size == len(shown)
+            at = max(len(shown) - 20_000, 0)
+            assert old_bytes(reader.fileno(), 5000, at) in (None, shown[at : at + 5000])
+    eventually(lambda: path.read_bytes() == text(consume(live, "both")))
+
+
+def old_bytes(fd: int, size: int, position: int) -> bytes | None:
+    """What can be read of an old file; None where it is gone."""
+    try:
+        return os.pread(fd, size, position)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return None
+
+
+def test_delete_records(live: Broker, mount: Mount) -> None:
+    path = created(mount, live, "deleted-records")
+    Sender(live).send("deleted-records", lines(0, 100))
+    assert path.read_bytes() == text(lines(0, 100))
+    delete_records(live, "deleted-records", 37)
+    eventually(lambda: log_start(path) == 37)
+    assert path.read_bytes() == text(lines(37, 63)) == text(consume(live, "deleted-records"))
+
+
+def test_topics_come_and_go(live: Broker, mount: Mount) -> None:
+    create_topic(live, "coming", partitions=3)
+    eventually((mount / "coming" / "2").exists)
+    eventually(lambda: sorted(os.listdir(mount / "coming")) == ["0", "1", "2"])
+    Sender(live).send("coming", lines(0, 10))
+    with open(mount / "coming" / "0", "rb", buffering=0) as reader:
+        assert reader.read() == text(lines(0, 10))
+        client = admin(live)
+        client.delete_topics(["coming"])["coming"].result(60)
+        eventually(lambda: "coming" not in os.listdir(mount.path))
+        assert os.pread(reader.fileno(), 100_000, 0) == text(lines(0, 10))
+        create_topic(live, "coming")
+        eventually(lambda: "coming" in os.listdir(mount.path))
+        Sender(live).send("coming", lines(100, 5))
+        assert (mount / "coming" / "0").read_bytes() == text(lines(100, 5))
+        assert os.pread(reader.fileno(), 100_000, 0) == text(lines(0, 10))
+
+
+def test_transactions(live: Broker, mount: Mount) -> None:
+    path = created(mount, live, "transactions", internal_segment_bytes=4000)
+    first, second = Sender(live, transactional_id="a"), Sender(live, transactional_id="b")
+    plain = Sender(live)
+    shown = b""
+    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+        for number in range(10):
+            at = number * 100
+            with first.transaction(commit=number % 3 != 0):
+                first.send("transactions", lines(at, 10))
+                plain.send("transactions", lines(at + 20, 10))
+                assert path.stat().st_size == len(shown), "it is held back"
+                with second.transaction(commit=number % 2 == 0):
+                    second.send("transactions", lines(at + 40, 10))
+                first.send("transactions", lines(at + 60, 10))
+            expected = text(consume(live, "transactions", committed=True))
+            eventually(lambda: path.read_bytes() == expected)  # noqa: B023
+            shown = expected
+            assert tail.read_until(shown[-200:]) == shown
+    assert segments(path) > 1
+
+
+def test_until_the_high_watermark(live: Broker, mount: Mount) -> None:
+    mount.restart("until=high-watermark")
+    create_topic(live, "watermark")
+    Sender(live).send("watermark", lines(0, 10))
+    path = mount / "watermark" / "0"
+    eventually(lambda: path.exists() and path.read_bytes() == text(lines(0, 10)))
+
+
+def test_a_broker_that_is_killed_and_started_again(live: Broker, mount: Mount) -> None:
+    path = created(mount, live, "killed", internal_segment_bytes=4000)
+    written = b""
+    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+        for number in range(3):
+            for part in range(5):
+                sent = lines(number * 100 + part * 20, 20)
+                Sender(live).send("killed", sent)
+                written += text(sent)
+            assert tail.read_until(written[-70:]) == written
+            if number == 0:
+                live.kill()
+            else:
+                live.stop()
+            assert path.read_bytes() == written
+            live.start()
+        assert tail.errors() == ""
+    assert path.read_bytes() == written == text(consume(live, "killed"))
+
+
+def test_a_mount_from_before_the_broker_started(live: Broker, mount: Mount) -> None:
+    create_topic(live, "before")
+    Sender(live).send("before", lines(0, 10))
+    live.stop()
+    mount.restart()
+    path = mount / "before" / "0"
+    with open(path, "rb", buffering=0) as reader:
+        assert reader.read() == text(lines(0, 10))
+        live.start()
+        eventually(lambda: "another process writes it now" in mount.events())
+        Sender(live).send("before", lines(10, 10))
+        assert reader.read() == text(lines(10, 10))
+        assert path.read_bytes() == text(lines(0, 20))
+
+
+def test_nothing_is_written_into_the_brokers_directory(live: Broker, mount: Mount) -> None:
+    names = {path.name for path in live.data.rglob("*")}
+    assert not {name for name in names if name.startswith("kafkafs") or name.endswith(".lines")}
