@@ -14,7 +14,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -52,6 +52,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def eventually(true: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+    """Wait for what a broker does by its clock and says nowhere."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
 
 
 def write_properties(path: Path, settings: Mapping[str, object]) -> None:
@@ -155,6 +163,7 @@ class Broker:
             "log.cleaner.dedupe.buffer.size": 4 << 20,
             "log.retention.check.interval.ms": 500,
             "log.initial.task.delay.ms": 200,
+            "log.flush.start.offset.checkpoint.interval.ms": 200,
             # A broker that was killed is let in again when its last session is over.
             "broker.session.timeout.ms": 1000,
             "broker.heartbeat.interval.ms": 200,
@@ -260,6 +269,7 @@ class OldBroker:
                 "log.dirs": self.data,
                 "zookeeper.connect": self.zookeeper,
                 "log.cleaner.enable": "true",
+                "offsets.topic.num.partitions": 1,
                 "log.cleaner.backoff.ms": 200,
                 "log.cleaner.dedupe.buffer.size": 4 << 20,
                 **self._settings,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
@@ -36,7 +37,7 @@ SECONDS = 60.0
 
 
 def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.address})
+    return AdminClient({"bootstrap.servers": broker.address, "log_level": 2})
 
 
 def create_topic(broker: Broker, topic: str, partitions: int = 1, **config: object) -> None:
@@ -115,10 +116,20 @@ def consume(
     topic: str,
     *,
     committed: bool = False,
-    start: int | None = None,
     config: Mapping[str, object] = {},
 ) -> list[Record]:
     """Everything that a librdkafka consumer gets of partition 0, to its end."""
+    return consume_all(broker, [topic], committed=committed, config=config)[topic]
+
+
+def consume_all(
+    broker: Broker | OldBroker,
+    topics: Iterable[str],
+    *,
+    committed: bool = False,
+    config: Mapping[str, object] = {},
+) -> dict[str, list[Record]]:
+    """Everything that a librdkafka consumer gets of these topics' partitions 0, to their ends."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -133,21 +144,23 @@ def consume(
             **config,
         }
     )
-    found: list[Record] = []
+    found: dict[str, list[Record]] = {topic: [] for topic in topics}
+    ended: set[str] = set()
     try:
-        consumer.assign([TopicPartition(topic, 0, -2 if start is None else start)])
-        while True:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in found])
+        while len(ended) < len(found):
             message = consumer.poll(SECONDS)
             assert message is not None, f"neither a record nor the end within {SECONDS:g} s"
-            error = message.error()
+            topic, error = str(message.topic()), message.error()
             if error is None:
-                found.append(as_record(message))
+                found[topic].append(as_record(message))
             elif error.code() == KafkaError._PARTITION_EOF:
-                return found
+                ended.add(topic)
             else:
                 raise KafkaException(error)
     finally:
         consumer.close()
+    return found
 
 
 def as_record(message: Any) -> Record:
@@ -169,6 +182,7 @@ def offsets(broker: Broker, topic: str, *, committed: bool = False) -> tuple[int
             "bootstrap.servers": broker.address,
             "group.id": "interop",
             "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "log_level": 2,
         }
     )
     try:

@@ -6,10 +6,11 @@ Each function makes one topic whose name says what is in it, on a running broker
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 from storage import Record
-from tests.interop.brokers import Broker, OldBroker
+from tests.interop.brokers import Broker, OldBroker, eventually
 from tests.interop.clients import (
     Sender,
     console_line,
@@ -20,7 +21,8 @@ from tests.interop.clients import (
     set_topic,
 )
 
-T = 1_700_000_000_000  # ms; timestamps begin here
+# Timestamps begin here, an hour ago: a producer that has been silent for a day is forgotten.
+T = time.time_ns() // 1_000_000 - 3_600_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # A transaction that nobody ends stays open for longer than any test.
 OPEN_MS = 900_000
@@ -199,6 +201,8 @@ def retained(broker: Broker, topic: str = "retained") -> None:
     set_topic(broker, topic, retention_bytes=-1)
     sender.send(topic, mixed(40, T + 20_000))
     delete_records(broker, topic, 215)
+    starts = broker.data / "log-start-offset-checkpoint"
+    eventually(lambda: f"{topic} 0 215\n" in starts.read_text())
 
 
 def epochs(broker: Broker, topic: str = "epochs", *, restarts: Sequence[bool]) -> None:

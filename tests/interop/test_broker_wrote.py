@@ -1,0 +1,242 @@
+"""What a broker wrote is shown, while it runs, as its consumers and its own tools see it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from storage import LogManager, Record
+from storage.read import MAX_TIMESTAMP
+from tests.interop import workload
+from tests.interop.brokers import Broker
+from tests.interop.clients import consume_all, offsets, run_all
+from tests.interop.kafka_tools import dump_log_segments, java_command, require, run_tool
+from tests.interop.workload import CODECS
+from tests.mount.mounting import Mount
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+TOPICS = (
+    *(f"{writer}-{codec}" for writer in ("rd", "broker", "java") for codec in CODECS),
+    *("idempotent", "transactions", "append-time", "compacted", "retained", "epochs"),
+)
+TRANSACTIONAL = ("transactions", "compacted", "idempotent")
+TOOLS = "org.apache.kafka.tools."
+
+isolations = pytest.mark.parametrize("isolation", ISOLATIONS)
+topics = pytest.mark.parametrize("topic", TOPICS)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker that has all of `TOPICS`; of `transactions` one is open."""
+    broker = Broker(tmp_path_factory.mktemp("wrote"), log_segment_delete_delay_ms=1000)
+    try:
+        broker.start()
+        workload.epochs(broker, restarts=[True, False])
+        workload.codecs_by_librdkafka(broker)
+        workload.codecs_by_java(broker)
+        workload.idempotent(broker)
+        workload.append_time(broker)
+        workload.compacted(broker)
+        workload.retained(broker)
+        producer = workload.transactions(broker)
+        yield broker
+        del producer
+    finally:
+        broker.kill()
+
+
+@pytest.fixture(scope="module")
+def consumed(broker: Broker) -> dict[Isolation, dict[str, list[Record]]]:
+    """What a consumer gets of each topic."""
+    return {
+        isolation: consume_all(broker, TOPICS, committed=isolation == "read_committed")
+        for isolation in ISOLATIONS
+    }
+
+
+@pytest.fixture(scope="module")
+def mounts(
+    broker: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Isolation, Mount]]:
+    """The running broker's directory, mounted for each isolation level."""
+    started: dict[Isolation, Mount] = {}
+    try:
+        for isolation in ISOLATIONS:
+            base = tmp_path_factory.mktemp(isolation)
+            (base / "data").symlink_to(broker.data)
+            started[isolation] = Mount(base, ["ro", f"isolation={isolation}"])
+            started[isolation].start()
+        yield started
+    finally:
+        for mount in started.values():
+            mount.end()
+
+
+@pytest.fixture(scope="module")
+def manager(broker: Broker) -> Iterator[LogManager]:
+    """The running broker's directory, opened by the library."""
+    with LogManager.open(str(broker.data), read_only=True) as manager:
+        yield manager
+
+
+def table(path: Path) -> list[dict[str, int]]:
+    """A table of `.meta`."""
+    header, *lines = path.read_text().splitlines()
+    names = header.split()
+    return [dict(zip(names, map(int, line.split()), strict=True)) for line in lines]
+
+
+def test_there_is_something_to_see(consumed: dict[Isolation, dict[str, list[Record]]]) -> None:
+    for topic in TOPICS:
+        assert consumed["read_uncommitted"][topic], topic
+    committed = consumed["read_committed"]["transactions"]
+    assert 0 < len(committed) < len(consumed["read_uncommitted"]["transactions"])
+    assert consumed["read_committed"]["retained"][0].offset == 215
+
+
+@topics
+@isolations
+def test_values(
+    topic: str,
+    isolation: Isolation,
+    mounts: dict[Isolation, Mount],
+    consumed: dict[Isolation, dict[str, list[Record]]],
+) -> None:
+    values = [record.value or b"" for record in consumed[isolation][topic]]
+    assert (mounts[isolation] / topic / "0").read_bytes() == b"".join(v + b"\n" for v in values)
+
+
+@topics
+@isolations
+def test_records(
+    topic: str,
+    isolation: Isolation,
+    manager: LogManager,
+    consumed: dict[Isolation, dict[str, list[Record]]],
+) -> None:
+    log = manager.log(topic, 0)
+    found = list(log.records(isolation=isolation))
+    assert found == consumed[isolation][topic]
+    # And from anywhere in it.
+    middle = found[len(found) // 2].offset
+    assert list(log.records(middle, isolation)) == [r for r in found if r.offset >= middle]
+
+
+def test_kcat_and_kafkas_consumer_see_what_cat_shows(
+    broker: Broker, mounts: dict[Isolation, Mount]
+) -> None:
+    kcat = require("kcat", "kcat")
+    for isolation in ISOLATIONS:
+        shown = (mounts[isolation] / "transactions" / "0").read_bytes()
+        command = [kcat, "-b", broker.address, "-C", "-t", "transactions", "-e", "-q"]
+        level = f"isolation.level={isolation}"
+        done = subprocess.run([*command, "-X", level], capture_output=True, check=True)
+        assert done.stdout == shown
+        consumer = ["--bootstrap-server", broker.address, "--topic", "transactions"]
+        consumer += ["--from-beginning", "--isolation-level", isolation]
+        consumer += ["--formatter-property", "null.literal="]
+        consumer += ["--max-messages", str(shown.count(b"\n"))]
+        done_text = run_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *consumer)
+        assert done_text.stdout == shown.decode(), done_text.stderr
+
+
+@topics
+def test_batches(topic: str, broker: Broker, mounts: dict[Isolation, Mount]) -> None:
+    """`.batches` is all that is stored; its segments may begin before the log start."""
+    stored = b"".join(log.read_bytes() for log in sorted(broker.partition(topic).glob("*.log")))
+    shown = (mounts["read_committed"] / topic / ".batches" / "0").read_bytes()
+    assert stored.endswith(shown)
+    if topic != "retained":
+        assert shown == stored
+
+
+def test_offsets_are_what_kafka_get_offsets_says(
+    broker: Broker, mounts: dict[Isolation, Mount], manager: LogManager
+) -> None:
+    said: dict[str, dict[str, int]] = {"earliest": {}, "latest": {}, "max-timestamp": {}}
+    command = ["--bootstrap-server", broker.address, "--exclude-internal-topics", "--time"]
+    tool = f"{TOOLS}GetOffsetShell"
+    printed = run_all([(java_command(tool, *command, time), "") for time in said])
+    for answers, text in zip(said.values(), printed, strict=True):
+        answers |= {t: int(o) for t, _, o in (line.split(":") for line in text.splitlines())}
+    for topic in TOPICS:
+        meta = mounts["read_committed"] / topic / ".meta" / "0" / "offsets"
+        shown = dict(line.split() for line in meta.read_text().splitlines())
+        stable = offsets(broker, topic, committed=True)[1]
+        assert int(shown["log_start"]) == said["earliest"][topic], topic
+        assert int(shown["log_end"]) == said["latest"][topic], topic
+        assert int(shown["last_stable"]) == stable, topic
+        found = manager.log(topic, 0).list_offsets(MAX_TIMESTAMP)[1]
+        assert found == said["max-timestamp"][topic], topic
+
+
+def test_producers_are_what_kafka_transactions_says(
+    broker: Broker, mounts: dict[Isolation, Mount]
+) -> None:
+    command = ["--bootstrap-server", broker.address, "describe-producers", "--partition", "0"]
+    tool = f"{TOOLS}TransactionsCommand"
+    printed = run_all(
+        [(java_command(tool, *command, "--topic", topic), "") for topic in TRANSACTIONAL]
+    )
+    columns = {
+        "ProducerId": "producer_id",
+        "ProducerEpoch": "epoch",
+        "LatestCoordinatorEpoch": "coordinator_epoch",
+        "LastSequence": "last_sequence",
+        "LastTimestamp": "last_timestamp",
+        "CurrentTransactionStartOffset": "transaction_first_offset",
+    }
+    for topic, text in zip(TRANSACTIONAL, printed, strict=True):
+        header, *lines = text.splitlines()
+        names = [columns[name] for name in header.split()]
+        said = [
+            {n: -1 if v == "None" else int(v) for n, v in zip(names, line.split(), strict=True)}
+            for line in lines
+        ]
+        shown = table(mounts["read_committed"] / topic / ".meta" / "0" / "producers")
+        found = [{name: row[name] for name in names} for row in shown]
+        assert len(said) > 0
+        assert sorted(found, key=lambda row: row["producer_id"]) == sorted(
+            said, key=lambda row: row["producer_id"]
+        )
+
+
+@pytest.mark.parametrize("topic", ["transactions", "compacted"])
+def test_aborted_transactions_are_what_dump_log_segments_says(
+    topic: str, broker: Broker, mounts: dict[Isolation, Mount]
+) -> None:
+    printed, _ = dump_log_segments(sorted(broker.partition(topic).glob("*.txnindex")))
+    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    said = [
+        dict(zip(names, map(int, numbers), strict=True))
+        for numbers in re.findall(
+            r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)",
+            printed,
+        )
+    ]
+    assert said
+    assert table(mounts["read_committed"] / topic / ".meta" / "0" / "txnindex") == said
+
+
+def test_after_a_kill_nothing_is_missing(
+    tmp_path: Path,
+    broker: Broker,
+    consumed: dict[Isolation, dict[str, list[Record]]],
+) -> None:
+    """Opened to be written to, as the broker's death would leave the directory."""
+    shutil.copytree(broker.data, tmp_path / "data")
+    with LogManager.open(str(tmp_path / "data")) as manager:
+        assert (manager.cuts, manager.faults) == ([], [])
+        for isolation in ISOLATIONS:
+            for topic in TOPICS:
+                found = list(manager.log(topic, 0).records(isolation=isolation))
+                assert found == consumed[isolation][topic], (topic, isolation)
+        assert manager.check() == []
