@@ -66,7 +66,7 @@ _TOPIC_DECODERS = (
 @click.option("--offsets-decoder", is_flag=True, help="The log is one of __consumer_offsets.")
 @click.option("--transaction-log-decoder", is_flag=True, help="… of __transaction_state.")
 @click.option("--share-group-state-decoder", is_flag=True, help="… of __share_group_state.")
-@click.option("--cluster-metadata-decoder", is_flag=True, hidden=True)
+@click.option("--cluster-metadata-decoder", is_flag=True, help="… of __cluster_metadata.")
 @click.option("--remote-log-metadata-decoder", is_flag=True, hidden=True)
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
 def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:

@@ -5,6 +5,7 @@ hold. None stands for text in UTF-8, which the hot loop does itself.
 from __future__ import annotations
 
 import base64
+import re
 import struct
 from contextlib import suppress
 from typing import Any, Final
@@ -12,13 +13,14 @@ from typing import Any, Final
 from kafkafs.dump._dump import java_text
 from kafkafs.dump.messages import Message, MessageError, Reader, as_json, parse_schemas
 from kafkafs.dump.options import Decode
-from kafkafs.dump.schemas import OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
+from kafkafs.dump.schemas import METADATA, OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
 from storage.errors import CorruptRecord
 
 _PACKAGE: Final = "org.apache.kafka.tools.api."
 STRING_DECODER: Final = _PACKAGE + "StringDecoder"
 _NUMBERS: Final = {"IntegerDecoder": struct.Struct(">i"), "LongDecoder": struct.Struct(">q")}
 _GROUP_METADATA: Final = 2
+_LARGEST_SHORT: Final = 0x7FFF
 
 
 class DecoderError(Exception):
@@ -109,12 +111,66 @@ class OffsetsDecoder(CoordinatorDecoder):
         return value
 
 
+class MetadataDecoder:
+    """``__cluster_metadata`` (MetadataRecordSerde.java), whose records have no keys."""
+
+    def __init__(self) -> None:
+        self._messages = {each.id: each for each in parse_schemas(METADATA).values()}
+
+    def __call__(self, offset: int, _: bytes | None, value: bytes | None) -> tuple[None, bytes]:
+        try:
+            return None, self._read(value or b"")
+        except MessageError as error:
+            return None, f"Error at {offset}, skipping. {error}".encode()
+
+    def _read(self, value: bytes) -> bytes:
+        reader = Reader(value)
+        frame = _short(reader, "frame version")
+        if frame == 0:
+            raise MessageError(
+                "Could not deserialize metadata record with frame version 0. Note that upgrades"
+                " from the preview release of KRaft in 2.8 to newer versions are not supported."
+            )
+        if frame != 1:
+            raise MessageError(
+                "Could not deserialize metadata record due to unknown frame version"
+                f" {frame}(only frame version 1 is supported)"
+            )
+        kind, version = _short(reader, "type"), _short(reader, "version")
+        message = self._messages.get(kind)
+        if message is None:
+            raise MessageError(
+                "org.apache.kafka.common.errors.UnsupportedVersionException:"
+                f" Unknown metadata id {kind}"
+            )
+        try:
+            found = message.json(message.read(reader, version), version)
+        except MessageError:
+            raise MessageError(f"Failed to deserialize record with type {kind}") from None
+        if reader.remaining:
+            raise MessageError(f"Found {reader.remaining} byte(s) of garbage after {kind}")
+        name = re.sub("(?<!^)(?=[A-Z])", "_", message.name).upper()
+        return as_json({"type": name, "version": version, "data": found}).encode()
+
+
+def _short(reader: Reader, name: str) -> int:
+    try:
+        number = reader.varint()
+    except MessageError:
+        raise MessageError(f"Error while reading {name}") from None
+    if number > _LARGEST_SHORT:
+        raise MessageError(f"Value for {name} was too large.")
+    return (number + 0x8000) % 0x10000 - 0x8000
+
+
 def topic_decoder(name: str) -> Decode:
     """By the name of the option that asks for it. Raises DecoderError."""
     if name == "offsets-decoder":
         return OffsetsDecoder()
     if name == "transaction-log-decoder":
         return CoordinatorDecoder(TRANSACTIONS)
+    if name == "cluster-metadata-decoder":
+        return MetadataDecoder()
     if name == "share-group-state-decoder":
         return CoordinatorDecoder(SHARES)
     raise DecoderError(f"no {name} here; Kafka's own DumpLogSegments has one")

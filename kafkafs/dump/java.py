@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 
 _LONG = re.compile(r"[+-]?[0-9]+")
 
@@ -29,6 +31,18 @@ def parse_long(digits: str, bits: int = 64) -> int:
     if _LONG.fullmatch(digits) is None or not -(1 << bits - 1) <= int(digits) < 1 << bits - 1:
         raise ValueError(f'"{digits}" is no number of {bits} bits')
     return int(digits)
+
+
+def double_text(number: float) -> str:
+    """``Double.toString`` since Java 19: the shortest digits that are this number."""
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        text = format(Decimal(repr(number)), "f")
+        return text if "." in text else f"{text}.0"
+    sign, digits, _ = Decimal(repr(number)).normalize().as_tuple()
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{digits[0]}.{rest}E{Decimal(repr(number)).adjusted()}"
 
 
 def map_order(keys: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kafkafs.dump._dump import java_text
+from kafkafs.dump.java import double_text
 
 Struct: TypeAlias = "dict[str, Any]"
 
@@ -25,6 +27,7 @@ _NUMBERS: Final = {
     "uint16": ">H",
     "int32": ">i",
     "int64": ">q",
+    "float64": ">d",
 }
 _LONGEST_STRING: Final = 0x7FFF
 _LAST_VERSION: Final = 0x7FFF
@@ -47,18 +50,17 @@ class Reader:
     def remaining(self) -> int:
         return len(self._data) - self._at
 
-    def number(self, layout: str) -> int:
+    def number(self, layout: str) -> Any:
         size = struct.calcsize(layout)
         if self.remaining < size:
             raise MessageError("null")  # what a BufferUnderflowException says
         self._at += size
-        (value,) = struct.unpack_from(layout, self._data, self._at - size)
-        return int(value)
+        return struct.unpack_from(layout, self._data, self._at - size)[0]
 
     def varint(self) -> int:
         bits = 0
         for shift in range(0, 35, 7):
-            byte = self.number(">B")
+            byte: int = self.number(">B")
             bits |= (byte & 0x7F) << shift
             if byte < 0x80:
                 bits &= 0xFFFFFFFF
@@ -99,6 +101,8 @@ class Field:
             return []
         if self.type == "struct":
             return {each.name: each.default_value() for each in self.fields}
+        if self.type == "bool":
+            return self.default == "true"
         if self.type in _NUMBERS:
             return int(self.default or 0)
         return {"string": "", "bytes": b"", "uuid": bytes(16)}[self.type]
@@ -180,7 +184,7 @@ class Message:
         return java_text(reader.bytes(size)).decode()
 
     def _size(self, reader: Reader, layout: str, each: Field, version: int) -> int | None:
-        size = reader.varint() - 1 if version >= self.flexible else reader.number(layout)
+        size: int = reader.varint() - 1 if version >= self.flexible else reader.number(layout)
         if size >= 0:
             return size
         if each.is_nullable:
@@ -211,13 +215,28 @@ def _json_value(each: Field, value: Any, version: int) -> Any:
     return _json_struct(each.fields, value, version)
 
 
-def as_json(value: Struct) -> str:
-    """As Jackson prints it: what need not be escaped is not, and hexadecimal is upper case."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if "\\u00" not in text:
-        return text
+def as_json(value: Any) -> str:
+    """As Jackson prints it."""
+    if isinstance(value, dict):
+        members = (f"{_quoted(name)}:{as_json(member)}" for name, member in value.items())
+        return "{" + ",".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(as_json, value)) + "]"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, float):
+        text = double_text(value)
+        return text if math.isfinite(value) else _quoted(text)
+    return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """What need not be escaped is not, and hexadecimal is upper case."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    if "\\u00" not in quoted:
+        return quoted
     # A backslash of the text itself is doubled, and so is no beginning of an escape.
-    parts = text.split("\\\\")
+    parts = quoted.split("\\\\")
     return "\\\\".join(
         _CONTROL.sub(lambda match: "\\u" + match[0][2:].upper(), part) for part in parts
     )

@@ -143,3 +143,56 @@ ShareUpdateValue 0-0 flexible=0 id=1: snapshotEpoch int32, leaderEpoch int32, st
   deliveryCompleteCount int32 tag=0 default=-1, stateBatches [firstOffset int64, lastOffset int64,
   deliveryState int8, deliveryCount int16]
 """
+
+#: Of ``__cluster_metadata``.
+METADATA: Final = """
+RegisterBrokerRecord 0-4 flexible=0 id=0: brokerId int32, isMigratingZkBroker bool 2+
+  default=false, incarnationId uuid, brokerEpoch int64, endPoints [name string, host string, port
+  uint16, securityProtocol int16], features [name string, minSupportedVersion int16,
+  maxSupportedVersion int16], rack string null, fenced bool default=true, inControlledShutdown
+  bool 1+ default=false, logDirs uuid* 3+ tag=0, cordonedLogDirs uuid* 4+ null tag=1 default=null
+UnregisterBrokerRecord 0-0 flexible=0 id=1: brokerId int32, brokerEpoch int64
+TopicRecord 0-0 flexible=0 id=2: name string, topicId uuid
+PartitionRecord 0-2 flexible=0 id=3: partitionId int32 default=-1, topicId uuid, replicas int32*,
+  isr int32*, removingReplicas int32*, addingReplicas int32*, leader int32 default=-1,
+  leaderRecoveryState int8 tag=0, leaderEpoch int32 default=-1, partitionEpoch int32 default=-1,
+  directories uuid* 1+, eligibleLeaderReplicas int32* 2+ null tag=1 default=null, lastKnownElr
+  int32* 2+ null tag=2 default=null
+ConfigRecord 0-0 flexible=0 id=4: resourceType int8, resourceName string, name string, value
+  string null
+PartitionChangeRecord 0-2 flexible=0 id=5: partitionId int32 default=-1, topicId uuid, isr int32*
+  null tag=0 default=null, leader int32 tag=1 default=-2, replicas int32* null tag=2 default=null,
+  removingReplicas int32* null tag=3 default=null, addingReplicas int32* null tag=4 default=null,
+  leaderRecoveryState int8 tag=5 default=-1, directories uuid* 1+ null tag=8 default=null,
+  eligibleLeaderReplicas int32* 2+ null tag=6 default=null, lastKnownElr int32* 2+ null tag=7
+  default=null
+FenceBrokerRecord 0-0 flexible=0 id=7: id int32, epoch int64
+UnfenceBrokerRecord 0-0 flexible=0 id=8: id int32, epoch int64
+RemoveTopicRecord 0-0 flexible=0 id=9: topicId uuid
+DelegationTokenRecord 0-0 flexible=0 id=10: owner string, requester string, renewers string*,
+  issueTimestamp int64, maxTimestamp int64, expirationTimestamp int64, tokenId string
+UserScramCredentialRecord 0-0 flexible=0 id=11: name string, mechanism int8, salt bytes, storedKey
+  bytes, serverKey bytes, iterations int32
+FeatureLevelRecord 0-0 flexible=0 id=12: name string, featureLevel int16
+ClientQuotaRecord 0-0 flexible=0 id=14: entity [entityType string, entityName string null], key
+  string, value float64, remove bool
+ProducerIdsRecord 0-0 flexible=0 id=15: brokerId int32, brokerEpoch int64 default=-1,
+  nextProducerId int64
+BrokerRegistrationChangeRecord 0-3 flexible=0 id=17: brokerId int32, brokerEpoch int64, fenced
+  int8 tag=0, inControlledShutdown int8 1+ tag=1, logDirs uuid* 2+ tag=2, cordonedLogDirs uuid* 3+
+  null tag=3 default=null
+AccessControlEntryRecord 0-0 flexible=0 id=18: id uuid, resourceType int8, resourceName string,
+  patternType int8, principal string, host string, operation int8, permissionType int8
+RemoveAccessControlEntryRecord 0-0 flexible=0 id=19: id uuid
+NoOpRecord 0-0 flexible=0 id=20:
+ZkMigrationStateRecord 0-0 flexible=0 id=21: zkMigrationState int8
+RemoveUserScramCredentialRecord 0-0 flexible=0 id=22: name string, mechanism int8
+BeginTransactionRecord 0-0 flexible=0 id=23: name string null tag=0 default=null
+EndTransactionRecord 0-0 flexible=0 id=24:
+AbortTransactionRecord 0-0 flexible=0 id=25: reason string null tag=0 default=null
+RemoveDelegationTokenRecord 0-0 flexible=0 id=26: tokenId string
+RegisterControllerRecord 0-0 flexible=0 id=27: controllerId int32, incarnationId uuid,
+  zkMigrationReady bool, endPoints [name string, host string, port uint16, securityProtocol
+  int16], features [name string, minSupportedVersion int16, maxSupportedVersion int16]
+ClearElrRecord 0-0 flexible=0 id=28: topicName string
+"""

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from kafkafs.dump.messages import Field, Message, parse_schemas
-from kafkafs.dump.schemas import PROTOCOL
+from kafkafs.dump.schemas import METADATA, PROTOCOL
 from storage.record.batch import Record
 
 _LAYOUTS = {"int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q"}
@@ -39,6 +39,26 @@ def records(rng: random.Random, schemas: str, count: int) -> list[Record]:
         elif kind == 4:
             key = struct.pack(">h", rng.choice([-1, 9, 18, 24])) + b"key"
         found.append(Record(offset, 1_700_000_000_000, 0, key, value))
+    return found
+
+
+def metadata_records(rng: random.Random, count: int) -> list[Record]:
+    """Of ``__cluster_metadata``."""
+    messages = list(parse_schemas(METADATA).values())
+    found = []
+    for offset in range(count):
+        message = rng.choice(messages)
+        version = rng.randint(message.first, message.last)
+        kind = rng.randrange(20)
+        frame = rng.choice([0, 2, 70000]) if kind == 0 else 1
+        id_ = rng.choice([6, 99, 70000]) if kind == 1 else message.id
+        value = b"".join(map(_varint, (frame, id_, version)))
+        value += encoded(rng, message, version)
+        if kind == 2:
+            value = value[: rng.randrange(len(value))]
+        elif kind == 3:
+            value += b"more"
+        found.append(Record(offset, 1_700_000_000_000, 0, None, None if kind == 4 else value))
     return found
 
 
@@ -86,6 +106,11 @@ def _value(rng: random.Random, message: Message, each: Field, version: int) -> b
         return _struct(rng, message, each.fields, version)
     if each.type == "uuid":
         return rng.choice([bytes(16), rng.randbytes(16)])
+    if each.type == "bool":
+        return rng.choice([b"\0", b"\1"])
+    if each.type == "float64":
+        doubles = [0.0, -0.0, 100.0, 0.1, 9999999.5, 1e7, -1.5e-5, 1e300, float("nan"), 12345.678]
+        return struct.pack(">d", rng.choice(doubles))
     if each.type in _LAYOUTS:
         numbers: list[Any] = [0, 1, 100] if each.type.startswith("u") else [-1, 0, 1, 100]
         return struct.pack(_LAYOUTS[each.type], rng.choice(numbers))

@@ -14,9 +14,18 @@ import pytest
 
 from kafkafs.dump import schemas
 from storage.record.batch import Record
-from tests.interop.dump_samples import Generator, Samples, T, control, message, name, v2
+from tests.interop.dump_samples import (
+    Generator,
+    Samples,
+    T,
+    control,
+    message,
+    name,
+    special_batches,
+    v2,
+)
 from tests.interop.kafka_tools import DUMP, java_command
-from tests.interop.message_samples import records
+from tests.interop.message_samples import metadata_records, records
 from tests.kafkafs.cli.conftest import PROGRAM, ROOT
 
 SEED = 4
@@ -92,6 +101,14 @@ def test_topics_of_coordinators(tmp_path: Path, decoder: str, schema: str) -> No
     log = v2(records(random.Random(SEED), schema, 600))
     path.write_bytes(log + control(600, 1, struct.pack(">hi", 0, 3)))
     ours, theirs = both([path], (decoder,))
+    assert ours == theirs
+    assert ours.status == 0
+
+
+def test_cluster_metadata(tmp_path: Path) -> None:
+    path = tmp_path / f"{5:020}-{3:010}.checkpoint"
+    path.write_bytes(v2(metadata_records(random.Random(SEED), 600)) + special_batches())
+    ours, theirs = both([path], ("--cluster-metadata-decoder",))
     assert ours == theirs
     assert ours.status == 0
 

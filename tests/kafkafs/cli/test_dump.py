@@ -189,7 +189,7 @@ def test_objects_of_the_other_files(tmp_path: Path) -> None:
     [
         ([], "no files"),
         (["f.log", "--value-decoder-class", "com.example.Decoder"], "no decoder com.example"),
-        (["f.log", "--cluster-metadata-decoder"], "no cluster-metadata-decoder here"),
+        (["f.log", "--remote-log-metadata-decoder"], "no remote-log-metadata-decoder here"),
         (["f.log", "--max-bytes", "-1"], "max-bytes"),
     ],
 )
