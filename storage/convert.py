@@ -208,17 +208,16 @@ class _Conversion:
         fd = self.files.open(path, os.O_RDONLY)
         try:
             mtime_ns = self.files.file_stat(path).st_mtime_ns
-            if size:
-                with self.files.map(fd, size) as data, memoryview(data) as view:
-                    at = 0
-                    while at < size:
-                        batch, taken = take(view, at)
-                        if not batch:
-                            raise CorruptRecord("the last batch is incomplete", position=at)
-                        target.add(batch)
-                        self.progress(taken)
-                        at += taken
-                        del batch
+            # Not closed by hand: what is being raised may hold a piece of it.
+            view = memoryview(self.files.map(fd, size) if size else b"")
+            at = 0
+            while at < size:
+                batch, taken = take(view, at)
+                if not batch:
+                    raise CorruptRecord("the last batch is incomplete", position=at)
+                target.add(batch)
+                self.progress(taken)
+                at += taken
             target.end(mtime_ns)
         except BaseException as error:
             target.discard()

@@ -153,6 +153,7 @@ class _Walk:
                 if not columns.consumed:
                     window = min(size_at(chunk, at), size - at)
                     columns = decode_columns(chunk, at, window, keys=False, values=False)
+                assert columns.consumed, "the batches are whole"
             except CorruptRecord as error:
                 position = at if error.position is None else error.position
                 yield error.message, start + position, error.offset

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record
 from storage.convert import Outcome, convert
@@ -134,6 +136,33 @@ def test_a_damaged_log_stays_and_the_others_are_converted(tmp_path: Path) -> Non
     assert records(tmp_path)[0].offset == 5
 
 
+@given(data=st.data(), magic=st.sampled_from([0, 1, 7]))
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_damaged_nothing_is_invented(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, magic: int
+) -> None:
+    """What is converted holds the records that were there, or the file stays and is named."""
+    target = tmp_path_factory.mktemp("damaged")
+    if magic == 7:
+        path = write_old(target, "t", old_file(b"one", b"two")) / f"{0:020}.kafka"
+    else:
+        path = write_legacy(target, "t", magic, segments=1) / f"{5:020}.log"
+    (target / ".kafka_cleanshutdown").touch()
+    expected = [record.value for record in records(target)]
+    log = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(log) - 1))
+    log[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(log[: data.draw(st.sampled_from([len(log), at]))])
+    before = path.read_bytes()
+    outcome = convert(str(target))
+    if outcome.faults:
+        assert path.read_bytes() == before
+        assert list(path.parent.glob("*.cleaned")) == []
+    else:
+        found = [record.value for record in records(target)]
+        assert found == expected[: len(found)]
+
+
 # -- 0.7 -----------------------------------------------------------------------------------------
 
 
@@ -249,12 +278,14 @@ def test_a_crash_at_every_operation(tmp_path: Path, seed: int | None) -> None:
             disk.kill()
         else:
             disk.materialise(seed)
-        assert convert(str(data)).faults == []
+        disk = SimulatedDisk(str(data))  # its syncs take no time
+        assert convert(str(data), files=disk).faults == []
         assert everything(data) == expected
         assert TORN in [path.read_bytes() for path in data.rglob("*.cut")]
         assert list(data.rglob("*.kafka")) == []
-        with opened(data) as manager:
+        with opened(data, disk) as manager:
             assert [values(manager.log(topic, 0)) for topic in ("t", "u")] == expected
+        disk.kill()
     assert at > 50
 
 

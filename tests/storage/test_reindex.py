@@ -180,6 +180,8 @@ def test_a_crash_at_every_operation(tmp_path: Path) -> None:
         except Crashed:
             pass
         disk.materialise(at)
-        assert reindex([str(data)]).damaged == []
+        disk = SimulatedDisk(str(data))
+        assert reindex([str(data)], files=disk).damaged == []
         assert indexes(data) == before
+        disk.kill()
     assert at > 10
