@@ -1,4 +1,6 @@
-"""A log against a list: appends, rolls, flushes, removals, restarts, kills, torn tails, lookups."""
+"""A log against a list: appends, transactions, duplicates, rolls, flushes, removals, restarts,
+kills, torn tails, lookups.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,41 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from storage import Log, LogManager
+from storage import Appended, Log, LogManager
+from storage.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from storage.index.txn_index import TxnEntry
+from storage.producer_state import BATCHES_KEPT, MAX_SEQUENCE
+from storage.record.control import ABORT, COMMIT
 from tests.storage.logs import NOW_MS, append
+from tests.storage.transactions import marker, produced
 
 values = st.one_of(st.none(), st.binary(max_size=60), st.binary(min_size=300, max_size=600))
+producer_ids = st.integers(0, 2)
+
+
+class Slot(NamedTuple):
+    """What is at an offset.  `producer` is that of a transaction's record or marker."""
+
+    value: bytes | None
+    producer: int = -1
+    marker: bool = False
+
+
+class Writer:
+    """A producer as the log should know it."""
+
+    def __init__(self, sequence: int) -> None:
+        self.epoch = 1
+        self.sequence = sequence
+        self.sent: list[tuple[bytearray, Appended]] = []
+        self.transaction: int | None = None
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -23,10 +51,12 @@ class LogMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.data = Path(tempfile.mkdtemp())
-        self.model: list[bytes | None] = []
+        self.model: list[Slot] = []
+        self.writers: dict[int, Writer] = {}
+        self.aborted: list[TxnEntry] = []
         self.start = 0
         self.now_ms = NOW_MS
-        self.manager = LogManager.open(str(self.data))
+        self.manager = self.open()
         self.manager.create_topic("t", 1)
         for name, value in (
             ("internal.segment.bytes", "2000"),
@@ -36,15 +66,100 @@ class LogMachine(RuleBasedStateMachine):
         ):
             self.manager.set_topic_setting("t", name, value)
 
+    def open(self) -> LogManager:
+        return LogManager.open(str(self.data), clock_ms=lambda: NOW_MS)
+
     @property
     def log(self) -> Log:
         return self.manager.log("t", 0)
+
+    def put(self, batch: bytearray) -> Appended:
+        (appended,) = self.log.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        return appended
+
+    # -- appending -----------------------------------------------------------------------------
 
     @rule(block=st.lists(values, min_size=1, max_size=5), later_ms=st.integers(-50, 50))
     def append(self, block: list[bytes | None], later_ms: int) -> None:
         self.now_ms += later_ms
         assert append(self.log, *block, timestamp_ms=self.now_ms) == len(self.model)
-        self.model += block
+        self.model += map(Slot, block)
+
+    @rule(
+        producer=producer_ids,
+        block=st.lists(values, min_size=1, max_size=3),
+        transactional=st.booleans(),
+        new_epoch=st.booleans(),
+    )
+    def send(
+        self, producer: int, block: list[bytes | None], transactional: bool, new_epoch: bool
+    ) -> None:
+        writer = self.writers.get(producer) or Writer(MAX_SEQUENCE - 3 if producer else 0)
+        if writer.transaction is not None:
+            transactional = True
+        elif new_epoch and producer in self.writers:
+            writer.epoch, writer.sequence, writer.sent = writer.epoch + 1, 0, []
+        batch = produced(
+            block,
+            producer,
+            writer.sequence,
+            epoch=writer.epoch,
+            transactional=transactional,
+            timestamp_ms=self.now_ms,
+        )
+        appended = self.put(batch)
+        at = len(self.model)
+        assert appended == Appended(at, at + len(block) - 1, False)
+        self.writers[producer] = writer
+        writer.sequence = (writer.sequence + len(block)) & MAX_SEQUENCE
+        writer.sent = [*writer.sent, (batch, appended)][-BATCHES_KEPT:]
+        if transactional and writer.transaction is None:
+            writer.transaction = at
+        self.model += [Slot(value, producer if transactional else -1) for value in block]
+
+    @rule(producer=producer_ids, which=st.integers(0, BATCHES_KEPT - 1))
+    def send_again(self, producer: int, which: int) -> None:
+        writer = self.writers.get(producer)
+        if writer is not None and which < len(writer.sent):
+            batch, appended = writer.sent[which]
+            assert self.put(batch) == appended._replace(duplicate=True)
+
+    @rule(producer=producer_ids, gap=st.integers(1, 3))
+    def send_what_is_refused(self, producer: int, gap: int) -> None:
+        writer = self.writers.get(producer)
+        if writer is None:
+            with pytest.raises(InvalidTxnState):
+                self.log.abort_transaction(producer, NOW_MS)
+            return
+        inside = writer.transaction is not None
+        sequence = (writer.sequence + gap) & MAX_SEQUENCE
+        with pytest.raises(OutOfOrderSequence):
+            self.put(produced([b"x"], producer, sequence, epoch=writer.epoch, transactional=inside))
+        with pytest.raises(InvalidProducerEpoch):
+            self.put(marker(producer, COMMIT, epoch=writer.epoch - 1))
+        if inside:
+            with pytest.raises(InvalidTxnState):
+                self.put(produced([b"x"], producer, writer.sequence, epoch=writer.epoch))
+
+    @rule(producer=producer_ids, kind=st.sampled_from((ABORT, COMMIT)), by_hand=st.booleans())
+    def end_transaction(self, producer: int, kind: int, by_hand: bool) -> None:
+        writer = self.writers.get(producer)
+        if writer is None:
+            return
+        first, at = writer.transaction, len(self.model)
+        if first is not None and by_hand:
+            kind = ABORT
+            assert self.log.abort_transaction(producer, self.now_ms * 1_000_000) == at
+        else:
+            batch = marker(producer, kind, epoch=writer.epoch)
+            assert self.put(batch) == Appended(at, at, False)
+        self.model.append(Slot(None, producer, marker=True))
+        writer.transaction = None
+        if first is not None and kind == ABORT:
+            others = [w.transaction for w in self.writers.values() if w.transaction is not None]
+            self.aborted.append(TxnEntry(producer, first, at, min(others, default=at + 1)))
+
+    # -- everything else -----------------------------------------------------------------------
 
     @rule()
     def roll(self) -> None:
@@ -55,6 +170,10 @@ class LogMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         self.log.flush()
         assert self.log.recovery_point == len(self.model)
+        self.manager.checkpoint()
+
+    @rule()
+    def checkpoint(self) -> None:
         self.manager.checkpoint()
 
     @rule(count=st.integers(1, 3))
@@ -71,16 +190,28 @@ class LogMachine(RuleBasedStateMachine):
     def age(self) -> None:
         self.log.age_descriptors()
 
+    def reopen(self) -> None:
+        self.manager = self.open()
+        for writer in self.writers.values():
+            # What lies behind the newest snapshot is known whole, else the last batch only.
+            known = self.log.producers.get(self.id_of(writer))
+            assert known is not None
+            assert len(known.batches) >= min(len(writer.sent), 1)
+            writer.sent = writer.sent[len(writer.sent) - len(known.batches) :]
+
+    def id_of(self, writer: Writer) -> int:
+        return next(number for number, each in self.writers.items() if each is writer)
+
     @rule()
     def restart(self) -> None:
         self.manager.close()
-        self.manager = LogManager.open(str(self.data))
+        self.reopen()
         assert self.manager.clean
 
     @rule()
     def kill(self) -> None:
         self.manager.abandon()
-        self.manager = LogManager.open(str(self.data))
+        self.reopen()
         assert self.manager.cuts == []
 
     @rule(torn=st.binary(min_size=1, max_size=100))
@@ -91,21 +222,69 @@ class LogMachine(RuleBasedStateMachine):
         os.truncate(path, size)
         with open(path, "ab") as file:
             file.write(torn)
-        self.manager = LogManager.open(str(self.data))
+        self.reopen()
         assert [cut.size for cut in self.manager.cuts] == [len(torn)]
+
+    @precondition(lambda self: self.start == 0)
+    @rule(data=st.data(), clean=st.booleans())
+    def lose_derived_files(self, data: st.DataObject, clean: bool) -> None:
+        """Snapshots always; transaction indexes where recovery reads their segments."""
+        log = self.log
+        base, read_from = log.active.base_offset, 0 if clean else log.recovery_point
+        if clean:
+            self.manager.close()
+        else:
+            self.manager.abandon()
+        snapshots = sorted((self.data / "t-0").glob("*.snapshot"))
+        for path in data.draw(
+            st.lists(st.sampled_from(snapshots), unique=True) if snapshots else st.just([])
+        ):
+            path.unlink()
+        lost = self.data / "t-0" / f"{base:020d}.txnindex"
+        if not clean and read_from <= base:
+            lost.unlink(missing_ok=True)
+        self.reopen()
+
+    # -- what must hold ------------------------------------------------------------------------
+
+    @property
+    def stable(self) -> int:
+        opened = [w.transaction for w in self.writers.values() if w.transaction is not None]
+        return max(min(opened, default=len(self.model)), self.start)
 
     @rule(data=st.data())
     def read_from_anywhere(self, data: st.DataObject) -> None:
         at = data.draw(st.integers(self.start, len(self.model)))
-        found = [(record.offset, record.value) for record in self.log.records(at)]
-        assert found == list(enumerate(self.model))[at:]
+        slots = [(offset, slot) for offset, slot in enumerate(self.model) if not slot.marker]
+        found = [(r.offset, r.value) for r in self.log.records(at, "read_uncommitted")]
+        assert found == [(offset, slot.value) for offset, slot in slots if offset >= at]
+        hidden = {
+            offset
+            for entry in self.aborted
+            for offset in range(entry.first_offset, entry.last_offset)
+            if self.model[offset].producer == entry.producer_id
+        }
+        assert [(r.offset, r.value) for r in self.log.records(at)] == [
+            (offset, slot.value)
+            for offset, slot in slots
+            if at <= offset < self.stable and offset not in hidden
+        ]
+
+    @rule()
+    def sizes_of_what_is_stable(self) -> None:
+        for segment in self.log.segments:
+            stable = [h.size for _, h in segment.batches() if h.last_offset < self.stable]
+            assert segment.stable_size == sum(stable)
 
     @invariant()
     def bounds_hold(self) -> None:
         log = self.log
         assert log.log_start_offset == self.start
         assert log.log_end_offset == len(self.model)
+        assert log.last_stable_offset == self.stable
         assert log.recovery_point <= log.log_end_offset
+        kept = [entry for entry in self.aborted if entry.last_offset >= self.start]
+        assert log.aborted_transactions() == kept
 
     def teardown(self) -> None:
         assert self.manager.check() == []
@@ -113,5 +292,5 @@ class LogMachine(RuleBasedStateMachine):
         shutil.rmtree(self.data)
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestLogMachine = LogMachine.TestCase
