@@ -142,9 +142,9 @@ class History:
             f"first {segments[0].base_offset}",
             f"sealed {len(segments) - 1} {_sealed_crc(segments[:-1]):08x}",
         ]
-        last = _last_batch(segments[-1])
+        last = segments[-1].last_batch()
         if last is not None:
-            lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1]:08x}")
+            lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1].crc:08x}")
         lines += [f"base {view} {offset} {at}" for view, (offset, at) in self._bases.items()]
         path = os.path.join(self._directory, FILE_NAME)
         data = "".join(f"{line}\n" for line in lines).encode()
@@ -158,25 +158,37 @@ class History:
     def _read(self) -> dict[str, list[str]]:
         path = os.path.join(self._directory, FILE_NAME)
         try:
-            text = self._files.read_whole(path).decode()
+            data = self._files.read_whole(path)
         except FileNotFoundError:
             return {}
         recorded: dict[str, list[str]] = {}
         try:
-            for line in text.splitlines():
+            for line in data.decode().splitlines():
                 name, *values = line.split(" ")
                 if name == "base":
                     self._bases[values[0]] = (int(values[1]), int(values[2]))
                 else:
                     recorded[name] = values
-            int(recorded["nonce"][0], 16)
-            if recorded["version"] != ["0"] or not {"boot", "first", "sealed"} <= recorded.keys():
-                raise ValueError(text)
+            _check(recorded)
         except (ValueError, KeyError, IndexError) as error:
             raise CorruptCheckpoint(
                 "not a history file; remove it, and readers start over", path=path
             ) from error
         return recorded
+
+
+def _check(recorded: dict[str, list[str]]) -> None:
+    """ValueError, KeyError or IndexError where the lines do not say what ``_fits`` asks for."""
+    if recorded["version"] != ["0"] or "boot" not in recorded:
+        raise ValueError(recorded)
+    nonce = int(recorded["nonce"][0], 16)
+    numbers = [nonce, int(recorded["first"][0]), int(recorded["sealed"][0])]
+    int(recorded["sealed"][1], 16)
+    if "last" in recorded:
+        base, position, crc = recorded["last"]
+        numbers += [int(base), int(position), int(crc, 16)]
+    if min(numbers) < 0 or nonce >= 1 << 64:
+        raise ValueError(recorded)
 
 
 def _fits(recorded: dict[str, list[str]], segments: Sequence[Segment]) -> bool:
@@ -190,9 +202,12 @@ def _fits(recorded: dict[str, list[str]], segments: Sequence[Segment]) -> bool:
         return True
     base, position, batch_crc = recorded["last"]
     segment = segments[count]
-    if segment.base_offset != int(base) or int(position) + HEADER_SIZE > segment.size:
+    if segment.base_offset != int(base):
         return False
-    batch = next(segment.batches(int(position)), None)
+    try:
+        batch = next(segment.batches(int(position)), None)
+    except CorruptRecord:
+        return False
     return batch is not None and batch[1].crc == int(batch_crc, 16)
 
 
@@ -201,20 +216,11 @@ def _sealed_crc(segments: Sequence[Segment]) -> int:
     return crc32c(text.encode())
 
 
-def _last_batch(segment: Segment) -> tuple[int, int] | None:
-    """(position, CRC) of the last batch of a segment."""
-    entry = segment.offset_index.last_entry
-    found: tuple[int, int] | None = None
-    for at, header in segment.batches(entry[1] if entry is not None else 0):
-        found = (at, header.crc)
-    return found
-
-
 def _head(segments: Sequence[Segment]) -> bytes:
     """Eight bytes that name the first batch of the log."""
     first = segments[0]
     try:
-        data = first.read_at(0, HEADER_SIZE)
+        data = first.read_at(0, HEADER_SIZE) if first.size else b""
     except CorruptRecord:
         data = b""
     return crc32c(data).to_bytes(4, "big") + crc32c(str(first.base_offset).encode()).to_bytes(

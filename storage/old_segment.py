@@ -19,6 +19,7 @@ import threading
 import zlib
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
@@ -74,6 +75,11 @@ class OldSegment(Segment):
         if wanted >= self.size:
             return None
         return next(self.batches(self._edge(wanted)), None)
+
+    def last_batch(self) -> tuple[int, BatchHeader] | None:
+        self._edge(self.size)
+        last = deque(self.batches(self._edges[-1]), maxlen=1)
+        return last[0] if last else None
 
     @property
     def largest_timestamp(self) -> int:

@@ -91,7 +91,8 @@ class LogReader(TransactionalLog):
                 continue
             for made, header in plain_batches(segment, found[0], segment.size):
                 if header.base_offset >= end:
-                    return
+                    # The bound, or a damaged offset of this segment: no CRC covers them.
+                    break
                 if header.is_control or self._is_hidden(header, isolation):
                     continue
                 for record in decode_plain(made):
@@ -131,9 +132,8 @@ class LogReader(TransactionalLog):
         return None
 
     def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        _, offset = segment.time_index.lookup(timestamp_ms)
         start = self.log_start_offset
-        _, position = segment.offset_index.lookup(max(offset, start))
+        position = max(segment.position_before_time(timestamp_ms), segment.position_before(start))
         for at, header in segment.batches(position):
             if header.max_timestamp < timestamp_ms or header.last_offset < start:
                 continue

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from storage import paths
@@ -30,13 +31,17 @@ from storage.files import Files, FileSource
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
 from storage.index.txn_index import TxnEntry, TxnIndex
-from storage.record.batch import BatchHeader, Buffer
+from storage.record._batch import find_next_batch
+from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
 from storage.record.scan import batches as scan_batches
 
 # (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
 
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
+
+# Of a batch that is larger than this the header has to do, to see whether an index fits.
+_CHECKED_BYTES = 16 * 1024 * 1024
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
@@ -516,15 +521,58 @@ class Segment:
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Every batch from ``position`` (a batch's start) on, with where it lies."""
+        if position >= self.size:
+            # An empty log of a directory that is not ours may have no file.
+            return iter(())
         return scan_batches(self.source(), position, self.size)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch whose last offset is ≥ ``offset`` (``LogSegment.translateOffset``)."""
-        _, position = self.offset_index.lookup(offset)
-        for at, header in self.batches(position):
+        for at, header in self.batches(self.position_before(offset)):
             if header.last_offset >= offset:
                 return at, header
         return None
+
+    def last_batch(self) -> tuple[int, BatchHeader] | None:
+        """The last batch and where it lies; CorruptRecord on the way there."""
+        entry = self.offset_index.last_entry
+        start = 0 if entry is None else self.position_before(entry[0])
+        last = deque(self.batches(start), maxlen=1)
+        return last[0] if last else None
+
+    def position_before(self, offset: int) -> int:
+        """Where a batch begins, not behind the first one whose last offset is ≥ ``offset``.
+
+        By the index.  That of a directory which is not ours to repair is held against the log: its
+        entry counts where a batch lies that it can mean.
+        """
+        indexed, position = self.offset_index.lookup(offset)
+        if position and not self._writable and not self._can_mean(indexed, position):
+            return 0
+        return position
+
+    def _can_mean(self, offset: int, position: int) -> bool:
+        """Whether a sound batch lies at ``position`` that an entry for ``offset`` can name."""
+        try:
+            header = parse_header(self.read_at(position, min(HEADER_SIZE, self.size - position)))
+        except (CorruptRecord, OSError, ValueError):
+            return False
+        # The entries of brokers before 0.11 name any offset of a set.
+        first = offset if header.is_legacy else header.base_offset
+        if not first <= offset <= header.last_offset or header.size > self.size - position:
+            return False
+        if header.size > _CHECKED_BYTES:
+            return True
+        return find_next_batch(self.read_at(position, header.size), 0, 0) == 0
+
+    def position_before_time(self, timestamp_ms: int) -> int:
+        """The same for the first record whose timestamp is ≥ ``timestamp_ms``."""
+        largest, offset = self.time_index.lookup(timestamp_ms)
+        if largest >= 0 and not self._writable:
+            found = self.locate(offset)
+            if found is None or found[1].max_timestamp != largest:
+                return 0
+        return self.position_before(offset)
 
     @property
     def largest_timestamp(self) -> int:

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.directories import DIRECTORIES, NAMES, pack, unpack
+from tests.fuzz.directory_seeds import directory_seeds
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
@@ -15,13 +17,16 @@ INTERESTING = [
 ]  # fmt: skip
 
 
-@st.composite
-def mutated(draw: st.DrawFn, name: str) -> bytes:
-    """A seed, or two in one, with some bytes changed, put in, taken out or repeated."""
+def mutated(name: str) -> st.SearchStrategy[bytes]:
+    """A seed, or two in one, that is damaged."""
     known = st.sampled_from(seeds(name))
-    data = bytearray(draw(known))
-    if draw(st.booleans()):
-        data += draw(known)
+    return (known | st.tuples(known, known).map(b"".join)).flatmap(damaged)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, data_before: bytes) -> bytes:
+    """Some bytes are changed, put in, taken out or repeated."""
+    data = bytearray(data_before)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
         count = draw(st.integers(0, 8))
@@ -53,6 +58,35 @@ def test_seeds_are_valid(name: str) -> None:
 @given(data=st.data())
 def test_mutated_seeds(name: str, data: st.DataObject) -> None:
     TARGETS[name](data.draw(mutated(name)))
+
+
+@st.composite
+def mutated_directories(draw: st.DrawFn) -> bytes:
+    """A directory with one or two damaged files, or with one too many or too few."""
+    files = unpack(draw(st.sampled_from(directory_seeds())))
+    for _ in range(draw(st.integers(1, 2))):
+        name = draw(st.sampled_from(sorted(files)))
+        what = draw(st.sampled_from(["damage", "damage", "remove", "copy"]))
+        if what == "damage":
+            files[name] = draw(damaged(files[name]))
+        elif what == "copy":
+            files[draw(st.sampled_from(NAMES))] = files[name]
+        elif len(files) > 1:
+            del files[name]
+    return pack(files, right=draw(st.booleans()))
+
+
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_directories_are_valid(name: str) -> None:
+    for seed in directory_seeds():
+        DIRECTORIES[name](seed)
+
+
+@pytest.mark.parametrize("name", DIRECTORIES)
+@settings(max_examples=100)
+@given(data=mutated_directories())
+def test_mutated_directories(name: str, data: bytes) -> None:
+    DIRECTORIES[name](data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
