@@ -139,7 +139,7 @@ cdef class Walk:
         cdef int64_t size
         cdef int64_t wanted
         while self.position < end - FRAME:
-            if self.text.length >= PAUSE_AT or (self.rows is not None and len(self.rows) > PAUSE_AT_ROWS):
+            if self.text.length >= PAUSE_AT or len(self.rows or ()) > PAUSE_AT_ROWS:
                 return 1
             if there - self.position < FRAME:
                 return FRAME
@@ -227,14 +227,9 @@ cdef class Walk:
             raise self.fault(f"no codec has number {codec}")
         if self.rows is not None:
             self.rows[-1].update(
-                position=self.position,
-                timestampType=TYPE_NAMES[timestamp_type].decode()[:-2],
-                maxTimestamp=timestamp,
-                size=size,
-                magic=magic,
-                compression=CODEC_NAMES[codec].decode(),
-                crc=crc,
-                isValid=is_valid,
+                position=self.position, timestampType=TYPE_NAMES[timestamp_type].decode()[:-2],
+                maxTimestamp=timestamp, size=size, magic=magic,
+                compression=CODEC_NAMES[codec].decode(), crc=crc, isValid=is_valid,
             )
             return 0
         put_field(text, b" position: ", self.position)
@@ -327,7 +322,7 @@ cdef class Walk:
             size, batch.timestamp_type, timestamp, magic, codec, load32(message), is_valid
         )
         if self.deep and codec == 0:
-            self.put_message(message, size - LOG_OVERHEAD, &batch, batch.base_offset)
+            self.put_message(message, size - LOG_OVERHEAD, &batch, batch.base_offset, is_valid)
         elif self.deep:
             self.put_wrapped(message, size - LOG_OVERHEAD, &batch, codec)
         return 0
@@ -359,6 +354,7 @@ cdef class Walk:
         cdef int64_t last = -1
         cdef int64_t base = 0
         cdef int64_t whole
+        cdef const uint8_t *inner
         # The last inner offset says where the set begins, so all of it is looked at first.
         while size - at >= LOG_OVERHEAD:
             whole = <int32_t> load32(data + at + 8)
@@ -371,28 +367,32 @@ cdef class Walk:
         if last < 0:
             raise self.fault("a compressed message set is empty")
         if magic == 1 and batch.base_offset != 0:
-            base = batch.base_offset - <int64_t> load64(data + last)
-            if base < 0:
+            base = <int64_t> load64(data + last)
+            if batch.base_offset < base:
                 raise self.fault("a compressed message set's offset is below its last message's")
+            base = batch.base_offset - base
         at = 0
         while at <= last:
             whole = <int32_t> load32(data + at + 8)
             if data[at + LOG_OVERHEAD + 5] & CODEC_BITS:
                 raise self.fault("a compressed message lies in another")
+            inner = data + at + LOG_OVERHEAD
             self.put_message(
-                data + at + LOG_OVERHEAD, whole, batch, base + <int64_t> load64(data + at)
+                inner, whole, batch, base + <int64_t> load64(data + at),
+                crc32(inner, whole) == load32(inner),
             )
             at += LOG_OVERHEAD + whole
         return 0
 
     cdef int put_message(
-        self, const uint8_t *message, int64_t size, const Batch *batch, int64_t offset
+        self, const uint8_t *message, int64_t size, const Batch *batch, int64_t offset,
+        bint is_valid,
     ) except -1:
         cdef Fields fields
         if not take_message(message, size, batch, &fields):
             raise self.fault("a message's key does not fit it")
         fields.offset = offset
-        fields.is_valid = crc32(message, size) == fields.crc
+        fields.is_valid = is_valid
         self.put_record(batch, &fields, size - (fields.value - message))
         return 0
 
