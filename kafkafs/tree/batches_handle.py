@@ -60,13 +60,14 @@ class BatchesHandle(AppendHandle):
         if len(rest) < self._needed:
             return
         try:
-            end = self._append_whole(rest)
+            # A copy: an error may keep views of what was refused.
+            end = self._append_whole(bytes(rest))
         except BaseException:
             del rest[before:]
             raise
         self._rest = rest[end:]
 
-    def _append_whole(self, data: bytes | bytearray) -> int:
+    def _append_whole(self, data: bytes) -> int:
         """Append the whole batches that `data` begins with; returns where the rest begins."""
         config = self._partition.log.config
         end, needed = whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
@@ -81,10 +82,9 @@ class BatchesHandle(AppendHandle):
         # The time of modification rises even where the clock does not.
         if now_ns <= partition.mtime_ns:
             now_ns = partition.mtime_ns + 1
-        with memoryview(data) as view, view[start:end] as batches:
-            partition.log.append_batches(
-                batches, now_ns=now_ns, trusted=self._producers, defer_flush=True
-            )
+        partition.log.append_batches(
+            memoryview(data)[start:end], now_ns=now_ns, trusted=self._producers, defer_flush=True
+        )
 
     def _check_rest(self) -> None:
         log = self._partition.log
