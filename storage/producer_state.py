@@ -347,14 +347,12 @@ class StagedBatches:
     ``aborted``: what the transaction index has to say of transactions that they abort.
     """
 
-    __slots__ = ("_changed", "_state", "aborted", "completed")
+    __slots__ = ("_changed", "_state", "aborted")
 
     def __init__(self, state: ProducerState) -> None:
         self._state = state
         self._changed: dict[int, Producer] = {}
         self.aborted: list[TxnEntry] = []
-        # First offsets of transactions that these batches end.
-        self.completed: list[int] = []
 
     def get(self, producer_id: int) -> Producer | None:
         """The producer as the batches so far leave it; None where it is unknown."""
@@ -366,10 +364,7 @@ class StagedBatches:
             return
         before = self.get(batch.producer_id) or Producer(batch.producer_id, batch.producer_epoch)
         self._changed[batch.producer_id] = before.after(batch)
-        if batch.marker_type < 0 or not before.in_transaction:
-            return
-        self.completed.append(before.transaction_first_offset)
-        if batch.marker_type == ABORT:
+        if batch.marker_type == ABORT and before.in_transaction:
             self.aborted.append(
                 TxnEntry(
                     batch.producer_id,

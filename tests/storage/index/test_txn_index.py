@@ -1,0 +1,129 @@
+"""The index of aborted transactions: Kafka's bytes, a file only where there is an entry."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.files import Files
+from storage.index.txn_index import ENTRY_SIZE, TxnEntry, TxnIndex, decode, encode, sanity
+from tests.crash.disk import SimulatedDisk
+
+ONE = bytes.fromhex("000000000000000003e80000000000000005000000000000000a000000000000000b")
+ENTRY = TxnEntry(1000, 5, 10, 11)
+
+
+def index(path: Path, files: Files | None = None, *, writable: bool = True) -> TxnIndex:
+    return TxnIndex(files or Files(), str(path / f"{0:020d}.txnindex"), writable=writable)
+
+
+def entry(last: int) -> TxnEntry:
+    return TxnEntry(7, last - 1, last, last + 1)
+
+
+def test_known_bytes() -> None:
+    assert encode([ENTRY]) == ONE
+    assert decode(ONE) == (ENTRY,)
+    assert decode(b"") == ()
+
+
+@given(st.integers(0, 3 * ENTRY_SIZE))
+def test_an_incomplete_entry_is_none(size: int) -> None:
+    entries = [entry(n) for n in (3, 6, 9)]
+    assert decode(encode(entries)[:size]) == tuple(entries[: size // ENTRY_SIZE])
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ((), None),
+        ((entry(10), entry(19)), None),
+        ((TxnEntry(7, 2, 12, 13),), None),  # begun in an earlier segment
+        ((entry(9),), "outside of 10..19"),
+        ((entry(20),), "outside of 10..19"),
+        ((entry(12), entry(12)), "outside of 13..19"),
+        ((TxnEntry(7, 13, 12, 14),), "beyond"),
+        ((TxnEntry(0, 0, 0, 0),), "outside"),
+    ],
+)
+def test_sanity(entries: tuple[TxnEntry, ...], reason: str | None) -> None:
+    found = sanity(entries, 10, 20)
+    assert (found is None) if reason is None else reason in (found or "")
+
+
+def test_the_first_entry_makes_the_file(tmp_path: Path) -> None:
+    made = index(tmp_path)
+    path = Path(made.path)
+    assert not path.exists()
+    made.sync()
+    assert not path.exists()
+    made.append(entry(3))
+    made.append(entry(6))
+    made.close()
+    assert path.read_bytes() == encode([entry(3), entry(6)])
+    made.append(entry(9))
+    made.close()
+    assert index(tmp_path).entries == (entry(3), entry(6), entry(9))
+
+
+def test_what_was_left_incomplete_is_overwritten(tmp_path: Path) -> None:
+    path = Path(index(tmp_path).path)
+    path.write_bytes(encode([entry(3)]) + b"torn")
+    made = index(tmp_path)
+    assert (made.entries, made.odd_bytes) == ((entry(3),), 4)
+    made.append(entry(6))
+    made.close()
+    assert path.read_bytes() == encode([entry(3), entry(6)])
+
+
+def test_truncate_and_replace(tmp_path: Path) -> None:
+    made = index(tmp_path)
+    path = Path(made.path)
+    made.append(entry(3))
+    made.append(entry(6))
+    made.truncate_to(1)
+    assert path.read_bytes() == encode([entry(3)])
+    made.replace((entry(3), entry(9)))
+    assert path.read_bytes() == encode([entry(3), entry(9)])
+    made.replace((entry(9),))
+    assert path.read_bytes() == encode([entry(9)])
+    made.replace(())
+    assert not path.exists()
+    assert made.entries == ()
+
+
+def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    made = index(tmp_path, disk)
+    made.append(entry(3))
+    disk.fail_next("pwrite", errno.ENOSPC, suffix=".txnindex")
+    with pytest.raises(OSError, match="No space"):
+        made.append(entry(6))
+    assert made.entries == (entry(3),)
+    made.append(entry(9))
+    made.close()
+    assert Path(made.path).read_bytes() == encode([entry(3), entry(9)])
+
+
+def test_a_cut_that_was_refused_is_made_up_for(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    made = index(tmp_path, disk)
+    made.append(entry(3))
+    made.append(entry(6))
+    disk.fail_next("ftruncate", errno.EIO, suffix=".txnindex")
+    made.truncate_to(1)
+    assert made.entries == (entry(3),)
+    made.close()
+    assert Path(made.path).read_bytes() == encode([entry(3)])
+
+
+def test_a_reader_changes_no_file(tmp_path: Path) -> None:
+    reader = index(tmp_path, writable=False)
+    reader.observe(entry(3))
+    reader.observe(entry(3))
+    assert reader.entries == (entry(3),)
+    assert not Path(reader.path).exists()
