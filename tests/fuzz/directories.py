@@ -114,7 +114,7 @@ def _look(log: Log) -> None:
     """All that can be asked of a log."""
     for isolation in ("read_committed", "read_uncommitted"):
         with contextlib.suppress(StorageError):
-            for record in log.records(isolation=isolation):  # type: ignore[arg-type]
+            for record in log.records(isolation=isolation):
                 assert log.log_start_offset <= record.offset < log.log_end_offset
     for offset in (log.log_start_offset, SECOND, log.log_end_offset):
         with contextlib.suppress(StorageError):
