@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from storage import LogManager
 from storage.cut import cut_files, purge
+from storage.index.txn_index import TxnEntry
+from storage.record.plain import recompress
 from storage.salvage import salvage
-from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 from tests.storage.test_recovery import fill
+from tests.storage.transactions import Client
 
 
 def damage(path: Path, position: int) -> None:
@@ -47,3 +51,32 @@ def test_offsets_that_were_given_out_since_are_not_given_twice(tmp_path: Path) -
         append(log, b"new 6")
         salvage(log, NOW_MS * 1_000_000)
         assert values(log) == [*lines[:5], b"new 5", b"new 6", *lines[7:]]
+
+
+def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    first, second = Client(log, 7), Client(log, 8)
+    append(log, b"lost")
+    hole = log.active.size - 3
+    first.send(b"a")
+    log.append_batches(recompress(batch([b"gzip"]), 1), now_ns=NOW_NS)
+    second.send(b"b")
+    log.roll(NOW_MS)
+    first.abort()
+    second.send(b"c")
+    manager.abandon()
+    damage(tmp_path / "t-0" / f"{0:020d}.log", hole)
+    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        assert len(log.producers) == 0
+        assert [salvaged.records for salvaged in salvage(log, NOW_NS)] == [3, 2]
+        assert log.aborted_transactions() == [TxnEntry(7, 1, 4, 3)]
+        assert log.last_stable_offset == 3
+        assert values(log) == [b"gzip"]
+        second.log = log
+        second.send(b"d")
+        second.commit()
+        assert values(log) == [b"gzip", b"b", b"c", b"d"]
+    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        assert values(manager.log("t", 0)) == [b"gzip", b"b", b"c", b"d"]

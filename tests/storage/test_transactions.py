@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import LATEST, Appended, Log, LogListener, LogManager
+from storage import LATEST, Appended, Log, LogListener, LogManager, loading
 from storage.errors import (
     InvalidProducerEpoch,
     InvalidRecord,
@@ -738,3 +738,30 @@ def test_a_cut_log_forgets_what_was_cut(tmp_path: Path) -> None:
         log.abort_transaction(7, NOW_NS)
         assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2), TxnEntry(7, 2, 3, 4)]
         assert manager.check() == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_more_producers_than_are_remembered_are_read_again(
+    tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=100)
+    clients = [Client(log, n) for n in range(10)]
+    for round_number in range(3):
+        for client in clients:
+            client.send(b"x")
+            if (client.producer_id + round_number) % 3 == 0:
+                client.abort()
+        log.roll(NOW_MS)
+    expected = (dict(log.producers.by_id), log.aborted_transactions(), log.last_stable_offset)
+    manager.abandon()
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.unlink()
+    for path in (tmp_path / "t-0").glob("*.txnindex"):
+        path.unlink()
+    monkeypatch.setattr(loading, "_MOST_REMEMBERED", 4)
+    with LogManager.open(str(tmp_path), read_only=read_only, clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        found = (dict(log.producers.by_id), log.aborted_transactions(), log.last_stable_offset)
+        assert found == expected
+        assert len(expected[1]) == 10
