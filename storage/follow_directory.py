@@ -175,6 +175,8 @@ class DirectoryFollower:
                 self._log_starts.look_again()
                 continue
             log.log_start_offset = start
+            if log.producers.first_undecided_offset is not None:
+                log.stabilize()
             for listener in log.listeners:
                 listener.log_start_moved(log)
 
