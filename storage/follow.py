@@ -155,45 +155,57 @@ class LogFollower:
             self._tail_seen = None
         stamp = log.files.file_stat(log.directory).st_mtime_ns
         if stamp != self._names_seen:
-            found, is_mixed = self._find()
-            done = self._compare(found, is_mixed)
+            found, deleted, is_mixed = self._find()
+            done = self._compare(found, deleted, is_mixed)
             if done and stamp + FRESH_NS < self._clock_ns():
                 self._names_seen = stamp
         self._look_at_tail()
 
-    def _find(self) -> tuple[_Found, bool]:
-        """Every log by its base offset, rising, and whether a cleaner is just swapping some."""
+    def _find(self) -> tuple[_Found, _Found, bool]:
+        """Every log by its base offset, rising; those that wait for deletion; and whether a cleaner
+        is just swapping some.
+        """
         files, directory = self.log.files, self.log.directory
         found: _Found = {}
+        deleted: _Found = {}
         is_mixed = False
         for name, is_directory in files.scan(directory):
             if name.endswith(paths.LOG + paths.SWAP):
                 is_mixed = True
-            if name.endswith(paths.LOG) and not is_directory:
-                base = paths.base_offset_of(name)
-                if base is not None:
-                    found[base] = files.file_stat(os.path.join(directory, name))
-        return dict(sorted(found.items())), is_mixed
+            base = paths.base_offset_of(name)
+            if base is not None and not is_directory:
+                path = os.path.join(directory, name)
+                if name.endswith(paths.LOG):
+                    found[base] = files.file_stat(path)
+                elif name == paths.file_name(base, paths.LOG + paths.DELETED):
+                    with contextlib.suppress(FileNotFoundError):
+                        deleted[base] = files.file_stat(path)
+        return dict(sorted(found.items())), deleted, is_mixed
 
-    def _compare(self, found: _Found, is_mixed: bool) -> bool:
-        """Make the log's segments those of these names; False where it has to be done again."""
+    def _first_kept(self, found: _Found) -> int:
+        """From which segment on all are as they were; how many there are where the last is not."""
         segments = self.log.segments
         kept = len(segments)
         while kept and self._is_kept(segments[kept - 1], found):
             kept -= 1
+        return kept
+
+    def _compare(self, found: _Found, deleted: _Found, is_mixed: bool) -> bool:
+        """Make the log's segments those of these names; False where it has to be done again."""
+        segments = self.log.segments
+        kept = self._first_kept(found)
         if is_mixed:
             # The active one is never cleaned: it and what follows it are as they are.
             if kept < len(segments):
                 self._roll_all(found)
             return False
         if kept == len(segments):
-            first = next(iter(found), -1)
-            if first < segments[-1].next_offset:
-                if found:
-                    self._take_over()
+            if not found:
                 return True
-            self._outlive(first, found)
-            segments, kept = self.log.segments, 0
+            if self._is_written_over(found) or not self._outlive(found, deleted):
+                self._take_over()
+                return True
+            segments, kept = self.log.segments, self._first_kept(found)
         head = [base for base in found if base < segments[kept].base_offset]
         if head:
             self._swap(kept, head, found)
@@ -363,18 +375,42 @@ class LogFollower:
             listener.removing(log, removed)
         log.replace_head(count, (), removed, self._due_ms())
 
-    def _outlive(self, first: int, found: _Found) -> None:
-        """All that was read is deleted, and the log goes on at ``first``, which is not below it."""
+    def _is_written_over(self, found: _Found) -> bool:
+        """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
+        for segment in self.log.segments:
+            now = found.get(segment.base_offset)
+            same = now is not None and (now.st_dev, now.st_ino) == segment.identity
+            if same and not self._is_kept(segment, found):
+                return True
+        return False
+
+    def _outlive(self, found: _Found, deleted: _Found) -> bool:
+        """The active segment is deleted or cleaned: others have followed it before that.
+
+        What it got at last, and what was in others that have come and gone, is taken from where it
+        waits for deletion.  False where nothing follows it, so that the log was cut.
+        """
         log = self.log
-        for segment in log.segments:
-            segment.mark_lost()
-        with contextlib.suppress(FileNotFoundError, SegmentGone):
-            # The last that it got, while it can be had.
-            self._drain()
-        if first < log.active.next_offset:
-            raise _Moved
-        self._begin(first, found)
-        self._remove(len(log.segments) - 1)
+        while not self._is_kept(log.active, found):
+            active = log.active
+            if not any(base >= active.next_offset and base > active.base_offset for base in found):
+                return False
+            active.mark_lost()
+            with contextlib.suppress(FileNotFoundError, SegmentGone):
+                self._drain()
+                size = log.files.file_stat(active.log_path).st_size
+                if self._limit is not None and active.size < size:
+                    raise _Moved
+            at = max(active.next_offset, active.base_offset + 1)
+            if at in deleted:
+                self._begin(at, deleted)
+                log.active.mark_lost()
+                continue
+            base = next((base for base in found if base >= at), None)
+            if base is None:
+                return False
+            self._begin(base, found)
+        return True
 
     def _swap(self, count: int, bases: list[int], found: _Found) -> None:
         """The segments ``bases`` are where the first ``count`` were."""
@@ -383,6 +419,11 @@ class LogFollower:
         new = self._load_head(bases, log.segments[count].base_offset, found, old)
         lost = [segment for segment in old if segment not in new]
         for segment in lost:
+            now = found.get(segment.base_offset)
+            if now is not None and (now.st_dev, now.st_ino) == segment.identity:
+                # The inode of a file that is gone has been given to another.
+                segment.identity = (0, 0)
+                segment.close_descriptors()
             segment.mark_lost()
         for listener in log.listeners:
             listener.swapping(log, old, new)
@@ -409,7 +450,7 @@ class LogFollower:
     def _take_over(self) -> None:
         """The end of the log is not the one that was read: load it anew, as far as it differs."""
         log = self.log
-        found, is_mixed = self._find()
+        found, _, is_mixed = self._find()
         if is_mixed or not found:
             raise _Moved
         recovered = recover(self._origin())

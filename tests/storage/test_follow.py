@@ -18,6 +18,7 @@ from storage.files import Files
 from storage.follow import LogFollower
 from storage.listener import LogListener
 from storage.log import Log
+from storage.record.batch import decode
 from storage.segment import Segment
 from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
 from tests.storage.logs import append, opened, values
@@ -32,6 +33,7 @@ class Told(LogListener):
         self.events: list[str] = []
         self.segments: list[Segment] = []
         self.truncated_at = -1
+        self.end = 0
 
     def appended(
         self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
@@ -39,6 +41,9 @@ class Told(LogListener):
         assert segment is log.active
         assert segment.size == position + len(data)
         assert segment.read_at(position, len(data)) == data
+        # Each record once, and in order.
+        assert int.from_bytes(data[:8], "big") >= self.end
+        self.end = log.log_end_offset
         self.events.append("appended")
 
     def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
@@ -70,6 +75,7 @@ class Told(LogListener):
         assert self.segments[-len(old) :] == list(old)
         self.segments[-len(old) :] = new
         self.truncated_at = offset
+        self.end = log.log_end_offset
         self.events.append("truncated")
 
     def take(self) -> list[str]:
@@ -343,6 +349,44 @@ def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) ->
     follow.partition.delete_head(5)
     follow.partition.append(b"new")
     assert follow.look() == ["appended", "rolled", "removing", "appended"]
+    follow.check()
+
+
+@pytest.mark.parametrize("unseen", [0, 1, 3])
+def test_the_active_segment_is_cleaned_before_its_roll_is_seen(follow: Follow, unseen: int) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"seen")
+    follow.look()
+    appended: list[bytes | None] = []
+
+    class Tail(LogListener):
+        def appended(
+            self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+        ) -> None:
+            appended.extend(record.value for record in decode(bytes(data)))
+
+    follow.log.listeners.append(Tail())
+    partition.append(b"not seen")
+    for number in range(unseen):
+        partition.roll()
+        partition.append(b"%d" % number)
+    partition.roll()
+    partition.append(b"last")
+    partition.clean(5 + unseen, lambda offset, value: value.startswith(b"b"))
+    follow.look()
+    assert appended == [b"not seen", *[b"%d" % n for n in range(unseen)], b"last"]
+    follow.check()
+
+
+def test_what_came_and_went_unseen(follow: Follow) -> None:
+    partition = follow.partition
+    follow.look()
+    fill(partition, 5)
+    partition.clean(4, lambda offset, value: value.startswith(b"b"))
+    partition.remove_deleted()
+    partition.append(b"more")
+    follow.look()
     follow.check()
 
 
