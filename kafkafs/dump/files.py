@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from kafkafs.dump.errors import DumpError
 from kafkafs.dump.events import Output
@@ -72,60 +73,68 @@ class _Complaints:
         kept.not_found += faults.not_found
 
     def show(self, output: Output) -> None:
-        _pairs(
-            output,
-            "mismatch",
-            "Mismatches in :{file}",
-            "  Index offset: {indexOffset}, log offset: {logOffset}",
-            {name: sorted(pairs.items(), reverse=True) for name, pairs in self._mismatches.items()},
-        )
-        _pairs(
-            output,
-            "timestampMismatch",
-            "Found timestamp mismatch in :{file}",
-            "  Index timestamp: {indexTimestamp}, log timestamp: {logTimestamp}",
-            {name: faults.mismatches for name, faults in self._time.items()},
-        )
-        _pairs(
-            output,
-            "outOfOrderTimestamp",
-            "Found out of order timestamp in :{file}",
-            "  Index timestamp: {indexTimestamp},"
-            " Previously indexed timestamp: {previousTimestamp}",
-            {name: faults.out_of_order for name, faults in self._time.items()},
-        )
-        _pairs(
-            output,
-            "offsetNotFound",
-            "The following indexed offsets are not found in :{file}",
-            "Indexed offset: {indexOffset}, found log offset: {logOffset}",
-            {name: faults.not_found for name, faults in self._time.items()},
-        )
-        _pairs(
-            output,
-            "nonConsecutiveOffsets",
-            "Non-consecutive offsets in {file}",
-            "  {offset} is followed by {nextOffset}",
-            {name: sorted(pairs.items()) for name, pairs in self._gaps.items()},
-        )
+        mismatches = {
+            name: sorted(pairs.items(), reverse=True) for name, pairs in self._mismatches.items()
+        }
+        gaps = {name: sorted(pairs.items()) for name, pairs in self._gaps.items()}
+        for kind, found in (
+            (_MISMATCH, mismatches),
+            (_WRONG_TIMESTAMP, {name: faults.mismatches for name, faults in self._time.items()}),
+            (_OUT_OF_ORDER, {name: faults.out_of_order for name, faults in self._time.items()}),
+            (_NOT_FOUND, {name: faults.not_found for name, faults in self._time.items()}),
+            (_GAP, gaps),
+        ):
+            for name in map_order(name for name, pairs in found.items() if pairs):
+                kind.show(output, name, found[name])
 
 
-def _pairs(
-    output: Output,
-    kind: str,
-    head: str,
-    line: str,
-    found: dict[str, list[tuple[int, int]]],
-) -> None:
-    """One kind of complaint: a line a file, and a line a pair, named as in ``line``."""
-    first, second = (part.partition("}")[0] for part in line.split("{")[1:])
-    for name in map_order(name for name, pairs in found.items() if pairs):
-        heading = head.replace("{file}", name)
-        lines = []
-        for pair in found[name]:
-            fields = dict(zip((first, second), pair, strict=True))
-            lines.append(line.format_map(fields))
+class _Kind(NamedTuple):
+    """A kind of complaint: a line for a file, and one for each pair of numbers, whose fields are
+    named as in JSON.
+    """
+
+    type: str
+    head: str
+    line: str
+    fields: tuple[str, str]
+
+    def show(self, output: Output, file: str, pairs: list[tuple[int, int]]) -> None:
+        lines = [self.head.format(file)]
+        for pair in pairs:
+            lines.append(self.line.format(*pair))
             if output.is_json:
-                output.event(kind, file=name, **fields)
+                output.event(self.type, file=file, **dict(zip(self.fields, pair, strict=True)))
         if not output.is_json:
-            output.complain("\n".join([heading, *lines]), kind)
+            output.complain("\n".join(lines), self.type)
+
+
+_MISMATCH: Final = _Kind(
+    "mismatch",
+    "Mismatches in :{}",
+    "  Index offset: {}, log offset: {}",
+    ("indexOffset", "logOffset"),
+)
+_WRONG_TIMESTAMP: Final = _Kind(
+    "timestampMismatch",
+    "Found timestamp mismatch in :{}",
+    "  Index timestamp: {}, log timestamp: {}",
+    ("indexTimestamp", "logTimestamp"),
+)
+_OUT_OF_ORDER: Final = _Kind(
+    "outOfOrderTimestamp",
+    "Found out of order timestamp in :{}",
+    "  Index timestamp: {}, Previously indexed timestamp: {}",
+    ("indexTimestamp", "previousTimestamp"),
+)
+_NOT_FOUND: Final = _Kind(
+    "offsetNotFound",
+    "The following indexed offsets are not found in :{}",
+    "Indexed offset: {}, found log offset: {}",
+    ("indexOffset", "logOffset"),
+)
+_GAP: Final = _Kind(
+    "nonConsecutiveOffsets",
+    "Non-consecutive offsets in {}",
+    "  {} is followed by {}",
+    ("offset", "nextOffset"),
+)
