@@ -261,7 +261,7 @@ class LogFollower:
 
     def _extend(self, segment: Segment) -> bool:
         """Take whole batches with a right CRC, at most some MiB; whether there are any."""
-        found = self.log.files.file_stat(segment.log_path)
+        found = segment.log_stat()
         size = found.st_size
         if size <= segment.size:
             return False
@@ -398,8 +398,7 @@ class LogFollower:
             active.mark_lost()
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 self._drain()
-                size = log.files.file_stat(active.log_path).st_size
-                if self._limit is not None and active.size < size:
+                if self._limit is not None and active.size < active.log_stat().st_size:
                     raise _Moved
             at = max(active.next_offset, active.base_offset + 1)
             if at in deleted:
