@@ -2,14 +2,16 @@
 
 What our own log writes, and brokers from 4.1 on while they run, equals what a rebuild makes: that
 is one comparison.  Otherwise each entry is judged by what a reader relies on, because brokers
-index by the append, and begin to count anew when they open a segment:
+index by the append (the oldest by its first offset, later ones by its last), and begin to count
+anew when they open a segment:
 
 ``.index``
-    offsets and positions strictly rise; a position is a batch's start; that batch's base offset is
-    not above the entry's offset, which lies in the segment.
+    offsets and positions strictly rise; a position is a batch's start; the entry's offset is above
+    those of all batches before that one, and in the segment.
 ``.timeindex``
     timestamps strictly rise, offsets do not fall; no record up to the batch that holds the offset
-    has a larger timestamp, and one has this; in a sealed segment the last one is the largest.
+    has a larger timestamp, and one has this, unless none has any; in a sealed segment the last one
+    is the largest.
 ``.txnindex``
     each entry names an ABORT marker of its producer in this segment, and each marker that ended a
     transaction has an entry.
@@ -53,20 +55,20 @@ def offset_index_faults(
             yield f"the entry follows one of offset {last[0]}", entry[1], entry[0]
             return
         last = entry
-    number = 0
+    number, before = 0, base - 1
     for start, header in batches() if entries else ():
         while number < len(entries) and entries[number][1] <= start:
             offset, position = entries[number]
             if position < start:
                 yield _NO_BATCH, position, offset
-            elif header.base_offset > offset:
-                reason = f"the batch that the entry points to begins at {header.base_offset}"
-                yield reason, position, offset
+            elif offset <= before:
+                yield f"the batch before the entry's goes to offset {before}", position, offset
             elif offset >= end:
                 yield f"the log ends at offset {end}", position, offset
             number += 1
         if number == len(entries):
             return
+        before = header.last_offset
     for offset, position in entries[number:]:
         yield _NO_BATCH, position, offset
 
@@ -93,7 +95,8 @@ def time_index_faults(
         newest = max(newest, header.max_timestamp)
         while number < len(entries) and entries[number][1] <= header.last_offset:
             timestamp, offset = entries[number]
-            if timestamp != newest:
+            # A broker that stores v0 for a producer of v1 indexes timestamps that it drops.
+            if timestamp != newest and newest >= 0:
                 yield f"timestamp {timestamp} where {newest} is the largest", position, offset
             number += 1
         if number == len(entries):
