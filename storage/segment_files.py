@@ -1,0 +1,285 @@
+"""The files of one segment: their names, descriptors and indexes, who holds them, how they go.
+
+Descriptors are opened when they are needed and closed by age of use.  Whoever reads or flushes
+from another thread holds a *lease*; a descriptor is closed and a deleted segment's files go only
+when no lease is left.
+
+Not here: what is in them (``segment``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from storage import paths
+from storage.config import LogConfig
+from storage.errors import SegmentGone
+from storage.files import Files
+from storage.index.offset_index import OffsetIndex
+from storage.index.time_index import TimeIndex
+from storage.index.txn_index import TxnEntry, TxnIndex
+
+_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
+
+# One lock for all segments: it guards counters for a few instructions, never a disk access other
+# than an open.
+_lease_lock = threading.Lock()
+
+
+class SegmentFiles:
+    """What a segment has on disk.  Owned by one thread; leases let others read and flush it."""
+
+    __slots__ = (
+        "_append_ready",
+        "_config",
+        "_directory",
+        "_fd",
+        "_files",
+        "_gone",
+        "_leases",
+        "_offset_index",
+        "_suffix",
+        "_time_index",
+        "_txn_index",
+        "_writable",
+        "base_offset",
+        "deleted",
+        "identity",
+        "recently_used",
+        "sealed",
+    )
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, config: LogConfig, *, writable: bool
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._writable = writable
+        self._suffix = ""
+        self._fd = -1
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TxnIndex | None = None
+        self._leases = 0
+        self._gone = False
+        # Whether log and indexes are open and the indexes pre-sized.
+        self._append_ready = False
+        self.base_offset = base_offset
+        self.deleted = False
+        # (device, inode) of the .log, where another process may put another file in its place.
+        self.identity: tuple[int, int] | None = None
+        self.recently_used = False
+        self.sealed = False
+
+    # -- names ---------------------------------------------------------------------------------
+
+    @property
+    def log_path(self) -> str:
+        """Where the ``.log`` is now; a segment waiting for deletion has ``.deleted`` appended."""
+        return self.file_path(paths.LOG)
+
+    def file_path(self, suffix: str) -> str:
+        """The path of this segment's file of one kind, e.g. ``paths.INDEX``."""
+        name = paths.file_name(self.base_offset, suffix)
+        return os.path.join(self._directory, name) + self._suffix
+
+    def relocate(self, directory: str) -> None:
+        """The partition's directory was renamed (topic deletion)."""
+        self._directory = directory
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            self._txn_index.close()
+            self._txn_index.path = self.file_path(paths.TXNINDEX)
+
+    # -- descriptors and leases ----------------------------------------------------------------
+
+    def lease(self) -> None:
+        """Keep the descriptor open and, of a deleted segment, the files on disk."""
+        with _lease_lock:
+            if self._gone:
+                raise SegmentGone("this segment has been deleted", path=self.log_path)
+            self._leases += 1
+
+    def release(self) -> None:
+        """End one lease.  What waited for the last one is done by its owner's next round."""
+        with _lease_lock:
+            assert self._leases > 0
+            self._leases -= 1
+
+    @property
+    def leased(self) -> bool:
+        return self._leases > 0
+
+    def _log_fd(self) -> int:
+        if self._gone:
+            raise SegmentGone("this segment has been deleted", path=self.log_path)
+        self.recently_used = True
+        with _lease_lock:
+            if self._fd < 0:
+                flags = os.O_RDWR if self._writable and not self.sealed else os.O_RDONLY
+                if self.identity is None:
+                    self._fd = self._files.open(self.log_path, flags)
+                else:
+                    self._fd = self._open_of_another(self.identity)
+            return self._fd
+
+    def _open_of_another(self, identity: tuple[int, int]) -> int:
+        """Open the log of another process, which may just have renamed or replaced it."""
+        for path in (self.log_path, self.log_path + paths.DELETED):
+            try:
+                fd = self._files.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            found = self._files.descriptor_stat(fd)
+            if (found.st_dev, found.st_ino) == identity:
+                return fd
+            self._files.close(fd)
+        raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
+
+    def close_descriptors(self) -> bool:
+        """Close what is open, unless a lease holds it.  True where nothing stays open."""
+        with _lease_lock:
+            if self._leases:
+                return False
+            fd, self._fd = self._fd, -1
+        if self._append_ready:
+            self._append_ready = False
+            self.offset_index.trim()
+            self.time_index.trim()
+        if fd >= 0:
+            self._files.close(fd)
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            self._txn_index.close()
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any descriptor or memory map is held."""
+        return (
+            self._fd >= 0
+            or self._offset_index is not None
+            or self._time_index is not None
+            or (self._txn_index is not None and self._txn_index.is_open)
+        )
+
+    def close(self) -> None:
+        """Close everything; the caller guarantees that nobody holds a lease."""
+        assert not self._leases, "a segment is closed only after its last lease"
+        self.close_descriptors()
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The ``.index``, opened when first asked for."""
+        index = self._offset_index
+        if index is None:
+            with _lease_lock:
+                index = self._offset_index
+                if index is None:
+                    index = self._offset_index = OffsetIndex(
+                        self._files,
+                        self.file_path(paths.INDEX),
+                        self.base_offset,
+                        self._config.segment_index_bytes,
+                        writable=self._writable and not self.sealed,
+                        mapped=self._writable,
+                        # The active segment's was pre-sized by whoever died, or lives elsewhere.
+                        ignore_zero_tail=not self.sealed,
+                    )
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The ``.timeindex``, opened when first asked for."""
+        index = self._time_index
+        if index is None:
+            with _lease_lock:
+                index = self._time_index
+                if index is None:
+                    index = self._time_index = TimeIndex(
+                        self._files,
+                        self.file_path(paths.TIMEINDEX),
+                        self.base_offset,
+                        self._config.segment_index_bytes,
+                        writable=self._writable and not self.sealed,
+                        mapped=self._writable,
+                        # The active segment's was pre-sized by whoever died, or lives elsewhere.
+                        ignore_zero_tail=not self.sealed,
+                    )
+        return index
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        """The ``.txnindex``, read when first asked for; its entries stay in memory."""
+        index = self._txn_index
+        if index is None:
+            with _lease_lock:
+                index = self._txn_index
+                if index is None:
+                    index = self._txn_index = TxnIndex(
+                        self._files, self.file_path(paths.TXNINDEX), writable=self._writable
+                    )
+        return index
+
+    @property
+    def aborted(self) -> tuple[TxnEntry, ...]:
+        """The aborted transactions whose markers lie here, in the order of the markers."""
+        return self.txn_index.entries
+
+    # -- deletion ------------------------------------------------------------------------------
+
+    def mark_lost(self) -> None:
+        """Its writer has renamed the files to ``.deleted``, and will remove them."""
+        self._suffix = paths.DELETED
+        self.deleted = True
+        if self._txn_index is not None:
+            self._txn_index.path = self.file_path(paths.TXNINDEX)
+
+    def mark_deleted(self) -> None:
+        """Rename the files to ``.deleted``; reading goes on until ``vanish``.
+
+        A segment of the same base may still wait under that name: a cleaned one took its place,
+        and is deleted itself by now. Its files are ``.1.deleted`` then.
+        """
+        self._rename_all(paths.DELETED)
+        self.deleted = True
+
+    def set_aside(self) -> None:
+        """Rename the files to ``.cut``: recovery found them behind a damaged place.
+
+        What was set aside earlier under that name stays: these are ``.1.cut`` then.
+        """
+        self._rename_all(paths.CUT)
+        self.deleted = True
+
+    def _rename_all(self, kind: str) -> None:
+        suffix, number = kind, 0
+        while self._files.exists(self.log_path + suffix):
+            number += 1
+            suffix = f".{number}{kind}"
+        for path in [self.file_path(part) for part in _KINDS]:
+            if self._files.exists(path):
+                self._files.rename(path, path + suffix)
+        self._suffix = suffix
+        if self._txn_index is not None:
+            self._txn_index.path = self.file_path(paths.TXNINDEX)
+
+    def vanish(self) -> list[str]:
+        """The end of a deleted segment: reads fail from now on; the paths left to be removed."""
+        self._append_ready = False
+        self.close()
+        self._gone = True
+        return [path for kind in _KINDS if self._files.exists(path := self.file_path(kind))]
+
+    def discard(self) -> None:
+        """Remove a segment that was never part of the log."""
+        for path in self.vanish():
+            self._files.unlink(path)
