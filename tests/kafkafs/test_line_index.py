@@ -74,8 +74,9 @@ def check(lines: SegmentLines, text: bytes) -> None:
         assert out[:size] == text[position : position + size]
 
 
-def new_lines(log: Log, store: LineStore | None = None, **more: str) -> SegmentLines:
-    return SegmentLines(store or LineStore(Files(), granularity=16), log.active, Values(), **more)
+def new_lines(log: Log, store: LineStore | None = None, cache: str | None = None) -> SegmentLines:
+    store = store or LineStore(Files(), granularity=16)
+    return SegmentLines(store, log.active, Values(), cache=cache)
 
 
 @FEW

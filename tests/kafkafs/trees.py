@@ -149,7 +149,7 @@ class Tree:
         """Open, write at what the kernel takes for the end, close."""
         found = self.node(node) if isinstance(node, str) else node
         handle = self.open(found, APPEND)
-        handle.write(found.attributes(False).size, data)
+        write(handle, found.attributes(False).size, data)
         handle.flush()
         handle.release()
 
@@ -177,6 +177,15 @@ class Tree:
 
 def read(handle: Handle, position: int = 0, size: int = 1 << 20) -> bytes:
     return bytes(asked(lambda wait: handle.read(position, size, wait)))
+
+
+def write(handle: Handle, position: int, data: bytes) -> int:
+    """Write as `operations` does: what takes long is examined in a worker thread first."""
+    while True:
+        try:
+            return handle.write(position, data)
+        except BlockingIOError:
+            in_thread(lambda: handle.examine(data))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
-from storage import append
+from storage import validator
 from storage.errors import (
     InvalidProducerEpoch,
     InvalidRecord,
@@ -30,7 +30,7 @@ from storage.log import Log
 from storage.record.batch import parse_header
 from storage.record.plain import recompress
 from tests import oracle
-from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread, read, write
 from tests.storage.logs import NOW_MS, batch, values
 from tests.storage.producers import Producer, sparse
 
@@ -140,7 +140,7 @@ def test_batches_keep_all_but_their_offsets(tree: Tree, handle: Handle) -> None:
     tree.append("t/0", b"first\n")
     made = every_kind()
     data = b"".join(made)
-    assert handle.write(0, data) == len(data)
+    assert write(handle, 0, data) == len(data)
     assert stored(tree.log())[1:] == kept(*made)
     offsets = [header.base_offset for _, header in tree.log().active.batches()]
     counts = [parse_header(one).last_offset_delta + 1 for one in made]
@@ -160,7 +160,7 @@ def test_wherever_they_are_cut(tree: Tree, cuts: list[int]) -> None:
     handle = tree.open(B, APPEND)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for begin, end in itertools.pairwise(edges):
-        assert handle.write(begin, data[begin:end]) == end - begin
+        assert write(handle, begin, data[begin:end]) == end - begin
     handle.flush()
     handle.release()
     assert stored(tree.log())[before:] == kept(*made)
@@ -170,7 +170,7 @@ def test_wherever_they_are_cut(tree: Tree, cuts: list[int]) -> None:
 def test_byte_by_byte(tree: Tree, handle: Handle) -> None:
     made = every_kind()
     for number, byte in enumerate(b"".join(made)):
-        assert handle.write(number, bytes([byte])) == 1
+        assert write(handle, number, bytes([byte])) == 1
     assert stored(tree.log()) == kept(*made)
 
 
@@ -195,11 +195,11 @@ def test_what_is_there_already_is_not_written_again(tree: Tree) -> None:
     node = tree.file(B)
     handle = tree.open(B, APPEND)
     tree.notices.clear()
-    assert handle.write(size, data) == len(data)
-    assert handle.write(size, data[:100]) + handle.write(size, data[100:]) == len(data)
+    assert write(handle, size, data) == len(data)
+    assert write(handle, size, data[:100]) + write(handle, size, data[100:]) == len(data)
     assert tree.log().size == size
     assert node.inode in tree.notices.attributes, "the kernel thinks that the file has grown"
-    handle.write(size, one.batch(b"e"))
+    write(handle, size, one.batch(b"e"))
     assert values(tree.log()) == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -209,7 +209,7 @@ def test_older_formats_are_converted(tree: Tree, handle: Handle) -> None:
     data += b"".join(oracle.put_message(message, 0) for message in messages)
     data += oracle.put_wrapper(messages, 1, 1)
     for start in range(0, len(data), 50):
-        handle.write(start, data[start : start + 50])
+        write(handle, start, data[start : start + 50])
     assert values(tree.log()) == [b"v0", b"v1", b"v2"] * 3
     assert {header.magic for _, header in tree.log().active.batches()} == {2}
     assert [record.offset for record in tree.log().records()] == list(range(9))
@@ -219,10 +219,10 @@ def test_compression_type_changes_the_codec(tree: Tree, handle: Handle) -> None:
     tree.manager.set_topic_setting("t", "compression.type", "zstd")
     made = [bytes(batch([b"x" * 500])), recompress(batch([b"y" * 500]), 1)]
     data = b"".join(made)
-    handle.write(0, data[:80])
+    write(handle, 0, data[:80])
     node = tree.file(B)
     tree.notices.clear()
-    handle.write(80, data[80:])
+    write(handle, 80, data[80:])
     assert [header.codec for _, header in tree.log().active.batches()] == [4, 4]
     assert stored(tree.log()) == kept(*(recompress(one, 4) for one in made))
     assert tree.notices.attributes == [node.inode], "it is shorter than the kernel thinks"
@@ -236,14 +236,14 @@ def test_an_incomplete_batch_waits_and_is_never_a_record(
     tree: Tree, handle: Handle, size: int
 ) -> None:
     made = bytes(batch([b"value", b"and another one"]))
-    handle.write(0, made + made[:size])
+    write(handle, 0, made + made[:size])
     assert values(tree.log()) == [b"value", b"and another one"]
     with pytest.raises(InvalidRecord, match=f"an incomplete batch, {size} "):
         handle.flush()
-    handle.write(0, made[size:])
+    write(handle, 0, made[size:])
     handle.flush()
     assert len(values(tree.log())) == 4
-    handle.write(0, made[:size])
+    write(handle, 0, made[:size])
     handle.release()
     handle.release()
     assert len(values(tree.log())) == 4
@@ -259,20 +259,20 @@ def test_an_incomplete_batch_waits_and_is_never_a_record(
 def test_incomplete_batches_of_two_handles_never_mix(tree: Tree, handle: Handle) -> None:
     other = tree.open(B, APPEND)
     one, two = bytes(batch([b"one"])), bytes(batch([b"the second"]))
-    handle.write(0, one[:30])
-    other.write(0, two[:40])
+    write(handle, 0, one[:30])
+    write(other, 0, two[:40])
     tree.append("t/0", b"line\n")
-    handle.write(0, one[30:])
-    other.write(0, two[40:])
+    write(handle, 0, one[30:])
+    write(other, 0, two[40:])
     assert values(tree.log()) == [b"line", b"one", b"the second"]
 
 
 def test_at_the_end_what_is_not_whole_is_dropped(tree: Tree, handle: Handle) -> None:
     tree.fs.handles.add(handle)
-    handle.write(0, bytes(batch([b"value"]))[:50])
+    write(handle, 0, bytes(batch([b"value"]))[:50])
     tree.fs.stop()
     with pytest.raises(OSError, match="unmounted") as caught:
-        handle.write(0, bytes(batch([b"value"])))
+        write(handle, 0, bytes(batch([b"value"])))
     assert caught.value.errno == errno.ESHUTDOWN
     handle.flush()
     handle.release()
@@ -297,26 +297,26 @@ def test_too_large_a_batch_is_refused_by_its_head(
     tree.manager.set_topic_setting("t", setting, "300")
     head = announcing(size)
     whole = bytes(batch([b"fits"]))
-    handle.write(0, head[:16])
+    write(handle, 0, head[:16])
     with pytest.raises(RecordTooLarge):
-        handle.write(16, head[16:])
+        write(handle, 16, head[16:])
     with pytest.raises(RecordTooLarge):
-        handle.write(0, whole + head + b"x" * 100)
+        write(handle, 0, whole + head + b"x" * 100)
     assert values(tree.log()) == [], "nothing of the request"
     assert f"t/0: append refused: a batch of {size} bytes" in tree.events()
-    handle.write(0, whole)
+    write(handle, 0, whole)
     assert values(tree.log()) == [b"fits"]
 
 
 def test_the_largest_batch_passes(tree: Tree, handle: Handle) -> None:
     made = bytes(batch([b"x" * 1000]))
     tree.manager.set_topic_setting("t", "max.message.bytes", str(len(made)))
-    handle.write(0, made[:900])
-    handle.write(900, made[900:] + made)
+    write(handle, 0, made[:900])
+    write(handle, 900, made[900:] + made)
     assert len(values(tree.log())) == 2
     tree.manager.set_topic_setting("t", "max.message.bytes", str(len(made) - 1))
     with pytest.raises(RecordTooLarge):
-        handle.write(0, made)
+        write(handle, 0, made)
 
 
 def damaged(made: bytes) -> bytes:
@@ -335,14 +335,14 @@ def damaged(made: bytes) -> bytes:
 )
 def test_one_wrong_batch_refuses_its_whole_write(tree: Tree, handle: Handle, wrong: bytes) -> None:
     right = bytes(batch([b"right"]))
-    handle.write(0, right)
+    write(handle, 0, right)
     for data in (wrong, right + wrong, right + wrong + right, right * 3 + wrong):
         with pytest.raises(InvalidRecord):
-            handle.write(0, data)
+            write(handle, 0, data)
         handle.flush()
     assert values(tree.log()) == [b"right"]
     assert f"(behind the first {len(right)} bytes written)" in tree.events()
-    handle.write(0, right)
+    write(handle, 0, right)
     assert values(tree.log()) == [b"right", b"right"]
 
 
@@ -350,18 +350,18 @@ def test_after_a_refusal_a_batch_begins(tree: Tree, handle: Handle) -> None:
     """A large write() is told a short count, and its writer goes on with the refused piece."""
     right, wrong = bytes(batch([b"v" * 9000])), damaged(bytes(batch([b"w" * 9000])))
     data = right + wrong + right
-    handle.write(0, data[:10000])
+    write(handle, 0, data[:10000])
     refused = data[10000:]
     messages = []
     for piece in (refused, refused, refused[:8192], refused):
         with pytest.raises(InvalidRecord) as caught:
-            handle.write(10000, piece)
+            write(handle, 10000, piece)
         messages.append(str(caught.value))
     assert len(set(messages)) == 1, "and is told the same again"
     with pytest.raises(InvalidRecord, match="no batch begins here"):
-        handle.write(0, refused[5:])
+        write(handle, 0, refused[5:])
     assert values(tree.log()) == [b"v" * 9000]
-    handle.write(0, right)
+    write(handle, 0, right)
     assert len(values(tree.log())) == 2
 
 
@@ -369,9 +369,9 @@ def test_a_refused_write_that_begins_a_batch_is_looked_at_anew(tree: Tree, handl
     data = bytes(batch([b"x" * 500]))
     tree.manager.set_topic_setting("t", "max.message.bytes", "100")
     with pytest.raises(RecordTooLarge):
-        handle.write(0, data)
+        write(handle, 0, data)
     tree.manager.set_topic_setting("t", "max.message.bytes", None)
-    handle.write(0, data)
+    write(handle, 0, data)
     assert values(tree.log()) == [b"x" * 500]
 
 
@@ -393,15 +393,15 @@ def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path, he
         one = Producer(1, transactional=True)
         data = one.batch(b"a") + one.batch(b"b") + one.commit()
         if held:
-            handle.write(0, data[:held])
+            write(handle, 0, data[:held])
         files.full = True
         for _ in range(2):
             with pytest.raises(OSError, match="No space"):
-                handle.write(held, data[held:-10])
+                write(handle, held, data[held:-10])
         files.full = False
         assert values(tree.log()) == []
-        handle.write(held, data[held:-10])
-        handle.write(len(data) - 10, data[-10:])
+        write(handle, held, data[held:-10])
+        write(handle, len(data) - 10, data[-10:])
         assert values(tree.log()) == [b"a", b"b"]
         assert "append refused: No space left on device" in tree.events()
 
@@ -411,34 +411,34 @@ def test_what_is_appended_together_goes_into_one_segment(
 ) -> None:
     """As many offsets as a segment can index, and no more memory than there is reason for."""
     wide = sparse(bytes(batch([b"x"])), 2**31 - 1)
-    handle.write(0, wide)
+    write(handle, 0, wide)
     with pytest.raises(InvalidRecord, match="append fewer at a time"):
-        handle.write(0, wide * 2)
-    handle.write(0, wide)
+        write(handle, 0, wide * 2)
+    write(handle, 0, wide)
     assert tree.log().log_end_offset == 2**32
-    monkeypatch.setattr(append, "MAX_TOGETHER_BYTES", 100_000)
+    monkeypatch.setattr(validator, "MAX_TOGETHER_BYTES", 100_000)
     tree.manager.set_topic_setting("t", "compression.type", "uncompressed")
     bomb = recompress(batch([bytes(30_000)]), 4)
-    handle.write(0, bomb * 3)
+    write(handle, 0, bomb * 3)
     with pytest.raises(InvalidRecord, match="append fewer at a time"):
-        handle.write(0, bomb * 4)
+        write(handle, 0, bomb * 4)
     assert len(values(tree.log())) == 5
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key(tree: Tree, handle: Handle) -> None:
     tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
     with pytest.raises(InvalidRecord):
-        handle.write(0, recompress(batch([b"x"]), 4))
-    handle.write(0, Producer(1, codec=4).batch(b"has a key"))
+        write(handle, 0, recompress(batch([b"x"]), 4))
+    write(handle, 0, Producer(1, codec=4).batch(b"has a key"))
     assert values(tree.log()) == [b"has a key"]
 
 
 def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
     data = bytes(batch([b"x"]))
-    handle.write(0, data[:20])
+    write(handle, 0, data[:20])
     tree.fs.root.rmdir("t")
     with pytest.raises(LogClosed):
-        handle.write(0, data[20:])
+        write(handle, 0, data[20:])
     with pytest.raises(LogClosed):
         handle.flush()
     handle.release()
@@ -454,7 +454,7 @@ def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
         assert tree.read(B) == data
         with pytest.raises(ReadOnlyLog):
-            tree.open(B, APPEND).write(0, data)
+            write(tree.open(B, APPEND), 0, data)
 
 
 def test_it_is_opened_as_the_topics_own_files(tree: Tree) -> None:
@@ -468,10 +468,49 @@ def test_it_is_opened_as_the_topics_own_files(tree: Tree) -> None:
         directory.unlink("0")
     both = tree.open(B, os.O_RDWR | os.O_APPEND)
     data = bytes(batch([b"x"]))
-    both.write(0, data)
+    write(both, 0, data)
     assert read(both)[16:] == data[16:]
     with pytest.raises(OSError, match="not open for reading"):
         read(tree.open(B, APPEND))
+
+
+@pytest.mark.parametrize(
+    "made", [recompress(batch([b"small"]), 4), bytes(batch([b"x" * 70_000])), None]
+)
+def test_what_takes_long_is_examined_in_a_worker_thread(
+    tree: Tree, handle: Handle, made: bytes | None
+) -> None:
+    made = made or oracle.put_wrapper([oracle.Message(0, None, b"v", NOW_MS)], 1, 1)
+    write(handle, 0, made[:30])
+    for codec in (0, 3):
+        for _ in range(2):
+            with pytest.raises(BlockingIOError):
+                handle.write(30, made[30:])
+        in_thread(lambda: handle.examine(made[30:]))
+        assert values(tree.log()) == []
+        if not codec:
+            # What was found is of the settings of then.
+            tree.manager.set_topic_setting("t", "compression.type", "lz4")
+    handle.write(30, made[30:])
+    assert [header.codec for _, header in tree.log().active.batches()] == [3]
+    wrong = damaged(made)
+    with pytest.raises(BlockingIOError):
+        handle.write(30, wrong)
+    in_thread(lambda: handle.examine(wrong))
+    assert "append" not in tree.events()
+    with pytest.raises(InvalidRecord):
+        handle.write(30, wrong)
+    assert "append refused" in tree.events()
+    assert len(values(tree.log())) == 1
+
+
+def test_little_is_checked_at_once(tree: Tree, handle: Handle) -> None:
+    message = oracle.put_message(oracle.Message(0, None, b"v", NOW_MS), 1)
+    marker = Producer(1, transactional=True).commit()
+    handle.write(0, bytes(batch([b"x"])) * 100 + message * 100 + marker)
+    assert len(values(tree.log())) == 200
+    with pytest.raises(AssertionError):
+        tree.open("t/0", APPEND).examine(b"x")
 
 
 # -- producers -----------------------------------------------------------------------------------
@@ -480,17 +519,17 @@ def test_it_is_opened_as_the_topics_own_files(tree: Tree) -> None:
 def test_a_gap_passes_behind_a_batch_of_the_same_handle(tree: Tree, handle: Handle) -> None:
     one = Producer(1)
     first, lost, third, fourth, fifth = (one.batch(b"%d" % n) for n in range(5))
-    handle.write(0, first)
+    write(handle, 0, first)
     other = tree.open(B, APPEND)
     with pytest.raises(OutOfOrderSequence):
-        other.write(0, third)
-    handle.write(0, third)
-    other.write(0, fourth)
+        write(other, 0, third)
+    write(handle, 0, third)
+    write(other, 0, fourth)
     with pytest.raises(OutOfOrderSequence):
-        handle.write(0, one.batch(b"beyond the fifth"))
-    handle.write(0, fifth)
+        write(handle, 0, one.batch(b"beyond the fifth"))
+    write(handle, 0, fifth)
     with pytest.raises(OutOfOrderSequence):
-        handle.write(0, lost)
+        write(handle, 0, lost)
     assert values(tree.log()) == [b"0", b"2", b"3", b"4"]
     assert "producer 1: sequence 2 of epoch 0 where 1 should follow" in tree.events()
 
@@ -500,26 +539,26 @@ def test_a_gap_passes_behind_a_marker_of_the_same_handle(tree: Tree, handle: Han
     for epoch in (3, 4):
         one = Producer(1, epoch=epoch, transactional=True)
         made = [one.batch(b"%d" % n) for n in range(4)]
-        handle.write(0, (made[0] if epoch == 3 else made[2]) + one.commit() + made[3])
+        write(handle, 0, (made[0] if epoch == 3 else made[2]) + one.commit() + made[3])
         one.epoch += 1
-        handle.write(0, one.commit())
+        write(handle, 0, one.commit())
     assert values(tree.log()) == [b"0", b"3", b"2", b"3"]
 
 
 def test_an_old_epoch_is_refused(tree: Tree, handle: Handle) -> None:
     old, new = Producer(1), Producer(1, epoch=1)
-    handle.write(0, old.batch(b"old") + new.batch(b"new"))
+    write(handle, 0, old.batch(b"old") + new.batch(b"new"))
     with pytest.raises(InvalidProducerEpoch):
-        handle.write(0, old.batch(b"fenced off"))
+        write(handle, 0, old.batch(b"fenced off"))
     assert values(tree.log()) == [b"old", b"new"]
 
 
 def test_no_batch_without_a_transaction_inside_of_one(tree: Tree, handle: Handle) -> None:
     one = Producer(1, transactional=True)
-    handle.write(0, one.batch(b"a"))
+    write(handle, 0, one.batch(b"a"))
     one.transactional = False
     with pytest.raises(InvalidTxnState):
-        handle.write(0, one.batch(b"b"))
+        write(handle, 0, one.batch(b"b"))
 
 
 # -- what the kernel is told, and durability -----------------------------------------------------
@@ -530,10 +569,10 @@ def test_every_other_inode_is_told(tree: Tree) -> None:
     handle = tree.open(batches, APPEND)
     data = bytes(batch([b"x"]))
     tree.notices.clear()
-    handle.write(0, data)
+    write(handle, 0, data)
     assert tree.notices.attributes == [lines.inode], "the kernel's guess is right"
     tree.notices.clear()
-    handle.write(0, data[:10])
+    write(handle, 0, data[:10])
     assert tree.notices.attributes == [batches.inode], "it counts what is not there"
     tree.notices.clear()
     tree.append(lines, b"x\n")
@@ -544,7 +583,7 @@ def test_every_other_inode_is_told(tree: Tree) -> None:
 @pytest.mark.parametrize("flag", [0, os.O_SYNC, os.O_DSYNC])
 def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
     handle = tree.open(B, APPEND | flag)
-    handle.write(0, bytes(batch([b"x"])))
+    write(handle, 0, bytes(batch([b"x"])))
     assert handle.sync_due == bool(flag)
     plan = handle.sync_plan()
     assert plan is not None
@@ -556,7 +595,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
 
 def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
     tree.manager.set_topic_setting("t", "flush.messages", "3")
-    handle.write(0, bytes(batch([b"x", b"y"])))
+    write(handle, 0, bytes(batch([b"x", b"y"])))
     assert not handle.sync_due
-    handle.write(0, bytes(batch([b"z"])))
+    write(handle, 0, bytes(batch([b"z"])))
     assert handle.sync_due

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
@@ -489,3 +491,79 @@ def test_until_the_high_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert tree.read(node) == b"zero\n"
         beside.broker.write_high_watermark(beside.partition, 2)
         assert beside.size(node) == 9
+
+
+# -- anything ------------------------------------------------------------------------------------
+
+_OPERATION = st.sampled_from(
+    ["append", "append", "append", "roll", "delete", "clean", "cut", "remove", "open", "sweep"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(_OPERATION, st.integers(0, 7), st.booleans()), max_size=25))
+def test_an_inode_never_shows_two_histories(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, bool]]
+) -> None:
+    base = tmp_path_factory.mktemp("following")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+        patch.setattr(os, "geteuid", lambda: 1000)
+        beside = Beside(base / "data")
+        tree, partition = beside.mount(), beside.partition
+        opened = [Shown(tree)]
+        with contextlib.closing(_Stop(tree)):
+            for name, number, look in operations:
+                if name == "append":
+                    partition.append(*[b"%d" % (partition.next_offset + n) for n in range(number)])
+                elif name == "roll" and partition.next_offset > partition.bases[-1]:
+                    partition.roll()
+                elif name == "delete":
+                    partition.delete_head(min(number, len(partition.bases) - 1))
+                elif name == "clean" and len(partition.bases) > 1:
+                    count = 1 + number % (len(partition.bases) - 1)
+                    partition.clean(count, lambda offset, value: offset % 3 == number % 3)  # noqa: B023
+                elif name == "cut":
+                    starts = [*partition.batch_starts(), partition.next_offset]
+                    partition.truncate(starts[number % len(starts)])
+                    partition.log_start = min(partition.log_start, partition.next_offset)
+                elif name == "remove":
+                    partition.remove_deleted()
+                elif name == "open":
+                    opened.append(Shown(tree))
+                elif name == "sweep":
+                    tree.manager.sweep(1 << 62)
+                if look:
+                    for shown in opened:
+                        shown.check()
+            for shown in opened:
+                shown.check()
+            assert tree.read("t/0") == partition.text()
+
+
+class Shown:
+    """An open file and what it has shown so far, byte by byte; None where nobody has looked."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        while True:
+            self._node = tree.file()
+            # As the kernel, which looks the name up again.
+            with contextlib.suppress(OSError):
+                self._handle = tree.open(self._node)
+                break
+        self._bytes: list[int | None] = []
+        self.check()
+
+    def check(self) -> None:
+        """Its size has not shrunk, and each byte is the one that it was, or gone."""
+        size = self._tree.attributes(self._node).size
+        assert size >= len(self._bytes)
+        self._bytes += [None] * (size - len(self._bytes))
+        for position in range(size):
+            try:
+                (byte,) = read(self._handle, position, 1)
+            except SegmentGone:
+                continue
+            assert self._bytes[position] in (None, byte)
+            self._bytes[position] = byte

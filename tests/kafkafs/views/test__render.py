@@ -292,13 +292,12 @@ def test_a_batch_is_stepped_over_into_or_added(
 def test_a_batch_is_added_at_a_batchs_start_only() -> None:
     state = Measure()
     measure(THREE_RECORDS, 0, 70, state)
-    for wrong in (
-        lambda: state.step_over(10),
-        lambda: state.step_into(100),
-        lambda: state.add(THREE_RECORDS, 100),
-    ):
-        with pytest.raises(ValueError, match="no batch begins"):
-            wrong()
+    with pytest.raises(ValueError, match="no batch begins"):
+        state.step_over(10)
+    with pytest.raises(ValueError, match="no batch begins"):
+        state.step_into(100)
+    with pytest.raises(ValueError, match="no batch begins"):
+        state.add(THREE_RECORDS, 100)
     with pytest.raises(ValueError, match="bytes of log"):
         Measure().step_over(0)
     with pytest.raises(ValueError, match="a batch of 20 bytes"):

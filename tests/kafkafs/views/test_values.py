@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kafkafs.views import View
+from kafkafs.views import TextView
 from kafkafs.views._render import Cursor, Measure
 from kafkafs.views.values import Values
 
 
 def test_lines_come_back() -> None:
-    view: View = Values()
+    view: TextView = Values()
     text = b"one\n\nthree with \xff and \0\n"
     batches, lines = view.parse(text, 0, len(text), 1_700_000_000_000, 1_000_000)
     assert lines == 3
