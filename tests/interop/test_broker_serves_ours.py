@@ -1,0 +1,282 @@
+"""A broker serves what we wrote, appends to it, and serves again what we have appended to that."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from storage import Log, LogManager, Record, encode
+from storage.verify import verify
+from tests.interop import workload
+from tests.interop.brokers import Broker
+from tests.interop.clients import Sender, consume, consume_all, create_topic
+from tests.interop.workload import CODECS, T, mixed, values
+from tests.mount.mounting import Mount
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+CHECKPOINTS = ("log-start-offset", "cleaner-offset", "replication-offset")
+COPIED = tuple(f"copied-{codec}" for codec in CODECS)
+TOPICS = (*(f"ours-{codec}" for codec in CODECS), *COPIED, "late", "mounted", "transactions")
+Consumed = dict[Isolation, dict[str, list[Record]]]
+
+
+def write(log: Log, batches: Sequence[Sequence[Record]]) -> list[Record]:
+    """Append each as a batch and roll now and then; returns what a consumer must get of them."""
+    written: list[Record] = []
+    for number, records in enumerate(batches):
+        numbered = [record._replace(offset=n) for n, record in enumerate(records)]
+        first = log.append(bytearray(encode(numbered)), now_ns=T * 1_000_000)
+        written += [record._replace(offset=first + record.offset) for record in numbered]
+        if number % 7 == 6:
+            log.roll(T)
+    return written
+
+
+def write_ours(data: Path, transactions: bytes) -> dict[str, list[Record]]:
+    """Our own directory, with all topics but `mounted` and `copied-…`."""
+    expected: dict[str, list[Record]] = {}
+    with LogManager.open(str(data)) as manager:
+        for codec in CODECS:
+            topic = f"ours-{codec}"
+            log = manager.create_topic(topic, 1).partitions[0]
+            compression = "uncompressed" if codec == "none" else codec
+            manager.set_topic_setting(topic, "compression.type", compression)
+            manager.set_topic_setting(topic, "index.interval.bytes", "500")
+            batches = [mixed(1 + n, T + 10 * n, seed=n) for n in range(30)]
+            expected[topic] = write(log, batches)
+        log = manager.create_topic("late", 1).partitions[0]
+        expected["late"] = write(log, [mixed(20, seed=n) for n in range(20)])
+        log = manager.create_topic("transactions", 1).partitions[0]
+        log.append_batches(transactions, now_ns=T * 1_000_000)
+        log.roll(T)
+    return expected
+
+
+def write_mounted(data: Path, base: Path) -> list[bytes]:
+    """`mounted`, line by line, and a copy of each of our compressed topics as it is stored."""
+    lines = [b"line %d" % number for number in range(2000)]
+    base.mkdir()
+    (base / "data").symlink_to(data)
+    mount = Mount(base)
+    try:
+        mount.start()
+        path = mount.topic("mounted")
+        (mount / "mounted" / ".config").write_bytes(b"compression.type=zstd\n")
+        with open(path, "ab", buffering=5000) as file:
+            file.writelines(line + b"\n" for line in lines)
+        for codec in CODECS:
+            mount.topic(f"copied-{codec}")
+            mount.run(f"cat ours-{codec}/.batches/0 >> copied-{codec}/.batches/0")
+        mount.stop()
+    finally:
+        mount.end()
+    return lines
+
+
+def hand_over(ours: Path, broker: Broker) -> None:
+    """Put our segments in the places of the stopped broker's empty ones."""
+    for topic in TOPICS:
+        place = broker.partition(topic)
+        for file in place.iterdir():
+            if file.name != "partition.metadata":
+                file.unlink()
+        bases = sorted(int(log.stem) for log in (ours / f"{topic}-0").glob("*.log"))
+        first = bases[1] if topic == "late" else 0
+        for file in (ours / f"{topic}-0").iterdir():
+            number = file.name.partition(".")[0]
+            if (number.isdecimal() and int(number) >= first) or file.name.startswith("leader"):
+                shutil.copy(file, place)
+    for name in CHECKPOINTS:
+        forget(broker.data / f"{name}-checkpoint")
+
+
+def forget(checkpoint: Path) -> None:
+    """Take our topics' lines out of a checkpoint."""
+    if checkpoint.exists() and checkpoint.stat().st_size:  # a broker creates it empty
+        version, _, *lines = checkpoint.read_text().splitlines()
+        kept = [line for line in lines if line.split()[0] not in TOPICS]
+        checkpoint.write_text("\n".join([version, str(len(kept)), *kept, ""]))
+
+
+def consumed(broker: Broker) -> Consumed:
+    return {
+        isolation: consume_all(broker, TOPICS, committed=isolation == "read_committed")
+        for isolation in ISOLATIONS
+    }
+
+
+def read_by_us(data: Path) -> Consumed:
+    """What the library reads of the topics; the directory must be whole."""
+    assert verify(str(data)).faults == []
+    with LogManager.open(str(data), read_only=True) as manager:
+        assert (manager.faults, manager.cuts) == ([], [])
+        return {
+            isolation: {
+                topic: list(manager.log(topic, 0).records(isolation=isolation)) for topic in TOPICS
+            }
+            for isolation in ISOLATIONS
+        }
+
+
+def append_ours(data: Path, base: Path) -> None:
+    """Append to each topic by the library and by the mount; abort what is left open."""
+    with LogManager.open(str(data)) as manager:
+        for topic in TOPICS:
+            write(manager.log(topic, 0), [mixed(10, T + 10_000), values(0, 3, T + 10_020)])
+        log = manager.log("transactions", 0)
+        (hanging,) = [p for p in log.producers if p.in_transaction]
+        log.abort_transaction(hanging.producer_id, (T + 10_030) * 1_000_000)
+        assert log.last_stable_offset == log.log_end_offset
+    base.mkdir()
+    (base / "data").symlink_to(data)
+    mount = Mount(base)
+    try:
+        mount.start()
+        for topic in TOPICS:
+            mount.run(f"seq 5 >> {topic}/0")
+        mount.stop()
+    finally:
+        mount.end()
+
+
+class Handed:
+    """A broker that was given our partitions, and what was read at each step."""
+
+    def __init__(self, broker: Broker, base: Path) -> None:
+        self.base = base
+        self.broker = broker.start()
+        for topic in TOPICS:
+            create_topic(broker, topic)
+        open_one = workload.transactions(broker, "source")
+        self.source: dict[Isolation, list[Record]] = {
+            isolation: consume(broker, "source", committed=isolation == "read_committed")
+            for isolation in ISOLATIONS
+        }
+        stored = (broker.partition("source") / f"{0:020}.log").read_bytes()
+        broker.stop()
+        del open_one
+        ours = base / "ours"
+        ours.mkdir()
+        self.expected = write_ours(ours, stored)
+        self.lines = write_mounted(ours, base / "mount")
+        hand_over(ours, broker)
+        self.first = self.serve(b"appended by the broker", recovers=False)
+        self.read = read_by_us(broker.data)
+        append_ours(broker.data, base / "mount again")
+        self.ours_again = read_by_us(broker.data)
+        # Our marker and checkpoints are taken for the broker's own.
+        self.second = self.serve(b"", recovers=False)
+        # Nothing vouches for anything: all is verified and indexed anew.
+        (broker.data / ".kafka_cleanshutdown").unlink()
+        forget(broker.data / "recovery-point-offset-checkpoint")
+        for topic in TOPICS:
+            for index in broker.partition(topic).glob("*index"):
+                index.unlink()
+        self.third = self.serve(b"", recovers=True)
+
+    def serve(self, value: bytes, *, recovers: bool) -> Consumed:
+        """Start the broker, let it append the value everywhere, consume all, stop it."""
+        self.broker.start()
+        if value:
+            sender = Sender(self.broker, compression_type="lz4")
+            transactional = Sender(self.broker, transactional_id="appends")
+            for topic in TOPICS:
+                sender.send(topic, [Record(0, T, 0, b"k", value, (("h", b"v"),))])
+                with transactional.transaction():
+                    transactional.send(topic, [Record(0, T, 0, b"k", value + b" in the end")])
+            workload.settle(self.broker, "appends")
+        found = consumed(self.broker)
+        server = self.broker.server
+        self.broker.stop()
+        names = re.compile("|".join(rf"\b{topic}-0\b" for topic in TOPICS))
+        said = [line for line in server.lines if names.search(line)]
+        faults = re.compile(r"(?i)corrupt|truncat|invalid|stray|discard|unreasonabl|exception")
+        assert [line for line in said if faults.search(line)] == []
+        assert any("Recovering unflushed segment" in line for line in said) == recovers
+        if not recovers:
+            assert [line for line in said if "rebuilding index files" in line] == []
+        return found
+
+
+@pytest.fixture(scope="module")
+def handed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handed]:
+    base = tmp_path_factory.mktemp("serves")
+    broker = Broker(base / "broker")
+    try:
+        yield Handed(broker, base)
+    finally:
+        broker.kill()
+
+
+@pytest.mark.parametrize("topic", [f"ours-{codec}" for codec in CODECS])
+def test_records_that_we_encoded(topic: str, handed: Handed) -> None:
+    found = handed.first["read_uncommitted"]
+    expected = handed.expected[topic]
+    assert found[topic][: len(expected)] == expected
+    copied = found[topic.replace("ours", "copied")]
+    assert copied[: len(expected)] == expected
+
+
+def test_a_log_that_begins_late(handed: Handed) -> None:
+    found = handed.first["read_uncommitted"]["late"]
+    first = found[0].offset
+    assert first > 0
+    assert found[:-2] == [record for record in handed.expected["late"] if record.offset >= first]
+
+
+def test_lines_that_were_written_through_the_mount(handed: Handed) -> None:
+    found = handed.first["read_committed"]["mounted"]
+    assert [record.value for record in found[:-2]] == handed.lines
+    assert [record.offset for record in found[:-2]] == list(range(len(handed.lines)))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_producers_transactions(isolation: Isolation, handed: Handed) -> None:
+    found = handed.first[isolation]["transactions"]
+    expected = handed.source[isolation]
+    assert found[: len(expected)] == expected
+    # One is open, which holds back from the committed ones what came behind it.
+    assert len(found) == len(expected) + (2 if isolation == "read_uncommitted" else 0)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_we_read_what_the_broker_appended(topic: str, isolation: Isolation, handed: Handed) -> None:
+    found = handed.read[isolation][topic]
+    assert found == handed.first[isolation][topic]
+    if (topic, isolation) != ("transactions", "read_committed"):
+        assert [record.value for record in found[-2:]] == [
+            b"appended by the broker",
+            b"appended by the broker in the end",
+        ]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_it_serves_what_we_appended_to_that(
+    topic: str, isolation: Isolation, handed: Handed
+) -> None:
+    found = handed.ours_again[isolation][topic]
+    assert [record.value for record in found[-5:]] == [b"1", b"2", b"3", b"4", b"5"]
+    before = handed.read[isolation][topic]
+    assert found[: len(before)] == before
+    assert len(found) >= len(before) + 18
+    assert handed.second[isolation][topic] == found, "by our marker"
+    assert handed.third[isolation][topic] == found, "verified"
+
+
+def test_the_transaction_that_we_aborted(handed: Handed) -> None:
+    """What it had held back is committed, and its own records are not."""
+    committed = {record.offset for record in handed.third["read_committed"]["transactions"]}
+    for record in handed.source["read_uncommitted"]:
+        before = record in handed.source["read_committed"]
+        behind = record.key == b"behind the open one" or record.value in {
+            b"value %d" % number for number in range(120, 125)
+        }
+        assert (record.offset in committed) == (before or behind), record
