@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage.config import LogConfig
@@ -30,11 +30,7 @@ from storage.record._batch import assign_offsets
 from storage.record.batch import BatchHeader, Buffer, parse_header
 from storage.record.control import ABORT, Marker, encode_marker, parse_marker
 from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
-from storage.validator import admitted, check_keys, check_not_ahead, rewrites, rewritten
-
-
-# Batches may grow where compression.type takes their codec away.
-MAX_TOGETHER_BYTES = 256 << 20
+from storage.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites, rewritten
 
 
 class Appended(NamedTuple):
@@ -142,6 +138,7 @@ class AppendingLog(LogReader):
         now_ns: int,
         trusted: dict[int, int] | None = None,
         defer_flush: bool = False,
+        checked: Iterable[Admitted] | None = None,
     ) -> list[Appended]:
         """Append whole batches from elsewhere, of any format and kind, with new offsets.
 
@@ -150,6 +147,8 @@ class AppendingLog(LogReader):
         sequences are refused.  A gap is let through where the producer's previous batch in the log
         came through the same handle: ``trusted`` is the handle's memory of that, by producer id
         the last offset of the last batch that it brought; it is kept up to date here.
+        ``checked``: what ``admitted`` has made of these batches by the settings of now, if it was
+        asked before: that takes as long as decoding them, and may be done in any thread.
 
         InvalidRecord and its kinds (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
         InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
@@ -161,7 +160,9 @@ class AppendingLog(LogReader):
         written: list[ProducerBatch] = []
         # What the handle will remember if all goes well; without one no gap is let through.
         memory = None if trusted is None else dict(trusted)
-        for batch in admitted(batches, self.config, now_ns // 1_000_000):
+        if checked is None:
+            checked = admitted(batches, self.config, now_ns // 1_000_000)
+        for batch in checked:
             next_offset = written[-1].last_offset + 1 if written else self.log_end_offset
             facts = _facts(batch.header, next_offset, len(data), batch.marker)
             duplicate = self._duplicate(staged, facts, memory)
@@ -170,7 +171,10 @@ class AppendingLog(LogReader):
                 staged.add(facts)
                 written.append(facts)
                 data += batch.data
-                self._check_together(facts.last_offset, len(data))
+                if facts.last_offset - self.log_end_offset > MAX_OFFSET_SPAN:
+                    # They would go into one segment.
+                    reason = f"batches of more than {MAX_OFFSET_SPAN} offsets"
+                    raise InvalidRecord(f"{reason}: append fewer at a time")
         if written:
             entries = assign_offsets(data, self.log_end_offset, self.leader_epoch)
             self._append_entries(data, entries, self.log_end_offset, now_ns, staged, written)
@@ -179,18 +183,6 @@ class AppendingLog(LogReader):
         if written and not defer_flush and self.flush_due:
             self.flush()
         return outcome
-
-    def _check_together(self, last_offset: int, size: int) -> None:
-        """What is appended together goes into one segment, and into memory before that."""
-        if last_offset - self.log_end_offset > MAX_OFFSET_SPAN:
-            raise InvalidRecord(
-                f"batches of more than {MAX_OFFSET_SPAN} offsets: append fewer at a time"
-            )
-        if size > MAX_TOGETHER_BYTES:
-            raise InvalidRecord(
-                f"batches that are more than {MAX_TOGETHER_BYTES} bytes as the topic wants them "
-                "stored: append fewer at a time"
-            )
 
     def _duplicate(
         self, staged: StagedBatches, facts: ProducerBatch, trusted: dict[int, int] | None

@@ -44,6 +44,10 @@ _LEVELS = {
 }
 
 
+# What is appended together is in memory; compression.type may take a small batch's codec away.
+MAX_TOGETHER_BYTES = 256 << 20
+
+
 class Admitted(NamedTuple):
     """A batch of format v2, ready but for its offset; ``marker``, if it ends a transaction."""
 
@@ -80,10 +84,10 @@ def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
 def admitted(batches: Buffer, config: LogConfig, now_ms: int) -> Iterator[Admitted]:
     """Whole batches of any format back to back, checked and as the topic's settings want them.
 
-    InvalidRecord with the reason where one is cut off or breaks a rule, InvalidTimestamp,
-    RecordTooLarge.
+    InvalidRecord with the reason where one is cut off or breaks a rule, or where they have become
+    more than MAX_TOGETHER_BYTES, InvalidTimestamp, RecordTooLarge.
     """
-    at = number = 0
+    at = number = stored = 0
     while at < len(batches):
         number += 1
         try:
@@ -93,6 +97,12 @@ def admitted(batches: Buffer, config: LogConfig, now_ms: int) -> Iterator[Admitt
             raise InvalidRecord(
                 f"batch {number}, at byte {at}: {error.message}", position=at
             ) from None
+        stored += len(found.data)
+        if stored > MAX_TOGETHER_BYTES:
+            raise InvalidRecord(
+                f"batches that are more than {MAX_TOGETHER_BYTES} bytes as the topic wants them "
+                "stored: append fewer at a time"
+            )
         yield found
         at += size
 

@@ -23,6 +23,7 @@ What this does not do: decide anything about names, content or history (`kafkafs
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import traceback
@@ -388,7 +389,10 @@ class Operations(pyfuse3.Operations):
             if handle.structural:
                 written = await self._alone(handle.write, off, buf)
             else:
-                written = handle.write(off, buf)
+                try:
+                    written = handle.write(off, buf)
+                except BlockingIOError:
+                    written = await self._write_examined(handle, off, buf)
                 if handle.sync_due:
                     await self._sync(handle)
             if self._notices.announced != announced:
@@ -397,6 +401,13 @@ class Operations(pyfuse3.Operations):
             return written
         except Exception as error:
             self._fail("write", error, (StorageError, OSError))
+
+    async def _write_examined(self, handle: Handle, off: int, buf: bytes) -> int:
+        """The kernel sends no other write of this file before this one is answered."""
+        while True:
+            await self._in_thread(handle.examine, buf)
+            with contextlib.suppress(BlockingIOError):
+                return handle.write(off, buf)
 
     async def flush(self, fh: int) -> None:
         try:

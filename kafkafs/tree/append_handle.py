@@ -113,6 +113,8 @@ class AppendHandle(Handle):
             if not self._flags & os.O_APPEND:
                 raise OSError(errno.EPERM, "a partition is written with O_APPEND only")
             self._take(data)
+        except BlockingIOError:
+            raise
         except (StorageError, OSError) as error:
             self._refuse(error, data)
         generation = self._generation

@@ -11,6 +11,9 @@ What a batch has to be like, offsets, codecs, and what is asked of a producer's 
 gaps of a log that was compacted pass.
 
 After a refusal of the content the next write begins a batch, unless it is the refused bytes again.
+
+Batches are decoded to be checked. Where that may take long it is done in a worker thread
+(`examine`): a few kilobytes can be a quarter of a gigabyte compressed.
 """
 
 from __future__ import annotations
@@ -19,18 +22,24 @@ from typing import TYPE_CHECKING
 
 from kafkafs.tree.append_handle import AppendHandle
 from kafkafs.tree.handles import Handle
-from storage.errors import InvalidRecord, LogClosed
+from storage.errors import InvalidRecord, LogClosed, StorageError
+from storage.record.batch import parse_header
 from storage.record.scan import whole_batches
+from storage.validator import Admitted, admitted
 
 if TYPE_CHECKING:
     from kafkafs.tree.partition import Partition
     from kafkafs.tree.partition_view import ViewGeneration
+    from storage.config import LogConfig
+
+_AT_ONCE = 64 << 10
+"""Bytes of uncompressed batches that are checked on the owner's thread."""
 
 
 class BatchesHandle(AppendHandle):
     """See the module."""
 
-    __slots__ = ("_needed", "_producers", "_taken")
+    __slots__ = ("_examined", "_needed", "_producers", "_taken", "_to_examine")
 
     def __init__(
         self,
@@ -47,6 +56,9 @@ class BatchesHandle(AppendHandle):
         self._taken = 0
         # Producer id -> last offset of the last batch of it that came this way.
         self._producers: dict[int, int] = {}
+        # What a write waits for: batches and the settings to check them by; then what came of it.
+        self._to_examine: tuple[bytes, LogConfig] | None = None
+        self._examined: list[Admitted] | StorageError | None = None
 
     def _take(self, data: bytes) -> None:
         rest = self._rest
@@ -79,12 +91,37 @@ class BatchesHandle(AppendHandle):
 
     def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
         partition = self._partition
+        log = partition.log
+        batches = bytes(data[start:end])
+        checked = None
+        if _takes_long(batches):
+            checked = self._checked(batches, log.config)
         # The time of modification rises even where the clock does not.
         if now_ns <= partition.mtime_ns:
             now_ns = partition.mtime_ns + 1
-        partition.log.append_batches(
-            memoryview(data)[start:end], now_ns=now_ns, trusted=self._producers, defer_flush=True
+        log.append_batches(
+            batches, now_ns=now_ns, trusted=self._producers, defer_flush=True, checked=checked
         )
+
+    def _checked(self, batches: bytes, config: LogConfig) -> list[Admitted]:
+        """What `examine` has found, if it was asked about just this."""
+        found, self._examined = self._examined, None
+        if found is None or self._to_examine != (batches, config):
+            self._to_examine = (batches, config)
+            raise BlockingIOError
+        self._to_examine = None
+        if isinstance(found, StorageError):
+            raise found
+        return found
+
+    def examine(self, data: bytes) -> None:
+        assert self._to_examine is not None
+        batches, config = self._to_examine
+        now_ms = self._partition.fs.clock_ns() // 1_000_000
+        try:
+            self._examined = list(admitted(batches, config, now_ms))
+        except StorageError as error:
+            self._examined = error
 
     def _check_rest(self) -> None:
         log = self._partition.log
@@ -108,3 +145,16 @@ class BatchesHandle(AppendHandle):
         if self._rest:
             self._say(f"{self._incomplete()} at the end, is dropped")
             self._drop_rest(b"")
+
+
+def _takes_long(batches: bytes) -> bool:
+    """Whether checking these batches may take more than a millisecond or so."""
+    if len(batches) > _AT_ONCE:
+        return True
+    at = 0
+    while at < len(batches):
+        header = parse_header(batches, at)
+        if header.codec:
+            return True
+        at += header.size
+    return False

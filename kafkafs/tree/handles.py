@@ -41,8 +41,18 @@ class Handle:
         raise OSError(errno.EBADF, "not open for reading")
 
     def write(self, position: int, data: bytes) -> int:
-        """Takes all of `data`, or raises. `position` is the kernel's guess, not our place."""
+        """Takes all of `data`, or raises. `position` is the kernel's guess, not our place.
+
+        BlockingIOError, with nothing changed, where `data` takes long to be looked at: `examine`
+        does that, and then the same write goes on.
+        """
         raise OSError(errno.EBADF, "not open for writing")
+
+    def examine(self, data: bytes) -> None:
+        """In a worker thread: look at what `write` shall take next. The handle is not used
+        meanwhile but for reading; what is wrong is for `write` to raise.
+        """
+        raise AssertionError("nothing is examined")
 
     def flush(self) -> None:
         """close(2) of one descriptor of perhaps many; the errno goes to that close."""

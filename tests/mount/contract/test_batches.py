@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
 import os
@@ -324,6 +325,23 @@ def test_a_new_history(steered_mount: SteeredMount, steered_orders: Path) -> Non
         steered_mount.daemon.delete_retired()
         assert os.pread(old.fileno(), third, 0) == whole[:third], "the last megabyte is kept"
         assert os.pread(old.fileno(), 10_000, third) == path.read_bytes()
+
+
+def test_a_batch_that_takes_long_delays_nobody_else(own: Mount) -> None:
+    """A process that waits in FUSE cannot be killed: others are answered meanwhile."""
+    orders = own.topic()
+    own.run('echo compression.type=zstd >> "$T/.config"', T=orders.parent)
+    one = recompress(batch([bytes(100 << 20)]), 4)
+    with concurrent.futures.ThreadPoolExecutor() as pool, opened(batches(orders)) as fd:
+        writing = pool.submit(os.write, fd, one * 3)
+        answered = 0
+        while not writing.done():
+            (own / ".kafkafs" / "version").read_text()
+            answered += 1
+        assert writing.result() == 3 * len(one)
+    # Without a thread of its own one at most would come before, and one behind it.
+    assert answered > 10
+    assert batches(orders).stat().st_size == 3 * len(one)
 
 
 # -- what is not whole, and refusals -------------------------------------------------------------
