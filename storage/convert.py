@@ -20,6 +20,7 @@ Not here: other partitions' recovery (a directory that was not closed cleanly is
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -83,7 +84,8 @@ def convert(
     """Convert the partitions of these topics, or of all; ``report`` is told of each file at once.
 
     ``dry_run`` takes no lock and changes nothing.  ``progress`` is told bytes of log that were
-    read.  LogLocked, UnknownTopicOrPartition, OSError; a damaged partition is a fault.
+    read.  LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
+    OSError; a damaged partition is a fault.
     """
     return _Conversion(path, topics, dry_run, files or Files(), report, progress).run()
 
@@ -104,6 +106,9 @@ class _Conversion:
         self.report = report
         self.progress = progress
         self.outcome = Outcome()
+        if any(paths.is_log(name) for name, _ in files.scan(path)):
+            reason = "this is a partition's directory, not a data directory"
+            raise NotADirectoryError(errno.ENOTDIR, reason, path)
         self.settings = Settings.load(files, path)
         self.partitions = sorted(
             (parsed, os.path.join(path, name))

@@ -164,3 +164,10 @@ def old_base_offset_of(name: str) -> int | None:
         return None
     base_offset = int(match[1])
     return base_offset if base_offset <= MAX_OFFSET else None
+
+
+def is_log(name: str) -> bool:
+    """Whether a file's name is that of a segment's log, of any format."""
+    if name.endswith(LOG):
+        return base_offset_of(name) is not None
+    return old_base_offset_of(name) is not None

@@ -13,6 +13,7 @@ Not here: the log itself (``recovery``, ``salvage``).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
@@ -100,7 +101,7 @@ def find(targets: Iterable[str], files: Files) -> Iterator[Found]:
             if partition.bases is not None:
                 partition.bases.add(base)
         elif not os.path.isdir(path):
-            raise NotADirectoryError(20, "no directory, and no segment's file", target)
+            raise NotADirectoryError(errno.ENOTDIR, "no directory, and no segment's file", target)
         elif paths.parse_partition_directory(name) is not None:
             found[path] = Found(path, None)
         else:

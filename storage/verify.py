@@ -14,6 +14,7 @@ Not here: mending (``recovery``, ``salvage``, ``reindex``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -62,26 +63,48 @@ class Report:
 
 
 def log_bytes(path: str, files: Files | None = None) -> int:
-    """How much ``verify`` will read of a data directory: the bytes of its logs."""
+    """How much ``verify`` will read: the bytes of the logs of a data directory or a partition."""
     files = files or Files()
     total = 0
-    for name, is_directory in files.scan(path):
-        if is_directory and paths.is_partition_directory(name):
-            directory = os.path.join(path, name)
+    for directory in _partitions(path, files):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
             for file, _ in files.scan(directory):
-                if file.endswith((paths.LOG, paths.OLD_LOG)):
+                if paths.is_log(file):
                     total += files.file_stat(os.path.join(directory, file)).st_size
     return total
+
+
+def _partitions(path: str, files: Files) -> list[str]:
+    """The directories of the partitions in a data directory, or the one that this is."""
+    entries = files.scan(path)
+    if any(paths.is_log(name) and not is_directory for name, is_directory in entries):
+        return [path]
+    return [
+        os.path.join(path, name)
+        for name, is_directory in sorted(entries)
+        if is_directory and paths.is_partition_directory(name)
+    ]
 
 
 def verify(
     path: str, *, files: Files | None = None, progress: Progress = lambda size: None
 ) -> Report:
-    """Read a data directory whole; ``progress`` is told the bytes of log that were read.
+    """Read a data directory, or a partition's, whole; ``progress`` is told the bytes of log read.
 
     OSError from the disk; InvalidConfig where its settings cannot be read.
     """
-    return _Directory(path, files or Files(), progress).run()
+    files = files or Files()
+    path = os.path.abspath(path)
+    partitions = _partitions(path, files)
+    if partitions == [path]:
+        return _Directory(os.path.dirname(path), files, progress).run(partitions)
+    directory = _Directory(path, files, progress)
+    for name, is_directory in sorted(files.scan(path)):
+        if not is_directory:
+            directory.name_left_over(path, name)
+        elif paths.parse_partition_directory(name) is None and name not in paths.BROKERS_OWN:
+            directory.name_directory(name)
+    return directory.run(partitions)
 
 
 class _Directory:
@@ -94,21 +117,15 @@ class _Directory:
         self.settings = Settings.load(files, path)
         self.topic_ids: dict[str, tuple[str, str]] = {}
 
-    def run(self) -> Report:
+    def run(self, partitions: list[str]) -> Report:
+        """Check these partitions, and what the checkpoints say of them."""
         claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
         ends: dict[tuple[str, int], int] = {}
-        for name, is_directory in sorted(self.files.scan(self.path)):
-            if not is_directory:
-                self._name_left_over(self.path, name)
-                continue
+        for directory in partitions:
+            name = os.path.basename(directory)
             parsed = paths.parse_partition_directory(name)
-            if name in paths.BROKERS_OWN:
-                continue
-            if parsed is None:
-                self._name_directory(name)
-                continue
-            end = self._partition(name, parsed[0])
-            if end is not None:
+            end = self._partition(directory, parsed[0] if parsed else name)
+            if end is not None and parsed is not None:
                 ends[parsed] = end
         for name, what in _CHECKPOINTS:
             for key, offset in claims[name].items():
@@ -127,12 +144,14 @@ class _Directory:
             self._fault(os.path.join(self.path, name), error.message)
             return {}
 
-    def _name_left_over(self, directory: str, name: str) -> None:
+    def name_left_over(self, directory: str, name: str) -> None:
+        """Report a file that some process did not get round to remove."""
         for suffix, what in _LEFT_OVER.items():
             if name.endswith(suffix):
                 self.report.left_over.append(Fault(os.path.join(directory, name), what))
 
-    def _name_directory(self, name: str) -> None:
+    def name_directory(self, name: str) -> None:
+        """Report a directory that is no partition's."""
         aside = paths.parse_aside_directory(name)
         what = {
             None: "not a partition's directory: no broker starts beside it",
@@ -144,9 +163,8 @@ class _Directory:
 
     # -- one partition -------------------------------------------------------------------------
 
-    def _partition(self, name: str, topic: str) -> int | None:
+    def _partition(self, directory: str, topic: str) -> int | None:
         """Check one partition; its log end, as far as it can be told, None where it vanished."""
-        directory = os.path.join(self.path, name)
         try:
             names = sorted(name for name, _ in self.files.scan(directory))
         except FileNotFoundError:
@@ -155,7 +173,7 @@ class _Directory:
             raise
         self.report.partitions += 1
         for file in names:
-            self._name_left_over(directory, file)
+            self.name_left_over(directory, file)
         self._metadata(directory, topic)
         epochs = self._epochs(directory)
         bases = [

@@ -16,6 +16,8 @@ from kafkafs.cli.progress import reading_shown
 def command(data_dir: str) -> None:
     """Read every byte of DATA_DIR, which may be in use, also by a broker, and name every fault.
 
+    It may be one partition's directory.
+
     Checked are the batches, the records in them, the indexes, producer snapshots and checkpoints.
     No lock is taken and nothing is written. One line a fault: file, position in bytes, offset,
     reason. What deletions, cleaners and recovery left over is named and is no fault.

@@ -113,6 +113,11 @@ def test_a_dry_run_changes_nothing_and_says_the_same(tmp_path: Path) -> None:
     assert [(item.records, item.batches, item.size_after) for item in done.converted] == facts
 
 
+def test_a_partition_is_no_data_directory(tmp_path: Path) -> None:
+    with pytest.raises(NotADirectoryError):
+        convert(str(write_legacy(tmp_path, "t", 1)))
+
+
 def test_what_is_open_is_refused(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path)), pytest.raises(LogLocked):
         convert(str(tmp_path))

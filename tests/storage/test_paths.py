@@ -123,3 +123,11 @@ def test_a_brokers_own_directories_are_no_partitions() -> None:
     assert not paths.is_partition_directory("orders")
     assert not paths.is_partition_directory("__cluster_metadata-0")
     assert paths.is_partition_directory("__consumer_offsets-0")
+
+
+def test_the_logs_of_segments() -> None:
+    assert paths.is_log("00000000000000000005.log")
+    assert paths.is_log("00000000005.kafka")
+    assert not paths.is_log("server.log")
+    assert not paths.is_log("00000000000000000005.log.cut")
+    assert not paths.is_log("00000000000000000005.index")

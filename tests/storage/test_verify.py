@@ -106,6 +106,16 @@ def test_an_empty_directory_is_whole(tmp_path: Path) -> None:
     assert checked(tmp_path) == Report()
 
 
+def test_one_partition_is_checked_alone(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert verify(str(tmp_path / "t-0")) == verify(str(tmp_path))
+    text(paths.RECOVERY_POINTS, "0\n1\nt 0 1000\n")(tmp_path)
+    assert len(verify(str(tmp_path / "t-0")).faults) == 1
+    assert log_bytes(str(tmp_path / "t-0")) == log_bytes(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        verify(str(tmp_path / "nothing"))
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_are_looked_into(tmp_path: Path, codec: str) -> None:
     with LogManager.open(str(tmp_path)) as manager:
