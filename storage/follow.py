@@ -421,14 +421,19 @@ class LogFollower:
             now = found.get(segment.base_offset)
             if now is not None and (now.st_dev, now.st_ino) == segment.identity:
                 # The inode of a file that is gone has been given to another.
-                segment.identity = (0, 0)
-                segment.close_descriptors()
+                self._give_up(segment)
             segment.mark_lost()
         for listener in log.listeners:
             listener.swapping(log, old, new)
         log.replace_head(count, new, lost, self._due_ms())
         for listener in log.listeners:
             listener.swapped(log, old, new)
+
+    @staticmethod
+    def _give_up(segment: Segment) -> None:
+        """Its bytes are gone, though there is a file of its inode."""
+        segment.identity = (0, 0)
+        segment.close_descriptors()
 
     def _load_head(
         self, bases: list[int], end: int, found: _Found, old: tuple[Segment, ...]
@@ -480,6 +485,10 @@ class LogFollower:
             log.log_start_offset = new[0].base_offset
         if self._limit is not None:
             self._hide_from(max(self._limit(), log.log_start_offset))
+        for _, segment in log.retired:
+            if segment.identity == old[same].identity and segment.size > size:
+                # What an earlier cut had left is cut now.
+                self._give_up(segment)
         due_ms = self._due_ms()
         for segment in old[same:]:
             # Others may have these offsets now.

@@ -67,12 +67,23 @@ class BrokerPartition:
         return bytes(encode(records, base_offset=self.next_offset, leader_epoch=self.epoch))
 
     def append(self, *values: bytes) -> None:
+        if not values:
+            return
         data = self.batch(*values)
         with open(self.active, "ab") as file:
             file.write(data)
         self.records += [(self.next_offset + n, value) for n, value in enumerate(values)]
         self.next_offset += len(values)
         self.step()
+
+    def batch_starts(self) -> list[int]:
+        """The first offset of each batch of the active segment."""
+        starts, at = [], 0
+        data = self.active.read_bytes()
+        while at < len(data):
+            starts.append(int.from_bytes(data[at : at + 8], "big"))
+            at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+        return starts
 
     def roll(self) -> None:
         self.bases.append(self.next_offset)

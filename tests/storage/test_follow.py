@@ -650,7 +650,7 @@ def test_a_directory_that_is_gone(follow: Follow) -> None:
 _OPERATION = st.sampled_from(["append", "append", "roll", "delete", "clean", "cut", "remove"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(_OPERATION, st.integers(0, 7), st.booleans()), max_size=25))
 def test_it_shows_what_is_there(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, bool]]
@@ -669,7 +669,7 @@ def test_it_shows_what_is_there(
                 count = 1 + number % (len(partition.bases) - 1)
                 partition.clean(count, lambda offset, value: offset % 3 == number % 3)  # noqa: B023
             elif name == "cut":
-                starts = _batch_starts(partition)
+                starts = [*partition.batch_starts(), partition.next_offset]
                 partition.truncate(starts[number % len(starts)])
                 partition.log_start = min(partition.log_start, partition.next_offset)
             elif name == "remove":
@@ -678,13 +678,3 @@ def test_it_shows_what_is_there(
                 follow.follower.look()
         follow.follower.look()
         follow.check()
-
-
-def _batch_starts(partition: BrokerPartition) -> list[int]:
-    """Where the log can be cut: the first offset of each batch of the active segment."""
-    starts, at = [], 0
-    data = partition.active.read_bytes()
-    while at < len(data):
-        starts.append(int.from_bytes(data[at : at + 8], "big"))
-        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-    return [*starts, partition.next_offset]

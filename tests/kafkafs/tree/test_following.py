@@ -500,7 +500,7 @@ _OPERATION = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(_OPERATION, st.integers(0, 7), st.booleans()), max_size=25))
 def test_an_inode_never_shows_two_histories(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, bool]]
