@@ -9,89 +9,32 @@ recovery has to read), delete what was half deleted.  End: close every log, writ
 then the marker.
 
 Invariants: one writer per directory, also across processes; a checkpoint never claims more than
-has been fsynced; what cannot be loaded is refused before anything is changed elsewhere.
+has been fsynced.
 
-Not here: threads of its own.  ``due_flushes``, ``checkpoint`` and ``sweep`` are for the owner to
-call, often enough.
+Not here: how partitions are found and loaded (``data_directory``), and threads of its own:
+``due_flushes``, ``checkpoint`` and ``sweep`` are for the owner to call, often enough.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 from storage import checkpoint, paths
 from storage.config import Settings
-from storage.cut import Cut
-from storage.errors import (
-    CorruptCheckpoint,
-    InvalidTopic,
-    ReadOnlyLog,
-    SegmentGone,
-    TopicExists,
-    UnknownTopicOrPartition,
-)
+from storage.data_directory import DataDirectory, Progress, Topic
+from storage.errors import InvalidTopic, ReadOnlyLog, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
-from storage.old_segment import is_old, refusal
 from storage.recovery import Origin, recover
 
-_log = logging.getLogger(__name__)
-
-# How often a partition is loaded again whose files its writer renames meanwhile.
-_TRIES = 5
+__all__ = ["LogManager", "Progress", "Topic"]
 
 
-@dataclass(slots=True)
-class Topic:
-    """A topic and those of its partitions that lie in this directory, by number."""
-
-    name: str
-    id: str
-    partitions: dict[int, Log] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far opening has come: bytes read by recovery, partitions loaded of all."""
-
-    bytes_read: int
-    partitions: int
-    partitions_total: int
-
-
-class LogManager:
+class LogManager(DataDirectory):
     """An open data directory.  One thread owns it; see ``Log`` for what others may do."""
-
-    def __init__(
-        self,
-        path: str,
-        files: Files,
-        settings: Settings,
-        *,
-        read_only: bool,
-        clean: bool,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self.path = path
-        self.files = files
-        self.settings = settings
-        self.read_only = read_only
-        self.clean = clean
-        self.clock_ms = clock_ms
-        self.topics: dict[str, Topic] = {}
-        self.cuts: list[Cut] = []
-        self.faults: list[str] = []
-        self.skipped: list[str] = []
-        self.listeners: list[LogListener] = []
-        self._lock_fd = -1
-        self._dirty: set[Log] = set()
-        self._doomed: list[tuple[int, str, Log | None]] = []
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -133,219 +76,6 @@ class LogManager:
                 files.unlock(lock_fd)
             raise
         return manager
-
-    def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
-        now_ms = self.clock_ms()
-        found, doomed = self.scan()
-        if not self.read_only:
-            self._refuse_old(found)
-        recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
-        log_starts = self._read_offsets(paths.LOG_STARTS)
-        if not self.read_only:
-            checkpoint.remove_marker(self.files, self.path)
-        # Who holds the lock has recovered it, or is about to.
-        written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
-        clean = (self.clean or written) and not verify
-        state = [0, 0]
-
-        def advance(size: int, partitions: int = 0) -> None:
-            state[0] += size
-            state[1] += partitions
-            if progress is not None:
-                progress(Progress(state[0], state[1], len(found)))
-
-        def load(item: tuple[str, int]) -> Log | None:
-            log = self.load_partition(
-                item,
-                clean=clean,
-                recovery_point=0 if verify else recovery_points.get(item, 0),
-                log_start=log_starts.get(item, 0),
-                now_ms=now_ms,
-                advance=advance,
-            )
-            advance(0, 1)
-            return log
-
-        logs: list[Log] = []
-        try:
-            if clean or len(found) < 2:
-                for item in found:
-                    if (log := load(item)) is not None:
-                        logs.append(log)
-            else:
-                threads = self.settings.broker.num_recovery_threads_per_data_dir
-                with ThreadPoolExecutor(threads, "recovery") as pool:
-                    logs.extend(log for log in pool.map(load, found) if log is not None)
-            for log in logs:
-                self.add(log)
-        except BaseException:
-            for log in logs:
-                log.abandon()
-            raise
-        for cut in self.cuts:
-            _log.warning("%s", cut)
-        for fault in self.faults:
-            _log.warning("%s", fault)
-        for name in doomed:
-            self._doomed.append((now_ms, os.path.join(self.path, name), None))
-
-    def _read_offsets(self, name: str) -> dict[tuple[str, int], int]:
-        return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
-
-    def scan(self) -> tuple[list[tuple[str, int]], list[str]]:
-        """Partitions to load, in order, and the names of directories to delete."""
-        found: list[tuple[str, int]] = []
-        doomed: list[str] = []
-        for name, is_directory in self.files.scan(self.path):
-            if not is_directory or name in paths.BROKERS_OWN:
-                continue
-            aside = paths.parse_aside_directory(name)
-            if aside is not None and aside.kind == "delete":
-                if not self.read_only:
-                    doomed.append(name)
-                continue
-            parsed = paths.parse_partition_directory(name)
-            if parsed is not None:
-                found.append(parsed)
-            elif name not in self.skipped:
-                self.skipped.append(name)
-                _log.warning("%s: not a partition's directory, left alone", name)
-        return sorted(found), doomed
-
-    def _refuse_old(self, found: list[tuple[str, int]]) -> None:
-        """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
-        for item in found:
-            directory = os.path.join(self.path, paths.partition_directory(*item))
-            if is_old([name for name, _ in self.files.scan(directory)]):
-                raise refusal(directory)
-
-    def load_partition(
-        self,
-        item: tuple[str, int],
-        *,
-        clean: bool,
-        recovery_point: int,
-        log_start: int,
-        now_ms: int,
-        advance: Callable[[int], None] = lambda size: None,
-    ) -> Log | None:
-        """Load a partition; ``add`` makes it known.
-
-        None where another process, whose directory this is, removes it meanwhile; where that one
-        renames files under us, they are looked for anew.
-        """
-        facts = (clean, recovery_point, log_start, now_ms, advance)
-        tries = _TRIES if self.read_only else 1
-        while True:
-            tries -= 1
-            try:
-                return self._load_partition(item, *facts)
-            except (FileNotFoundError, SegmentGone):
-                directory = os.path.join(self.path, paths.partition_directory(*item))
-                if self.read_only and not self.files.exists(directory):
-                    return None
-                if not tries:
-                    raise
-
-    def _load_partition(
-        self,
-        item: tuple[str, int],
-        clean: bool,
-        recovery_point: int,
-        log_start: int,
-        now_ms: int,
-        advance: Callable[[int], None],
-    ) -> Log:
-        topic, partition = item
-        directory = os.path.join(self.path, paths.partition_directory(topic, partition))
-        config = self.settings.log_config(topic)
-        recovered = recover(
-            Origin(
-                self.files,
-                directory,
-                config,
-                clean=clean,
-                recovery_point=recovery_point,
-                log_start=log_start,
-                writable=not self.read_only,
-                now_ms=now_ms,
-                may_be_cleaned=self._may_be_cleaned(item),
-                producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
-                progress=advance,
-            )
-        )
-        self.cuts.extend(recovered.cuts)
-        self.faults.extend(recovered.faults)
-        start = max(log_start, recovered.segments[0].base_offset)
-        end = recovered.segments[-1].next_offset
-        return Log(
-            self.files,
-            directory,
-            topic,
-            partition,
-            self._topic_id(directory),
-            config,
-            recovered,
-            log_start=log_start,
-            recovery_point=end if clean and not recovered.damaged else recovery_point,
-            epochs=self._load_epochs(directory, start, end, recovered.epochs),
-            clean=self.clean,
-            read_only=self.read_only,
-            dirty=self._dirty,
-        )
-
-    def _may_be_cleaned(self, item: tuple[str, int]) -> bool:
-        """Whether a cleaner was there or may have been: of a broker's topics nothing tells."""
-        if self.files.exists(os.path.join(self.path, paths.META_PROPERTIES)):
-            return True
-        return item in self._read_offsets(paths.CLEANER_OFFSETS)
-
-    def _topic_id(self, directory: str) -> str:
-        path = os.path.join(directory, paths.PARTITION_METADATA)
-        return checkpoint.read_partition_metadata(self.files, path) or ""
-
-    def _load_epochs(
-        self, directory: str, start: int, end: int, seen: list[tuple[int, int]]
-    ) -> list[tuple[int, int]]:
-        """The leader epochs within the log, as ``LeaderEpochFileCache`` keeps them."""
-        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
-        recorded = checkpoint.read_epochs(self.files, path)
-        epochs: list[tuple[int, int]] = []
-        for epoch, offset in recorded:
-            if offset < end:
-                if offset <= start:
-                    epochs.clear()
-                epochs.append((epoch, max(offset, start)))
-        for epoch, offset in seen:
-            if epoch >= 0 and (not epochs or (epoch > epochs[-1][0] and offset > epochs[-1][1])):
-                epochs.append((epoch, max(offset, start)))
-        if epochs != recorded and not self.read_only:
-            checkpoint.write_epochs(self.files, path, epochs)
-        return epochs
-
-    def add(self, log: Log) -> None:
-        """Make a loaded partition part of its topic; all of a topic's share one id."""
-        topic = self.topics.get(log.topic)
-        if topic is None:
-            topic = self.topics[log.topic] = Topic(log.topic, log.topic_id)
-        if not log.topic_id:
-            if not topic.id:
-                topic.id = (
-                    checkpoint.stand_in_topic_id(self.path, log.topic)
-                    if self.read_only
-                    else checkpoint.new_topic_id()
-                )
-            log.topic_id = topic.id
-            if not self.read_only:
-                path = os.path.join(log.directory, paths.PARTITION_METADATA)
-                checkpoint.write_partition_metadata(self.files, path, topic.id)
-        elif log.topic_id != topic.id:
-            raise CorruptCheckpoint(
-                f"topic id {log.topic_id} differs from {topic.id} of the topic's other partitions",
-                path=os.path.join(log.directory, paths.PARTITION_METADATA),
-            )
-        log.listeners = self.listeners
-        topic.partitions[log.partition] = log
 
     def __enter__(self) -> LogManager:
         return self
