@@ -1,0 +1,54 @@
+"""A swap replaces what it has written anew, at once or at the next start, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.files import Files
+from storage.swap import finish_swaps, publish
+
+BASE = f"{100:020}"
+KEPT = (
+    f"{BASE}.snapshot",
+    f"{BASE}.log.7.cut",
+    f"{0:020}.log",
+    f"{200:020}.log",
+    "partition.metadata",
+)
+
+
+def directory(path: Path, new: str) -> None:
+    """A segment of base 100 and what lies beside it; ``new`` is the suffix of its new files."""
+    for name in KEPT:
+        (path / name).write_text(name)
+    for suffix in (".log", ".index", ".timeindex", ".txnindex", ".lines"):
+        (path / (BASE + suffix)).write_text("old")
+    for suffix in (".log", ".index", ".timeindex"):
+        (path / (BASE + suffix + new)).write_text("")
+
+
+def names(path: Path) -> set[str]:
+    return {child.name for child in path.iterdir()}
+
+
+def test_publishing_takes_the_place_of_one_segment(tmp_path: Path) -> None:
+    directory(tmp_path, ".cleaned")
+    publish(Files(), str(tmp_path), [100])
+    assert names(tmp_path) == {*KEPT, f"{BASE}.log", f"{BASE}.index", f"{BASE}.timeindex"}
+    assert (tmp_path / f"{BASE}.index").read_text() == ""
+
+
+def test_a_decided_swap_is_finished_and_keeps_what_was_set_aside(tmp_path: Path) -> None:
+    directory(tmp_path, ".swap")
+    remaining = finish_swaps(Files(), str(tmp_path), sorted(names(tmp_path)))
+    assert set(remaining) == names(tmp_path)
+    assert names(tmp_path) == {*KEPT, f"{BASE}.log", f"{BASE}.index", f"{BASE}.timeindex"}
+
+
+def test_an_undecided_swap_is_undone(tmp_path: Path) -> None:
+    directory(tmp_path, ".swap")
+    before = names(tmp_path)
+    (tmp_path / f"{BASE}.txnindex.cleaned").touch()
+    finish_swaps(Files(), str(tmp_path), sorted(names(tmp_path)))
+    assert names(tmp_path) == {name for name in before if not name.endswith(".swap")}
+    assert (tmp_path / f"{BASE}.index").read_text() == "old"
