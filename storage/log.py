@@ -235,7 +235,9 @@ class Log(AppendingLog):
             doomed += segment.vanish()
             if all(segment.base_offset != other.base_offset for other in self.segments):
                 snapshot = self.snapshot_path(segment.base_offset)
-                doomed += [snapshot] if self.files.exists(snapshot) else []
+                # A cleaned segment and the one that it took the place of have the same base.
+                if snapshot not in doomed and self.files.exists(snapshot):
+                    doomed.append(snapshot)
         self.retired = waiting
         return doomed
 
