@@ -220,13 +220,14 @@ class SegmentFiles:
     def txn_index(self) -> TxnIndex:
         """The ``.txnindex``, read when first asked for; its entries stay in memory."""
         index = self._txn_index
-        if index is None:
+        while index is None:
+            # It is read here, so not under the lock; its owner may rename it meanwhile.
+            path = self.file_path(paths.TXNINDEX)
+            made = TxnIndex(self._files, path, writable=self._writable)
             with _lease_lock:
+                if self._txn_index is None and path == self.file_path(paths.TXNINDEX):
+                    self._txn_index = made
                 index = self._txn_index
-                if index is None:
-                    index = self._txn_index = TxnIndex(
-                        self._files, self.file_path(paths.TXNINDEX), writable=self._writable
-                    )
         return index
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import LATEST, Appended, Log, LogListener, LogManager, loading
+from storage import LATEST, MAX_TIMESTAMP, Appended, Log, LogListener, LogManager, loading
 from storage.errors import (
     InvalidProducerEpoch,
     InvalidRecord,
@@ -197,6 +197,23 @@ def test_an_open_transaction_holds_back_what_follows(tmp_path: Path) -> None:
         assert log.active.stable_size == log.active.size
         assert values(log) == everything
         assert log.aborted_transactions() == []
+
+
+def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"0", timestamp_ms=NOW_MS)
+        client = Client(log, 7)
+        client.send(b"1", timestamp_ms=NOW_MS + 5)
+        append(log, b"2", timestamp_ms=NOW_MS + 9)
+        assert log.list_offsets(NOW_MS) == (NOW_MS, 0)
+        assert log.list_offsets(NOW_MS + 1) == (-1, -1)
+        assert log.list_offsets(NOW_MS + 1, "read_uncommitted") == (NOW_MS + 5, 1)
+        assert log.offset_for_timestamp(NOW_MS + 6) is None
+        assert log.offset_for_timestamp(NOW_MS + 6, "read_uncommitted") == (NOW_MS + 9, 2)
+        client.commit()
+        assert log.list_offsets(NOW_MS + 1) == (NOW_MS + 5, 1)
+        assert log.list_offsets(MAX_TIMESTAMP) == (NOW_MS + 9, 2)
 
 
 def test_aborted_records_are_hidden(tmp_path: Path) -> None:
