@@ -11,6 +11,7 @@ HOT_LOOPS = (
     "storage/record/_batch.pyx",
     "storage/record/_codec.pyx",
     "storage/record/_legacy.pyx",
+    "storage/record/_plain.pyx",
     "storage/record/_columns.pyx",
     "storage/record/_legacy_07.pyx",
     "kafkafs/views/_render.pyx",

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 from typing_extensions import Buffer
 
 from storage.errors import StorageError
@@ -8,13 +6,6 @@ def refusal(fault: int, position: int, header: bytes = b"") -> StorageError: ...
 def assign_offsets(
     data: bytearray, first_offset: int, leader_epoch: int
 ) -> list[tuple[int, int, int, int]]: ...
-def plain_v2(
-    data: Buffer,
-    at: int,
-    size: int,
-    decompress: Callable[[int, memoryview], bytes | bytearray | memoryview],
-) -> bytearray: ...
-def seal(batch: bytearray) -> None: ...
 def find_next_batch(data: Buffer, start: int, min_offset: int) -> int: ...
 
 class Rebuild:

@@ -8,7 +8,6 @@ LogSegment.append and LogSegment.recover.
 import zlib
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
@@ -268,7 +267,8 @@ cdef class Rebuild:
             return self.stop("the CRC is wrong")
         if batch[MAGIC] < 2:
             if not legacy_codec_exists(batch):
-                return self.stop(f"no codec of v{batch[MAGIC]} has number {batch[LEGACY_ATTRIBUTES] & CODEC_BITS}")
+                codec = batch[LEGACY_ATTRIBUTES] & CODEC_BITS
+                return self.stop(f"no codec of v{batch[MAGIC]} has number {codec}")
             return batch_size if self.judge_offsets(batch, 0) else 0
         delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
         if not self.judge_offsets(batch, delta):
@@ -426,89 +426,6 @@ cdef void read_marker(
         return
     marker[0] = kind
     coordinator[0] = <int32_t> load32(at + 2)
-
-
-def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None):
-    """The plain form of the whole v2 batch `data[at:at + size]` (`storage/record/plain.py`).
-
-    `decompress` is called with a codec and a stream. Raises CorruptRecord, without a position.
-    """
-    cdef Py_buffer view
-    cdef Py_buffer stream
-    cdef const uint8_t *batch
-    cdef bytearray made
-    cdef uint8_t codec
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if at < 0 or size < HEADER_SIZE or at > view.len - size:
-            raise ValueError(f"{size} bytes at {at} of a buffer of {view.len}")
-        batch = <const uint8_t *> view.buf + at
-        if crc_of(batch, size) != load32(batch + CRC):
-            raise CorruptRecord("a batch's CRC is wrong")
-        codec = batch[ATTRIBUTES + 1] & CODEC_BITS
-        # A batch without records may have no stream either (DefaultRecordBatch.iterator).
-        if codec and (size > HEADER_SIZE or load32(batch + RECORDS_COUNT)):
-            records = decompress(codec, memoryview(data)[at + HEADER_SIZE:at + size])
-            PyObject_GetBuffer(records, &stream, PyBUF_SIMPLE)
-            try:
-                made = with_header(batch, <const uint8_t *> stream.buf, stream.len)
-            finally:
-                PyBuffer_Release(&stream)
-        else:
-            made = with_header(batch, batch + HEADER_SIZE, size - HEADER_SIZE)
-    finally:
-        PyBuffer_Release(&view)
-    check_fill(<const uint8_t *> PyByteArray_AS_STRING(made), len(made))
-    return made
-
-
-cdef bytearray with_header(const uint8_t *batch, const uint8_t *records, Py_ssize_t size):
-    """A plain form of the batch's header and these records."""
-    cdef bytearray made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + size)
-    cdef uint8_t *out = <uint8_t *> PyByteArray_AS_STRING(made)
-    memcpy(out, batch, HEADER_SIZE)
-    memcpy(out + HEADER_SIZE, records, size)
-    store32(out + BATCH_LENGTH, <uint32_t> (HEADER_SIZE + size - LOG_OVERHEAD))
-    store32(out + CRC, 0)
-    out[ATTRIBUTES + 1] &= <uint8_t> ~CODEC_BITS
-    return made
-
-
-def seal(bytearray batch not None):
-    """Write the length and the CRC that this v2 batch should have."""
-    cdef uint8_t *at = batch
-    cdef Py_ssize_t size = len(batch)
-    if size < HEADER_SIZE:
-        raise ValueError(f"a batch of {size} bytes")
-    store32(at + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
-    store32(at + CRC, crc_of(at, size))
-
-
-cdef int check_fill(const uint8_t *at, int64_t size) except -1:
-    """See that a plain form's records fill it exactly, by their lengths alone."""
-    cdef const uint8_t *end = at + size
-    cdef uint8_t pad[VARINT]
-    cdef const uint8_t *after
-    cdef int32_t length = 0
-    cdef int32_t count = <int32_t> load32(at + RECORDS_COUNT)
-    cdef int32_t left = count
-    at += HEADER_SIZE
-    while left > 0 and at < end:
-        if end - at >= VARINT:
-            after = read_varint(at, &length)
-        else:
-            memset(pad, 0, VARINT)
-            memcpy(pad, at, end - at)
-            after = read_varint(pad, &length)
-            if after != NULL:
-                after = at + (after - pad)
-        if after == NULL or length < 0 or length > end - after:
-            raise CorruptRecord(REASONS[BAD_RECORD_LENGTH])
-        at = after + length
-        left -= 1
-    if left != 0 or at != end:
-        raise CorruptRecord(REASONS[BAD_RECORDS_COUNT].format(count=count))
-    return 0
 
 
 def find_next_batch(data not None, long long start, long long min_offset):

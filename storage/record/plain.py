@@ -14,7 +14,7 @@ import struct
 from typing import Final
 
 from storage.errors import CorruptRecord
-from storage.record._batch import plain_v2, seal
+from storage.record._plain import plain_v2, seal
 from storage.record.compression import compress, decompress
 from storage.record.header import (
     CODEC_BITS,

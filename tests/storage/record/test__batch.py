@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
-from storage.record._batch import seal as seal_batch
+from storage.record._plain import seal as seal_batch
 from storage.record.batch import (
     CREATE_TIME,
     HEADER_SIZE,

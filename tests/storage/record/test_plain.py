@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.record._batch import plain_v2
-from storage.record._batch import seal as seal_batch
+from storage.record._plain import plain_v2
+from storage.record._plain import seal as seal_batch
 from storage.record.batch import HEADER_SIZE, decode, decode_plain, pack, parse_header
 from storage.record.compression import compress, decompress
 from storage.record.plain import FRAME_SIZE, plain, recompress, to_v2
