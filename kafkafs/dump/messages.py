@@ -68,6 +68,8 @@ class Reader:
         raise MessageError("Varint is too long")
 
     def bytes(self, size: int) -> bytes:
+        if size < 0:
+            raise MessageError(f"{size}")  # what a NegativeArraySizeException says
         if size > self.remaining:
             raise MessageError(
                 f"Error reading byte array of {size} byte(s):"

@@ -192,6 +192,8 @@ def shown(data: bytes) -> None:
 
 def _text(log: Log) -> bytes | None:
     """What the records of a log come to; None where some of it is damaged."""
+    if any(".log:" in fault for fault in log.check()):
+        return None
     text = b""
     try:
         for segment in log.segments:

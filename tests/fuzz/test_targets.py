@@ -47,6 +47,20 @@ def damaged(draw: st.DrawFn, data_before: bytes) -> bytes:
     return bytes(data)
 
 
+FOUND = [
+    # A tagged field whose size is negative.
+    (
+        "dumped_coordinator_record",
+        "05000b00010000000000000000000000ffffff00a1a1a16d658effff946a6a6a0000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "data"), FOUND)
+def test_what_was_found_once(name: str, data: str) -> None:
+    TARGETS[name](bytes.fromhex(data))
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_seeds_are_valid(name: str) -> None:
     for seed in seeds(name):
