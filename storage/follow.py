@@ -195,8 +195,9 @@ class LogFollower:
         segments = self.log.segments
         kept = self._first_kept(found)
         if is_mixed:
-            # The active one is never cleaned: it and what follows it are as they are.
-            if kept < len(segments):
+            # The writer's active one is never cleaned: what leads to it is as it is.
+            lost = kept == len(segments)
+            if not lost or (not self._is_written_over(found) and self._outlive(found, deleted)):
                 self._roll_all(found)
             return False
         if kept == len(segments):

@@ -6,6 +6,7 @@ A partition directory holds one small text file, ``kafkafs.history`` (Kafka igno
     nonce 9c0f…          16 hex digits, drawn anew whenever what was shown may have changed
     boot 6d5c…           the boot of the machine in which it was last opened for writing
     first 0              base offset of the first segment
+    start 17             log start offset
     sealed 3 1a2b3c4d    count of the sealed segments, CRC-32C over their bases and sizes
     last 4096 88 5e6f…   the last batch then: segment base, position, CRC of the batch
     base values 0 0      per view: an offset that starts a segment, its absolute position in bytes
@@ -62,6 +63,8 @@ class History:
         self._aside = aside
         self._bases: dict[str, tuple[int, int]] = {}
         self.nonce = 0
+        # The log start offset, for the next ``save``; never below the first segment.
+        self.log_start = 0
 
     @classmethod
     def load(
@@ -73,20 +76,23 @@ class History:
         writable: bool,
         clean: bool,
         cut: bool,
+        log_start: int = 0,
         aside: str | None = None,
     ) -> History:
-        """Read the file and hold it against the segments.
+        """Read the file and hold it against the segments, which are shown from ``log_start`` on.
 
         ``clean``: the last writer closed the directory orderly; ``cut``: recovery has set bytes
         aside.  ``aside``: where it is kept of a directory that may not be written.  A writable
         history is durable when this returns.
         """
         history = cls(files, directory, writable=writable)
+        history.log_start = log_start
         if aside is None:
             recorded = history._read()
         else:
             writers = history
             history = cls(files, aside, writable=True, aside=True)
+            history.log_start = log_start
             recorded = {}
             with contextlib.suppress(CorruptCheckpoint, OSError):
                 recorded = history._read()
@@ -97,7 +103,7 @@ class History:
             writable, cut = True, False
         boot = boot_id()
         lost = not clean and recorded.get("boot") != [boot]
-        if recorded and not cut and not lost and _fits(recorded, segments):
+        if recorded and not cut and not lost and _fits(recorded, segments, log_start):
             history.nonce = int(recorded["nonce"][0], 16)
             if writable and (history._aside or recorded["boot"] != [boot]):
                 history.save(segments)
@@ -140,6 +146,7 @@ class History:
             f"nonce {self.nonce:016x}",
             f"boot {boot_id()}",
             f"first {segments[0].base_offset}",
+            f"start {max(self.log_start, segments[0].base_offset)}",
             f"sealed {len(segments) - 1} {_sealed_crc(segments[:-1]):08x}",
         ]
         last = segments[-1].last_batch()
@@ -183,6 +190,7 @@ def _check(recorded: dict[str, list[str]]) -> None:
         raise ValueError(recorded)
     nonce = int(recorded["nonce"][0], 16)
     numbers = [nonce, int(recorded["first"][0]), int(recorded["sealed"][0])]
+    numbers.append(int(recorded.get("start", recorded["first"])[0]))
     int(recorded["sealed"][1], 16)
     if "last" in recorded:
         base, position, crc = recorded["last"]
@@ -191,8 +199,12 @@ def _check(recorded: dict[str, list[str]]) -> None:
         raise ValueError(recorded)
 
 
-def _fits(recorded: dict[str, list[str]], segments: Sequence[Segment]) -> bool:
+def _fits(recorded: dict[str, list[str]], segments: Sequence[Segment], log_start: int) -> bool:
     """Whether the segments are those of the fingerprint, or have only grown since."""
+    # Files of earlier releases do not have it.
+    start = recorded.get("start", recorded["first"])
+    if int(start[0]) != max(log_start, segments[0].base_offset):
+        return False
     count, crc = int(recorded["sealed"][0]), int(recorded["sealed"][1], 16)
     if int(recorded["first"][0]) != segments[0].base_offset or count >= len(segments):
         return False

@@ -105,6 +105,7 @@ class Log(AppendingLog):
                 writable=not self.read_only,
                 clean=self._recovered_clean,
                 cut=self._was_cut,
+                log_start=self.log_start_offset,
                 aside=self.history_directory,
             )
         return self._history
@@ -293,6 +294,7 @@ class Log(AppendingLog):
             self.directory_dirty = True
             self.flush()
         if self._history is not None:
+            self._history.log_start = self.log_start_offset
             self._history.save(self.segments)
         self.abandon()
 

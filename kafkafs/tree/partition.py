@@ -229,11 +229,11 @@ class Partition:
         for view in self.views.values():
             view.swapped(count - len(new) + len(old), segments[:count])
         self._sealed_blocks = None
-        self.log.history.save(segments)
+        if self._keeps_history:
+            self.log.history.save(segments)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: a new history."""
-        self.nonce(wait=True)
         segments = self.log.segments
         for view in self.views.values():
             view.truncated(old[0], segments, offset)
@@ -265,17 +265,32 @@ class Partition:
 
         That can wait for the disk, but little: what has a base was measured once.
         """
+        if not self._keeps_history:
+            return
         self.nonce(wait=True)
         for view in self.fs.views:
             if self.log.history.base(view.name)[0] >= 0:
                 part = self.view(view)
                 if part.anchored_in(segments):
-                    part.prepare()
+                    try:
+                        part.prepare()
+                    except (StorageError, OSError):
+                        # Another process has removed them before anybody could look into them.
+                        if not self.fs.follows:
+                            raise
+
+    @property
+    def _keeps_history(self) -> bool:
+        """Of what others write only where somebody has looked: there is no inode to replace."""
+        return self._history_read or not self.fs.follows
 
     def _new_history(self, segments: Sequence[Segment]) -> None:
         """Draw a new nonce, write it down, and drop the entries that lead to the old inodes."""
+        if not self._keeps_history:
+            return
         history = self.log.history
         history.new_nonce()
+        history.log_start = self.log.log_start_offset
         history.save(segments)
         for node in list(self.known.values()):
             parent = node.history_entry()

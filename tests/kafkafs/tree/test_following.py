@@ -440,6 +440,14 @@ def test_inodes_are_the_same_after_a_remount_unless_the_past_has_changed(beside:
     assert same == [True, False, False, False, True]
 
 
+def test_records_that_are_deleted_while_nobody_looks(beside: Beside) -> None:
+    inode = beside.tree.file().inode
+    beside.tree.stop()
+    beside.partition.append(b"one")
+    beside.partition.delete_records(1)
+    assert beside.mount().file().inode != inode
+
+
 def test_what_changes_while_mounted_is_remembered(beside: Beside) -> None:
     partition = beside.partition
     fill(partition)
