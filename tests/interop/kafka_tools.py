@@ -29,8 +29,9 @@ DUMP = "org.apache.kafka.tools.DumpLogSegments"
 _BATCH = re.compile(r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isvalid: (\w+)")
 _RECORD = re.compile(
     r"\| offset: (\d+) CreateTime: (-?\d+) keySize: (-?\d+) valueSize: (-?\d+)"
-    r" sequence: -1 headerKeys: \[(.*?)\](?: key: (.*?))?(?: payload: (.*))?"
+    r" sequence: -?\d+ headerKeys: \[(.*?)\](?: key: (.*?))?(?: payload: (.*))?"
 )
+_MARKER = re.compile(r"\| offset: .* endTxnMarker: (?:COMMIT|ABORT) coordinatorEpoch: \d+")
 
 
 class Dumped(NamedTuple):
@@ -90,9 +91,9 @@ def dump_log_segments(files: Iterable[Path], *arguments: str) -> tuple[str, str]
 
 
 def records(printed: str) -> Iterator[Dumped]:
-    """The records in the output of ``--print-data-log``."""
+    """The records in the output of ``--print-data-log``, without transactions' markers."""
     for line in printed.splitlines():
-        if not line.startswith("|"):
+        if not line.startswith("|") or _MARKER.fullmatch(line):
             continue
         match = _RECORD.fullmatch(line)
         assert match, line
@@ -108,9 +109,9 @@ def records(printed: str) -> Iterator[Dumped]:
 
 
 def batches(printed: str) -> Iterator[tuple[int, int, int]]:
-    """Base offset, last offset and count of each batch; every one must be valid."""
+    """Base offset, last offset and count of each batch of records; every one must be valid."""
     for line in printed.splitlines():
-        if line.startswith("baseOffset:"):
+        if line.startswith("baseOffset:") and "isControl: true" not in line:
             match = _BATCH.fullmatch(line)
             assert match, line
             assert match[4] == "true", line

@@ -15,6 +15,7 @@ from storage.verify import verify
 from tests.interop import workload
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, consume, consume_all, create_topic
+from tests.interop.kafka_tools import batches, complaints, dump_log_segments
 from tests.interop.workload import CODECS, T, mixed, values
 from tests.mount.mounting import Mount
 
@@ -38,8 +39,8 @@ def write(log: Log, batches: Sequence[Sequence[Record]]) -> list[Record]:
     return written
 
 
-def write_ours(data: Path, transactions: bytes) -> dict[str, list[Record]]:
-    """Our own directory, with all topics but `mounted` and `copied-…`."""
+def write_ours(data: Path) -> dict[str, list[Record]]:
+    """Our own directory, with the topics that the library writes to."""
     expected: dict[str, list[Record]] = {}
     with LogManager.open(str(data)) as manager:
         for codec in CODECS:
@@ -52,14 +53,13 @@ def write_ours(data: Path, transactions: bytes) -> dict[str, list[Record]]:
             expected[topic] = write(log, batches)
         log = manager.create_topic("late", 1).partitions[0]
         expected["late"] = write(log, [mixed(20, seed=n) for n in range(20)])
-        log = manager.create_topic("transactions", 1).partitions[0]
-        log.append_batches(transactions, now_ns=T * 1_000_000)
-        log.roll(T)
     return expected
 
 
-def write_mounted(data: Path, base: Path) -> list[bytes]:
-    """`mounted`, line by line, and a copy of each of our compressed topics as it is stored."""
+def write_mounted(data: Path, base: Path, transactions: Path) -> list[bytes]:
+    """`mounted`, line by line, a copy of each of our compressed topics as it is stored, and
+    `transactions` out of a broker's segment.
+    """
     lines = [b"line %d" % number for number in range(2000)]
     base.mkdir()
     (base / "data").symlink_to(data)
@@ -73,6 +73,8 @@ def write_mounted(data: Path, base: Path) -> list[bytes]:
         for codec in CODECS:
             mount.topic(f"copied-{codec}")
             mount.run(f"cat ours-{codec}/.batches/0 >> copied-{codec}/.batches/0")
+        mount.topic("transactions")
+        mount.run("cat $SEGMENT >> transactions/.batches/0", SEGMENT=transactions)
         mount.stop()
     finally:
         mount.end()
@@ -158,13 +160,13 @@ class Handed:
             isolation: consume(broker, "source", committed=isolation == "read_committed")
             for isolation in ISOLATIONS
         }
-        stored = (broker.partition("source") / f"{0:020}.log").read_bytes()
         broker.stop()
         del open_one
         ours = base / "ours"
         ours.mkdir()
-        self.expected = write_ours(ours, stored)
-        self.lines = write_mounted(ours, base / "mount")
+        self.expected = write_ours(ours)
+        stored = broker.partition("source") / f"{0:020}.log"
+        self.lines = write_mounted(ours, base / "mount", stored)
         hand_over(ours, broker)
         self.first = self.serve(b"appended by the broker", recovers=False)
         self.read = read_by_us(broker.data)
@@ -280,3 +282,18 @@ def test_the_transaction_that_we_aborted(handed: Handed) -> None:
             b"value %d" % number for number in range(120, 125)
         }
         assert (record.offset in committed) == (before or behind), record
+
+
+def test_dump_log_segments_is_silent(handed: Handed) -> None:
+    """On what we wrote before any broker saw it, and on what we and it have written together."""
+    for data in (handed.base / "ours", handed.broker.data):
+        files = [
+            file
+            for topic in TOPICS
+            for file in sorted((data / f"{topic}-0").iterdir())
+            if file.name.endswith(("log", "index", "snapshot"))
+        ]
+        printed, errors = dump_log_segments(files, "--deep-iteration")
+        assert complaints(errors) == []
+        assert "invalid bytes" not in printed
+        assert all(batches(printed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from storage import Log, LogManager, Record, encode
 from tests.interop.kafka_tools import Dumped, batches, complaints, dump_log_segments, records
 from tests.storage.logs import NOW_MS, opened
+from tests.storage.producers import Producer
 
 
 def random_batch(rng: random.Random, now_ms: int) -> list[Record]:
@@ -101,10 +103,13 @@ def entries(indexes: list[Path], size: int) -> int:
     return sum(sizes) // size
 
 
-@pytest.mark.parametrize("interval", [0, 500, 4096])
-def test_written_and_rolled(tmp_path: Path, interval: int) -> None:
+@pytest.mark.parametrize(
+    ("interval", "codec"),
+    [(0, "uncompressed"), (500, "lz4"), (4096, "snappy"), (100, "gzip"), (200, "zstd")],
+)
+def test_written_and_rolled(tmp_path: Path, interval: int, codec: str) -> None:
     with opened(tmp_path) as manager:
-        written = fill(manager, interval, 200, index_interval_bytes=interval)
+        written = fill(manager, 7, 200, index_interval_bytes=interval, compression_type=codec)
         assert len(manager.log("t", 0).segments) > 1
     assert judge(tmp_path / "t-0") == written
 
@@ -145,16 +150,16 @@ def test_while_it_grows(tmp_path: Path) -> None:
         assert listed.count("position: ") > 20
 
 
-def kill(data: Path, seed: int) -> list[Dumped]:
+def kill(data: Path, seed: int, **settings: object) -> list[Dumped]:
     """Write and die: nothing is closed, trimmed or checkpointed."""
     manager = LogManager.open(str(data))
-    written = fill(manager, seed, 120, index_interval_bytes=500)
+    written = fill(manager, seed, 120, index_interval_bytes=500, **settings)
     manager.abandon()
     return written
 
 
 def test_recovered_after_a_kill(tmp_path: Path) -> None:
-    written = kill(tmp_path, 3)
+    written = kill(tmp_path, 3, compression_type="zstd")
     with opened(tmp_path):
         pass
     assert judge(tmp_path / "t-0") == written
@@ -167,6 +172,56 @@ def test_recovered_without_indexes(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
     assert judge(tmp_path / "t-0") == written
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
+def test_producers_and_transactions(tmp_path: Path, killed: bool) -> None:
+    """In each codec, committed, aborted and left open, over several segments."""
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "300")
+    now_ms = time.time_ns() // 1_000_000
+    producers = [Producer(n, transactional=n > 0, codec=n, now_ms=now_ms) for n in range(5)]
+    count = 0
+    for turn in range(30):
+        for producer in producers:
+            batches = bytearray(producer.batch(*[b"value %d" % turn] * 10))
+            count += 10
+            if producer.transactional and turn % 3 == 2 and turn < 29:
+                ended = producer.abort() if (turn // 3 + producer.producer_id) % 2 else None
+                batches += ended or producer.commit()
+            log.append_batches(batches, now_ns=now_ms * 1_000_000)
+        if turn % 8 == 7:
+            log.roll(now_ms)
+    if killed:
+        manager.abandon()
+        with opened(tmp_path) as manager:
+            assert manager.cuts == []
+    else:
+        manager.close()
+    partition = tmp_path / "t-0"
+    assert len(judge(partition)) == count
+    printed, errors = dump_log_segments(
+        [*files(partition, ".txnindex"), files(partition, ".snapshot")[-1]]
+    )
+    assert complaints(errors) == []
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        log = manager.log("t", 0)
+        aborted = log.aborted_transactions()
+        assert printed.count("lastStableOffset: ") == len(aborted) > 10
+        for entry in aborted:
+            assert (
+                f"producerId: {entry.producer_id} firstOffset: {entry.first_offset}"
+                f" lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
+            ) in printed
+        for known in log.producers:
+            first = known.transaction_first_offset
+            opened_at = "OptionalLong.empty" if first < 0 else f"OptionalLong[{first}]"
+            assert (
+                f"producerId: {known.producer_id} producerEpoch: {known.epoch} "
+                f"coordinatorEpoch: {known.coordinator_epoch} currentTxnFirstOffset: {opened_at}"
+            ) in printed
+    assert printed.count("OptionalLong[") == 4
 
 
 @pytest.mark.parametrize("zeros", [0, 5000], ids=["short", "zero-filled"])
