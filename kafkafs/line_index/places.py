@@ -27,6 +27,9 @@ CHUNK = 5 << 18
 DECODED_AT_ONCE = 64 << 10
 """Stored bytes of a batch that are decoded on the owner's thread; larger ones go to a worker."""
 
+PIECE = 20 << 10
+"""Bytes of log that are read at a time where all of it is decoded first: about one piece."""
+
 # For the owner's thread only; what may wait runs elsewhere and has a buffer of its own.
 _scratch = memoryview(bytearray(CHUNK))
 
@@ -74,6 +77,8 @@ class TextPlace:
             need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
             if need > room:
                 need = room
+            if segment.always_expand and need > PIECE:
+                need = PIECE
             buffer = memoryview(bytearray(min(need, CHUNK))) if wait else _scratch[:need]
             got = segment.read_into(buffer, position, wait)
             if segment.always_expand:
