@@ -27,9 +27,6 @@ CHUNK = 5 << 18
 DECODED_AT_ONCE = 64 << 10
 """Stored bytes of a batch that are decoded on the owner's thread; larger ones go to a worker."""
 
-PIECE = 20 << 10
-"""Bytes of log that are read at a time where all of it is decoded first: about one piece."""
-
 # For the owner's thread only; what may wait runs elsewhere and has a buffer of its own.
 _scratch = memoryview(bytearray(CHUNK))
 
@@ -64,6 +61,8 @@ class TextPlace:
         lines = self._lines
         segment, render = lines.segment, lines.view.render
         size = len(out)
+        # The log bytes at hand, and their file positions.
+        window, start, end = _scratch[:0], 0, 0
         while True:
             if self._plain is not None:
                 done = self._fill_from_plain(self._plain, out, done)
@@ -71,22 +70,17 @@ class TextPlace:
                     return done
             cursor = self._cursor
             position = cursor.position
-            room = lines.end - position
-            if room <= 0:
+            if position >= lines.end:
                 return done
-            need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
-            if need > room:
-                need = room
-            if segment.always_expand and need > PIECE:
-                need = PIECE
-            buffer = memoryview(bytearray(min(need, CHUNK))) if wait else _scratch[:need]
-            got = segment.read_into(buffer, position, wait)
+            if not start <= position < end:
+                window = self._read(position, size - done, wait)
+                start, end = position, position + len(window)
             if segment.always_expand:
-                self._enter(buffer, 0, got, position, wait)
+                self._enter(window, position - start, end - start, position, wait)
                 continue
             try:
                 reached, self.skip = render(
-                    buffer, position, got, cursor, out, done, size, self.skip
+                    window, start, end - start, cursor, out, done, size, self.skip
                 )
             except StorageError as error:
                 error.path = segment.log_path
@@ -94,13 +88,26 @@ class TextPlace:
             if reached == size:
                 return reached
             if cursor.encoded:
-                self._enter(buffer, cursor.position - position, got, cursor.position, wait)
+                at = cursor.position
+                self._enter(window, at - start, end - start, at, wait)
             elif reached == done and cursor.position == position:
-                # The page cache may hold less than one record's head.
-                if not wait:
+                # The window holds less than one record's head: so may the page cache.
+                if start < position:
+                    end = start
+                elif not wait:
                     raise BlockingIOError
-                raise self._ends_inside_a_batch(position)
+                else:
+                    raise self._ends_inside_a_batch(position)
             done = reached
+
+    def _read(self, position: int, wanted: int, wait: bool) -> memoryview:
+        """As much of the log as makes `wanted` more bytes of text, or what there is."""
+        lines = self._lines
+        segment = lines.segment
+        need = (wanted + self.skip) * segment.size // (lines.text_length or 1) + SLACK
+        need = min(need, lines.end - position, CHUNK)
+        buffer = memoryview(bytearray(need)) if wait else _scratch[:need]
+        return buffer[: segment.read_into(buffer, position, wait)]
 
     def _fill_from_plain(self, plain: Buffer, out: bytearray, done: int) -> int:
         cursor = self._cursor
