@@ -326,7 +326,7 @@ class LogFollower:
             raise _Moved
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
-        active.close_descriptors()
+        active.refresh_indexes()
         return True
 
     def _begin(self, base: int, found: _Found) -> None:

@@ -173,7 +173,7 @@ def test_compaction_and_deletion_while_an_old_file_is_read(live: Broker, mount: 
         cleanup_policy="compact,delete",
         min_cleanable_dirty_ratio=0.01,
         retention_bytes=6000,
-        file_delete_delay_ms=1,
+        file_delete_delay_ms=1000,
     )
     sender = Sender(live)
     sent = lines(0, 200, keys=50)
