@@ -21,42 +21,32 @@ there, old and new segments are mixed, and only what follows the active one is l
 Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
 them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
 
-Not here: which partitions there are (``follow_directory``).
+Not here: what is read at the end (``follow_tail``), which partitions there are
+(``follow_directory``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
 
 from storage import paths
-from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.errors import SegmentGone
+from storage.follow_tail import LogTail, Moved
 from storage.log import Log
-from storage.producer_state import ProducerBatch
-from storage.record._batch import Rebuild
-from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD
 from storage.recovery import Origin, load_segment, recover
 from storage.segment import Segment
 
 # A time of change so young, in ns, may be that of a later change too.
 FRESH_NS = 100_000_000
-_CHUNK_BYTES = 4 * 1024 * 1024
-# How often a look begins again, and how long it reads at a time.
+# How often a look begins again.
 _TRIES = 4
-_LOOK_S = 0.25
-# Batches of the active segment that are remembered, to find where it was cut.
-_MARKS = 64
 
 _Found = dict[int, os.stat_result]
 
 
-class _Moved(Exception):  # noqa: N818 - nothing is wrong
-    """What was just looked at is another by now."""
-
-
-class LogFollower:
+class LogFollower(LogTail):
     """Keeps one log like its files.  The owner's thread looks; any may ask ``intact``.
 
     ``limit``: the log ends before this offset (the high watermark); None: it ends where it ends.
@@ -66,15 +56,10 @@ class LogFollower:
         self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None = None
     ) -> None:
         assert log.read_only
-        self.log = log
+        super().__init__(log, limit)
         self._clock_ns = clock_ns
-        self._limit = limit
         self._limit_seen = -1
         self._names_seen: int | None = None
-        self._tail_seen: tuple[int, int] | None = None
-        # (position, header) of batches of the active segment, rising; the last one is the last
-        # batch that was read.
-        self._marks: tuple[tuple[int, bytes], ...] = ()
         for segment in log.segments:
             self._recognize(segment)
         if limit is not None:
@@ -95,20 +80,6 @@ class LogFollower:
         segment.identity = (found.st_dev, found.st_ino)
         return True
 
-    def _mark_last(self) -> None:
-        """Remember the last batch of the active segment."""
-        active = self.log.active
-        self._tail_seen = None
-        self._marks = ()
-        try:
-            last = None if active.always_expand else active.last_batch()
-            if last is not None:
-                at, header = last
-                self._marks = ((at, active.read_at(at, min(header.size, HEADER_SIZE))),)
-        except (StorageError, OSError):
-            # Cut meanwhile: the look that follows sees it.
-            self._marks = ((0, bytes(LOG_OVERHEAD)),)
-
     # -- looking -------------------------------------------------------------------------------
 
     def look(self) -> bool:
@@ -123,30 +94,9 @@ class LogFollower:
             try:
                 self._look()
                 break
-            except (FileNotFoundError, SegmentGone, _Moved):
+            except (FileNotFoundError, SegmentGone, Moved):
                 self._names_seen = None
         return self.log.segments is not segments or self.log.log_end_offset != end
-
-    def intact(self) -> bool:
-        """Whether the last batch that was read stands where it stood.  Any thread."""
-        active, marks = self.log.active, self._marks
-        try:
-            found = self.log.files.file_stat(active.log_path)
-            if (found.st_dev, found.st_ino) != active.identity:
-                return active.identity is None
-            if (found.st_size, found.st_mtime_ns) == self._tail_seen:
-                return True
-            return found.st_size >= active.size and self._stands(active, marks[-1:])
-        except (FileNotFoundError, SegmentGone):
-            # Replaced or removed as a whole: who has it open has the old bytes.
-            return True
-
-    @staticmethod
-    def _stands(segment: Segment, marks: tuple[tuple[int, bytes], ...]) -> bool:
-        try:
-            return all(segment.read_at(at, len(header)) == header for at, header in marks)
-        except CorruptRecord:
-            return False
 
     def _look(self) -> None:
         log = self.log
@@ -238,7 +188,7 @@ class LogFollower:
         active = self.log.active
         found = self.log.files.file_stat(active.log_path)
         if (found.st_dev, found.st_ino) != active.identity:
-            raise _Moved
+            raise Moved
         tail = (found.st_size, found.st_mtime_ns)
         if tail == self._tail_seen:
             return
@@ -249,81 +199,19 @@ class LogFollower:
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
             self._tail_seen = tail
 
-    def _is_cut(self, active: Segment, now: os.stat_result) -> bool:
-        return now.st_size < active.size or not self._stands(active, self._marks[-1:])
-
-    def _drain(self) -> None:
-        """Take what the active log has more than we have read."""
-        active = self.log.active
-        until = time.monotonic() + _LOOK_S
-        while self._extend(active):
-            if time.monotonic() >= until:
-                raise _Moved
-
-    def _extend(self, segment: Segment) -> bool:
-        """Take whole batches with a right CRC, at most some MiB; whether there are any."""
-        found = segment.log_stat()
-        size = found.st_size
-        if size <= segment.size:
-            return False
-        data = segment.read_at(segment.size, min(size - segment.size, _CHUNK_BYTES))
-        needed = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD
-        if len(data) < needed <= size - segment.size:
-            data = segment.read_at(segment.size, needed)
-        if self._limit is not None:
-            data = data[: _below(data, self._limit())]
-        rebuild = Rebuild(
-            segment.base_offset,
-            self.log.config.index_interval_bytes,
-            position=segment.size,
-            next_offset=segment.next_offset,
-            max_timestamp=segment.max_timestamp,
-            max_timestamp_offset=segment.max_timestamp_offset,
-        )
-        taken = rebuild.feed(data, len(data), segment.size)
-        if not taken:
-            return False
-        at = rebuild.last_batch_position
-        mark = (at, data[at - segment.size :][:HEADER_SIZE][: rebuild.position - at])
-        marks = self._marks
-        if len(marks) >= _MARKS:
-            # Of the older half every other one.
-            marks = (*marks[: _MARKS // 2 : 2], *marks[_MARKS // 2 :])
-        self._marks = (*marks, mark)
-        stable_size = segment.stable_size
-        segment.restore(
-            size=rebuild.position,
-            next_offset=rebuild.next_offset,
-            first_timestamp=(
-                segment.first_timestamp if segment.size else rebuild.first_max_timestamp
-            ),
-            max_timestamp=rebuild.max_timestamp,
-            max_timestamp_offset=rebuild.max_timestamp_offset,
-            last_indexed_position=0,
-            mtime_ns=found.st_mtime_ns,
-            sealed=False,
-            # What is stable among it the log finds out.
-            stable_size=segment.stable_size,
-        )
-        segment.stable_size = stable_size
-        segment.refresh_indexes()
-        producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
-        self.log.observe(segment, segment.size - taken, data[:taken], producers)
-        return True
-
     def _roll(self, base: int, found: _Found) -> bool:
         """The writer has begun the segment ``base``; False where the one before is not read."""
         log, active = self.log, self.log.active
         if self._is_cut(active, log.files.file_stat(active.log_path)):
             self._take_over()
-            raise _Moved
+            raise Moved
         self._drain()
         now = log.files.file_stat(active.log_path)
         if active.size != now.st_size:
             self._complain(active)
             return False
         if base < active.next_offset:
-            raise _Moved
+            raise Moved
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
         active.refresh_indexes()
@@ -350,19 +238,6 @@ class LogFollower:
         self._tail_seen = None
         for listener in log.listeners:
             listener.rolled(log, active, following)
-
-    def _complain(self, active: Segment) -> None:
-        """CorruptRecord where what is left of a segment that has a successor is no batch."""
-        start = active.read_at(active.size, 1)
-        beyond = self._limit is not None and self.log.log_end_offset >= self._limit()
-        if beyond or not any(start):
-            return
-        raise CorruptRecord(
-            "no whole batch with a right CRC, and the log goes on in another segment",
-            path=active.log_path,
-            position=active.size,
-            offset=active.next_offset,
-        )
 
     # -- what the past has lost ----------------------------------------------------------------
 
@@ -400,7 +275,7 @@ class LogFollower:
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 self._drain()
                 if self._limit is not None and active.size < active.log_stat().st_size:
-                    raise _Moved
+                    raise Moved
             at = max(active.next_offset, active.base_offset + 1)
             if at in deleted:
                 self._begin(at, deleted)
@@ -448,7 +323,7 @@ class LogFollower:
             if segment is None or not self._is_kept(segment, found):
                 segment = load_segment(origin, base, following, present)
                 if not self._recognize(segment):
-                    raise _Moved
+                    raise Moved
             new.append(segment)
         return new
 
@@ -457,11 +332,11 @@ class LogFollower:
         log = self.log
         found, _, is_mixed = self._find()
         if is_mixed or not found:
-            raise _Moved
+            raise Moved
         recovered = recover(self._origin())
         fresh = recovered.segments
         if not all(self._recognize(segment) for segment in fresh):
-            raise _Moved
+            raise Moved
         old = log.segments
         same = 0
         while (
@@ -500,51 +375,6 @@ class LogFollower:
         for listener in log.listeners:
             listener.truncated(log, old[same:], log.segments[same:], offset)
 
-    def _end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
-        """Up to which offset and position the two hold the same, as far as that is known."""
-        nothing = old.base_offset, 0
-        if old.base_offset != new.base_offset or old.identity != new.identity:
-            return nothing
-        if old.sealed:
-            same = (old.size, old.mtime_ns) == (new.size, new.mtime_ns)
-            return (new.next_offset, new.size) if same else nothing
-        for position, header in reversed(self._marks):
-            if position + len(header) <= new.size and self._stands(new, ((position, header),)):
-                batch = next(new.batches(position), None)
-                if batch is not None:
-                    return batch[1].last_offset + 1, position + batch[1].size
-        return nothing
-
-    def _hide_from(self, limit: int) -> None:
-        """End the log, which was just loaded, before the first batch that reaches ``limit``."""
-        log = self.log
-        if log.log_end_offset <= limit:
-            return
-        segments = log.segments
-        count = sum(segment.base_offset <= limit for segment in segments)
-        segments = segments[: max(count, 1)]
-        active = segments[-1]
-        size, next_offset, newest, newest_at = 0, active.base_offset, -1, active.base_offset
-        for position, header in active.batches():
-            if header.last_offset >= limit:
-                break
-            size, next_offset = position + header.size, header.last_offset + 1
-            if header.max_timestamp > newest:
-                newest, newest_at = header.max_timestamp, header.last_offset
-        active.restore(
-            size=size,
-            next_offset=next_offset,
-            first_timestamp=active.first_timestamp if size else -1,
-            max_timestamp=newest,
-            max_timestamp_offset=newest_at,
-            last_indexed_position=0,
-            mtime_ns=active.mtime_ns,
-            sealed=False,
-        )
-        active.close_descriptors()
-        log.segments = segments
-        log.log_end_offset = max(next_offset, active.base_offset)
-
     def _due_ms(self) -> int:
         """Until when what leaves the log now can be read."""
         return self._clock_ns() // 1_000_000 + self.log.config.file_delete_delay_ms
@@ -562,17 +392,3 @@ class LogFollower:
             writable=False,
             now_ms=self._clock_ns() // 1_000_000,
         )
-
-
-def _below(data: bytes, limit: int) -> int:
-    """How many bytes of these batches come before the first one that reaches ``limit``."""
-    at = 0
-    while at + 27 <= len(data):
-        last = int.from_bytes(data[at : at + 8], "big", signed=True)
-        if data[at + 16] == 2:
-            last += int.from_bytes(data[at + 23 : at + 27], "big", signed=True)
-        size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
-        if last >= limit or size <= LOG_OVERHEAD:
-            break
-        at += size
-    return min(at, len(data))
