@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from storage import paths
-from storage.errors import CorruptCheckpoint
+from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.loading import Loaded, Origin, Scan, feed
@@ -82,12 +82,22 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
     try:
         found = segment.locate(start) if start > segment.base_offset else None
         position = found[0] if found is not None else 0
-        if position < read_to and (found is not None or start <= segment.base_offset):
+        begins = found is not None or start <= segment.base_offset
+        if position < read_to and begins and not _is_legacy(segment):
             _read_headers(origin, segment, position, read_to, take)
     finally:
         segment.close_descriptors()
     take(known or [])
     return rebuilt
+
+
+def _is_legacy(segment: Segment) -> bool:
+    """Whether the segment was written before there were producers: by its first and last batch."""
+    try:
+        first, last = next(segment.batches(), None), segment.last_batch()
+    except CorruptRecord:
+        return False
+    return first is not None and first[1].is_legacy and last is not None and last[1].is_legacy
 
 
 def _read_headers(

@@ -403,3 +403,33 @@ def test_after_any_damage_the_log_opens_to_a_prefix(tmp_path: Path) -> None:
         assert read_offsets(Files(), str(copy / "recovery-point-offset-checkpoint")) == {
             ("t", 0): len(found)
         }
+
+
+def test_segments_of_older_formats_are_not_read_for_producers(tmp_path: Path) -> None:
+    """A broker before 0.11 leaves no snapshots, and had no producers to speak of."""
+
+    class Counting(Files):
+        bytes_read = 0
+
+        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+            count = super().preadv(fd, buffer, position)
+            Counting.bytes_read += count
+            return count
+
+    message = bytes.fromhex(
+        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f"
+    )
+    (tmp_path / "t-0").mkdir()
+    for base in (0, 1000, 2000):
+        (tmp_path / "t-0" / f"{base:020d}.log").write_bytes(
+            b"".join((base + n).to_bytes(8, "big") + message[8:] for n in range(1000))
+        )
+    with opened(tmp_path):
+        pass
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.unlink()
+    for read_only in (True, False):
+        Counting.bytes_read = 0
+        with LogManager.open(str(tmp_path), read_only=read_only, files=Counting()) as manager:
+            assert manager.log("t", 0).log_end_offset == 3000
+            assert Counting.bytes_read < 8000, "what lies behind the last index entry"
