@@ -26,6 +26,7 @@ from storage.index import txn_index
 from storage.producer_state import ABORT, ProducerBatch
 from storage.record._batch import Rebuild
 from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
+from storage.record.plain import plain
 from storage.record.scan import batches
 from storage.segment import Segment
 
@@ -155,8 +156,10 @@ def _look(origin: Origin, segment: Segment, following: int | None, present: set[
         stat = files.file_stat(segment.log_path)
         first = _header_at(files, fd, 0)
         facts = _Facts(stat.st_size, stat.st_mtime_ns, first, False, None, None)
-        names = [paths.file_name(segment.base_offset, s) for s in (paths.INDEX, paths.TIMEINDEX)]
-        if all(name in present for name in names):
+        kinds = [paths.INDEX, paths.TIMEINDEX]
+        if not origin.writable and first is not None and first.magic == 0:
+            kinds.pop()  # its messages have no time, and its broker wrote no such index
+        if all(paths.file_name(segment.base_offset, kind) in present for kind in kinds):
             upper = following if following is not None else segment.base_offset + 2**31
             facts.last_offset_entry = segment.offset_index.last_entry
             facts.last_time_entry = segment.time_index.last_entry
@@ -187,15 +190,27 @@ def _indexes_fit(files: Files, fd: int, segment: Segment, facts: _Facts, upper: 
         if not (segment.base_offset <= offset < upper) or not 0 < position < facts.size:
             return False
         header = _header_at(files, fd, position)
-        if header is None or header.base_offset > offset:
+        if header is None or position + header.size > facts.size:
             return False
-        if position + header.size > facts.size:
+        if _first_offset(files, fd, position, header) > offset:
             return False
     if time_entry is not None:
         return segment.base_offset <= time_entry[1] < upper
     # A sealed log whose records have timestamps ends with a final time entry.
     active = upper == segment.base_offset + 2**31
     return active or facts.size == 0 or (facts.first is not None and facts.first.max_timestamp < 0)
+
+
+def _first_offset(files: Files, fd: int, position: int, header: BatchHeader) -> int:
+    """Of the batch there; a v0 or v1 wrapper tells only its last, and brokers index its first."""
+    if not header.is_legacy or not header.codec:
+        return header.base_offset
+    data = files.pread(fd, header.size, position)
+    try:
+        made, _ = plain(data, 0, len(data))
+        return parse_header(made).base_offset
+    except CorruptRecord:
+        return header.base_offset
 
 
 def _transactions_fit(segment: Segment, upper: int) -> bool:
