@@ -58,6 +58,13 @@ def create_topics(broker: OldBroker, topics: dict[str, dict[str, object]]) -> No
     run_all(commands)
 
 
+def fill(broker: OldBroker) -> tuple[str, ...]:
+    """Make all topics; returns their names."""
+    codecs(broker)
+    with_settings(broker)
+    return (*CODECS, "compacted", *(("append-time", "mixed") if broker.magic == 1 else ()))
+
+
 def codecs(broker: OldBroker) -> None:
     """A topic for each codec, from librdkafka and from that release's console producer."""
     for codec in CODECS:

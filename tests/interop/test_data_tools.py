@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from storage import LogManager, Record
 from storage.convert import convert
 from storage.reindex import reindex
 from storage.verify import verify
-from tests.interop import old_workload
-from tests.interop.brokers import Broker, OldBroker
+from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, create_topic
-from tests.interop.kafka_tools import V0_POM, V1_POM, complaints, dump_log_segments
+from tests.interop.conftest import Old
+from tests.interop.kafka_tools import complaints, dump_log_segments
 from tests.interop.workload import mixed, values
-
-
-@pytest.fixture(scope="module", params=[V0_POM, V1_POM], ids=["v0", "v1"])
-def old(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, dict[str, list[Record]]]]:
-    """What an old broker left, and what its consumers had read of it."""
-    broker = OldBroker(tmp_path_factory.mktemp("old"), request.param)
-    try:
-        broker.start()
-        old_workload.codecs(broker)
-        old_workload.with_settings(broker)
-        topics = [*old_workload.CODECS, "compacted"]
-        if broker.magic == 1:
-            topics += ["append-time", "mixed"]
-        consumed = {topic: old_workload.read(broker, topic) for topic in topics}
-        broker.stop()
-        yield broker.data, consumed
-    finally:
-        broker.kill()
 
 
 def held(data: Path, topics: dict[str, list[Record]]) -> dict[str, list[Record]]:
@@ -45,10 +23,9 @@ def held(data: Path, topics: dict[str, list[Record]]) -> dict[str, list[Record]]
         return {topic: list(manager.log(topic, 0).records()) for topic in topics}
 
 
-def test_old_formats_are_whole_and_become_v2(
-    old: tuple[Path, dict[str, list[Record]]],
-) -> None:
-    data, consumed = old
+def test_old_formats_are_whole_and_become_v2(old: Old, tmp_path: Path) -> None:
+    data, consumed = tmp_path / "data", old.consumed
+    shutil.copytree(old.left, data)
     assert verify(str(data)).faults == []
     assert held(data, consumed) == consumed
     outcome = convert(str(data))

@@ -7,116 +7,108 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from storage import LogManager, Record, encode
-from storage.record.batch import parse_header
+from storage.record.batch import BatchHeader, parse_header
+from storage.verify import verify
 from tests.interop import old_workload
-from tests.interop.brokers import OldBroker
-from tests.interop.kafka_tools import V0_POM, V1_POM, dump_log_segments
+from tests.interop.conftest import Old
+from tests.interop.kafka_tools import batches, complaints, dump_log_segments
 from tests.interop.old_workload import CODECS
 from tests.mount.mounting import Mount
 from tests.storage.logs import NOW_MS, NOW_NS
 
-BOTH = (*CODECS, "compacted")
-V1_ONLY = ("append-time", "mixed")
 
-
-class Old:
-    """A running broker, and what its consumers get."""
-
-    def __init__(self, broker: OldBroker, base: Path) -> None:
-        self.broker = broker
-        self._base = base
-        self.topics = BOTH if broker.magic == 0 else (*BOTH, *V1_ONLY)
-        old_workload.codecs(broker)
-        old_workload.with_settings(broker)
-        self.consumed = {topic: old_workload.read(broker, topic) for topic in self.topics}
-
-    @contextlib.contextmanager
-    def mounted(self, *options: str) -> Iterator[Mount]:
-        """The broker's directory, mounted."""
-        mount = Mount(self._base, options)
-        try:
-            yield mount.start()
-        finally:
-            mount.end()
-
-    def records(self, manager: LogManager) -> dict[str, list[Record]]:
-        return {topic: list(manager.log(topic, 0).records()) for topic in self.topics}
-
-
-@pytest.fixture(scope="module", params=[V0_POM, V1_POM], ids=["v0", "v1"])
-def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
-    base = tmp_path_factory.mktemp("old")
-    broker = OldBroker(base / "broker", request.param)
+@contextlib.contextmanager
+def mounted(base: Path, data: Path, *options: str) -> Iterator[Mount]:
+    """That directory, mounted."""
+    (base / "data").symlink_to(data)
+    mount = Mount(base, options)
     try:
-        broker.start()
-        (base / "data").symlink_to(broker.data)
-        yield Old(broker, base)
+        yield mount.start()
     finally:
-        broker.kill()
+        mount.end()
+
+
+def held(manager: LogManager, old: Old) -> dict[str, list[Record]]:
+    return {topic: list(manager.log(topic, 0).records()) for topic in old.topics}
 
 
 def shown(records: list[Record]) -> bytes:
     return b"".join((record.value or b"") + b"\n" for record in records)
 
 
-def test_it_is_mounted_while_it_runs(old: Old) -> None:
-    with old.mounted("ro") as mount:
-        for topic, records in old.consumed.items():
-            assert (mount / topic / "0").read_bytes() == shown(records), topic
-        # And follows it.
-        for codec in CODECS:
-            old_workload.sender(old.broker, codec).send(codec, old_workload.plain(10))
-            old.consumed[codec] = old_workload.read(old.broker, codec)
-            assert (mount / codec / "0").read_bytes() == shown(old.consumed[codec])
+def stored(partition: Path) -> Iterator[BatchHeader]:
+    """The headers of the entries in the log."""
+    for log in sorted(partition.glob("*.log")):
+        data, at = log.read_bytes(), 0
+        while at < len(data):
+            header = parse_header(data, at)
+            yield header
+            at += 12 + header.batch_length
+
+
+def test_it_has_written_what_it_is_here_for(old: Old) -> None:
+    """Sets of every codec, in the right format; holes in those that were cleaned."""
+    for topic in (*CODECS, "compacted"):
+        headers = list(stored(old.left / f"{topic}-0"))
+        assert {header.magic for header in headers} == {old.broker.magic}
+        codecs = {CODECS[header.attributes & 7] for header in headers}
+        # A producer leaves alone what does not shrink.
+        if topic == "compacted":
+            assert codecs > {"none"}
+        else:
+            assert topic in codecs
+            assert codecs <= {topic, "none"}
+    compacted = old.consumed["compacted"]
+    assert compacted[0].offset > 0
+    assert compacted[-1].offset > 2 * len(compacted)
+    if old.broker.magic == 1:
+        assert {record.timestamp_type for record in old.consumed["append-time"]} == {1}
+        assert {record.timestamp < 0 for record in old.consumed["mixed"]} == {False, True}
 
 
 def test_records_while_it_runs(old: Old) -> None:
     with LogManager.open(str(old.broker.data), read_only=True) as manager:
-        assert old.records(manager) == old.consumed
+        assert held(manager, old) == old.consumed
         for topic in old.topics:
             log = manager.log(topic, 0)
             for record in old.consumed[topic][::17]:
                 assert next(log.records(record.offset)) == record
 
 
-def test_it_has_written_what_it_is_here_for(old: Old) -> None:
-    """Sets of every codec, in the right format; holes in those that were cleaned."""
-    for codec in (*CODECS, "compacted"):
-        first = min(old.broker.partition(codec).glob("*.log")).read_bytes()
-        header = parse_header(first)
-        assert header.magic == old.broker.magic
-        assert header.attributes & 7 == CODECS.index("none" if codec == "compacted" else codec)
-    compacted = old.consumed["compacted"]
-    assert compacted[0].offset > 0
-    assert compacted[-1].offset > 2 * len(compacted)
-    printed, errors = dump_log_segments(
-        sorted(old.broker.partition("compacted").glob("*.log")), "--deep-iteration"
-    )
-    assert printed.count("| offset: ") == len(compacted), errors
-    if old.broker.magic == 1:
-        assert {record.timestamp_type for record in old.consumed["append-time"]} == {1}
-        mixed = old.consumed["mixed"]
-        assert {record.timestamp < 0 for record in mixed} == {False, True}
+def test_it_is_mounted_while_it_runs(old: Old, tmp_path: Path) -> None:
+    more = {codec: f"followed-{codec}" for codec in CODECS}
+    for codec, topic in more.items():
+        old_workload.sender(old.broker, codec).send(topic, old_workload.plain(10))
+    with mounted(tmp_path, old.broker.data, "ro") as mount:
+        for topic, records in old.consumed.items():
+            assert (mount / topic / "0").read_bytes() == shown(records), topic
+        for codec, topic in more.items():
+            for seed in range(3):
+                sent = old_workload.plain(10, seed=seed)
+                old_workload.sender(old.broker, codec).send(topic, sent)
+            written = old_workload.read(old.broker, topic)
+            assert len(written) == 40
+            assert (mount / topic / "0").read_bytes() == shown(written)
 
 
 def test_after_a_kill_nothing_is_missing(old: Old, tmp_path: Path) -> None:
     """Opened to be written to, as the broker's death would leave the directory."""
     shutil.copytree(old.broker.data, tmp_path / "data")
     with LogManager.open(str(tmp_path / "data")) as manager:
-        assert (manager.cuts, manager.faults) == ([], [])
-        assert old.records(manager) == old.consumed
-        assert manager.check() == []
+        assert (manager.clean, manager.cuts, manager.faults) == (False, [], [])
+        assert held(manager, old) == old.consumed
+    assert verify(str(tmp_path / "data")).faults == []
 
 
-def test_after_it_has_stopped_it_is_written_on(old: Old) -> None:
-    """The last test: the broker is stopped.  What we append is v2."""
-    old.broker.stop()
-    with LogManager.open(str(old.broker.data)) as manager:
+def test_after_it_has_stopped_it_is_written_on(old: Old, tmp_path: Path) -> None:
+    """What we append is v2."""
+    data = tmp_path / "left"
+    shutil.copytree(old.left, data)
+    expected: dict[str, list[Record]] = {}
+    with LogManager.open(str(data)) as manager:
         assert (manager.clean, manager.cuts, manager.faults) == (True, [], [])
-        assert old.records(manager) == old.consumed
+        assert held(manager, old) == old.consumed
         for topic in old.topics:
             log = manager.log(topic, 0)
             before = old.consumed[topic]
@@ -125,10 +117,34 @@ def test_after_it_has_stopped_it_is_written_on(old: Old) -> None:
             first = log.append(bytearray(encode(ours)), now_ns=NOW_NS)
             assert first > before[-1].offset
             numbered = [record._replace(offset=first + record.offset) for record in ours]
-            old.consumed[topic] = [*before, *numbered]
-    with LogManager.open(str(old.broker.data), read_only=True) as manager:
-        assert old.records(manager) == old.consumed
-    with old.mounted() as mount:
+            expected[topic] = [*before, *numbered]
+    with LogManager.open(str(data), read_only=True) as manager:
+        assert held(manager, old) == expected
+    with mounted(tmp_path, data) as mount:
         mount.run("for topic in none gzip snappy lz4; do echo mounted >> $topic/0; done")
         for topic in CODECS:
-            assert (mount / topic / "0").read_bytes() == shown(old.consumed[topic]) + b"mounted\n"
+            assert (mount / topic / "0").read_bytes() == shown(expected[topic]) + b"mounted\n"
+
+
+def test_old_segments_are_appended_as_batches_of_today(old: Old, tmp_path: Path) -> None:
+    """`cat SEGMENT >> T/.batches/0` makes v2 of them and keeps the codec."""
+    data = tmp_path / "ours"
+    data.mkdir()
+    with mounted(tmp_path, data) as mount:
+        for topic in old.topics:
+            path = mount.topic(topic)
+            source = old.left / f"{topic}-0"
+            mount.run(f"cat $SOURCE/*.log >> {topic}/.batches/0", SOURCE=source)
+            assert path.read_bytes() == shown(old.consumed[topic])
+        mount.stop()
+    with LogManager.open(str(data), read_only=True) as manager:
+        for topic, records in old.consumed.items():
+            found = list(manager.log(topic, 0).records())
+            assert [record[1:] for record in found] == [record[1:] for record in records]
+    # What is compacted has holes.
+    logs = sorted(log for log in data.glob("*-0/*.log") if log.parent.name != "compacted-0")
+    printed, errors = dump_log_segments(logs, "--deep-iteration")
+    assert complaints(errors) == []
+    assert all(batches(printed))
+    for codec in CODECS:
+        assert f"magic: 2 compresscodec: {codec} " in printed
