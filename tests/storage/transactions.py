@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage import Appended, Log, Record, encode
+from storage import Appended, Log, LogManager, Record, encode
 from storage.producer_state import MAX_SEQUENCE
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -73,3 +73,14 @@ class Client:
         batch = marker(self.producer_id, kind, epoch=self.epoch)
         (appended,) = self.log.append_batches(batch, now_ns=NOW_NS)
         return appended
+
+
+def new_log(manager: LogManager, **overrides: object) -> Log:
+    topic = manager.create_topic("t", 1)
+    for name, value in overrides.items():
+        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+    return topic.partitions[0]
+
+
+def put(log: Log, *batches: bytes | bytearray, **options: object) -> list[Appended]:
+    return log.append_batches(b"".join(batches), now_ns=NOW_NS, **options)  # type: ignore[arg-type]

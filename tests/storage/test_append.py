@@ -1,0 +1,341 @@
+"""Ready batches: duplicates and gaps, what is checked, what the settings make of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import Appended, Log, LogListener
+from storage.errors import (
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
+    OutOfOrderSequence,
+    RecordTooLarge,
+)
+from storage.index.txn_index import TxnEntry
+from storage.producer_state import MAX_SEQUENCE
+from storage.record.batch import pack, parse_header
+from storage.record.control import COMMIT
+from storage.record.plain import recompress
+from storage.segment import Segment
+from tests.crash.disk import SimulatedDisk
+from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
+from tests.storage.transactions import Client, marker, new_log, produced, put
+
+
+class Watcher(LogListener):
+    """What a log told, and what was stable then."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        assert segment.read_at(position, len(data)) == bytes(data)
+        self.events.append(("appended", log.last_stable_offset))
+
+    def stabilized(self, log: Log) -> None:
+        self.events.append(("stabilized", log.last_stable_offset))
+
+
+def test_a_duplicate_is_acknowledged_and_not_written(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        batches = [produced([b"%d" % n, b"x"], 7, 2 * n) for n in range(7)]
+        for n, each in enumerate(batches):
+            assert put(log, each) == [Appended(2 * n, 2 * n + 1, False)]
+        size = log.size
+        for n in range(2, 7):
+            assert put(log, batches[n]) == [Appended(2 * n, 2 * n + 1, True)]
+        with pytest.raises(OutOfOrderSequence):
+            put(log, batches[1])  # only five are remembered
+        assert log.size == size
+        assert put(log, batches[6], produced([b"new"], 7, 14)) == [
+            Appended(12, 13, True),
+            Appended(14, 14, False),
+        ]
+        assert values(log)[-2:] == [b"x", b"new"]
+
+
+def test_a_duplicate_within_one_request(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        twice = produced([b"a"], 7, 0)
+        assert put(log, twice, twice) == [Appended(0, 0, False), Appended(0, 0, True)]
+        assert values(log) == [b"a"]
+
+
+@pytest.mark.parametrize("sequence", [0, 2, 5])
+def test_a_gap_appends_nothing_of_the_request(tmp_path: Path, sequence: int) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"a", b"b", b"c"], 7, 0))
+        with pytest.raises(OutOfOrderSequence, match="producer 7: sequence"):
+            put(log, produced([b"d"], 7, 3), produced([b"e"], 8, 0), produced([b"f"], 7, sequence))
+        assert values(log) == [b"a", b"b", b"c"]
+        assert log.producers.get(8) is None
+        assert put(log, produced([b"d"], 7, 3)) == [Appended(3, 3, False)]
+
+
+def test_sequences_wrap(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        first = produced([b"a", b"b"], 7, MAX_SEQUENCE - 2)
+        over = produced([b"c", b"d", b"e"], 7, MAX_SEQUENCE)
+        put(log, first, over, produced([b"f"], 7, 2))
+        assert put(log, over) == [Appended(2, 4, True)]
+        with pytest.raises(OutOfOrderSequence, match="3 should follow"):
+            put(log, produced([b"g"], 7, 4))
+
+
+def test_epochs(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"a"], 7, 40, epoch=3))  # an unknown producer may begin anywhere
+        with pytest.raises(InvalidProducerEpoch, match="epoch 2 is over"):
+            put(log, produced([b"b"], 7, 41, epoch=2))
+        with pytest.raises(OutOfOrderSequence, match="0 should follow"):
+            put(log, produced([b"b"], 7, 41, epoch=4))
+        put(log, produced([b"b"], 7, 0, epoch=4))
+        with pytest.raises(InvalidProducerEpoch):
+            put(log, marker(7, COMMIT, epoch=3))
+        put(log, marker(7, COMMIT, epoch=5))
+        with pytest.raises(InvalidProducerEpoch):
+            put(log, produced([b"c"], 7, 1, epoch=4))
+        put(log, produced([b"c"], 7, 0, epoch=5))
+
+
+def test_gaps_that_come_through_one_handle_are_let_through(tmp_path: Path) -> None:
+    """As copying a log does from which a cleaner or retention has taken batches."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"old"], 9, 0))
+        mine: dict[int, int] = {}
+        put(log, produced([b"a"], 7, 5), produced([b"b"], 7, 50), trusted=mine)
+        put(log, marker(7, COMMIT), produced([b"c"], 7, 3, epoch=2), trusted=mine)
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"d"], 7, 30, epoch=2))
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"d"], 9, 3), trusted=mine)
+        with pytest.raises(InvalidProducerEpoch):
+            put(log, produced([b"d"], 7, 4), trusted=mine)
+        put(log, produced([b"d"], 7, 4, epoch=2))
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"e"], 7, 30, epoch=2), trusted=mine)  # the one before was not ours
+        assert put(log, produced([b"d"], 7, 4, epoch=2), trusted=mine)[0].duplicate
+        put(log, produced([b"e"], 7, 30, epoch=2), trusted=mine)
+        before = dict(mine)
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"f"], 7, 31, epoch=2), produced([b"g"], 9, 3), trusted=mine)
+        assert mine == before
+
+
+def test_a_refused_disk_changes_nothing(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, files=disk) as manager:
+        log = new_log(manager)
+        producer = Client(log, 7)
+        producer.send(b"a")
+        for suffix in (".log", ".txnindex"):
+            before = (log.log_end_offset, log.producers.get(7), log.last_stable_offset)
+            disk.fail_next("pwrite", 28, suffix=suffix)
+            with pytest.raises(OSError, match="No space"):
+                producer.abort()
+            assert (log.log_end_offset, log.producers.get(7), log.last_stable_offset) == before
+            assert log.aborted_transactions() == []
+            assert not log.is_aborted(7, 0)
+        producer.abort()
+        assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2)]
+
+
+# -- batches from elsewhere ----------------------------------------------------------------------
+
+
+def test_batches_of_any_kind_pass_and_get_new_offsets(tmp_path: Path) -> None:
+    empty = pack(
+        parse_header(produced([b"x"], 5, 3, epoch=1))._replace(
+            last_offset_delta=4, records_count=0, base_timestamp=-1
+        ),
+        b"",
+    )
+    sparse = bytearray(produced([b"s0", b"s1"], 6, 0))
+    header = parse_header(sparse)._replace(base_offset=1000, last_offset_delta=9)
+    given = [
+        recompress(batch([b"gzip"]), 1),
+        recompress(batch([b"zstd"]), 4),
+        empty,
+        pack(header, sparse[61:]),
+        bytes(batch([b"plain"])),
+    ]
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        outcome = put(log, *given)
+        assert [(each.base_offset, each.last_offset) for each in outcome] == [
+            (0, 0),
+            (1, 1),
+            (2, 6),
+            (7, 16),
+            (17, 17),
+        ]
+        found = [header for _, header in log.active.batches()]
+        assert [header.codec for header in found] == [1, 4, 0, 0, 0]
+        assert log.log_end_offset == 18
+        assert [(r.offset, r.value) for r in log.records()] == [
+            (0, b"gzip"),
+            (1, b"zstd"),
+            (7, b"s0"),
+            (8, b"s1"),
+            (17, b"plain"),
+        ]
+        five = log.producers.get(5)
+        assert five is not None
+        assert (five.last_sequence, five.last_offset) == (7, 6)
+
+
+def test_older_formats_become_v2(tmp_path: Path) -> None:
+    v0 = bytes.fromhex("000000000000000500000014a4cdab3a0000000000016b0000000568656c6c6f")
+    v1 = bytes.fromhex(
+        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f"
+    )
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, v0, v1)
+        assert [header.magic for _, header in log.active.batches()] == [2, 2]
+        assert [(r.offset, r.timestamp, r.value) for r in log.records()] == [
+            (0, -1, b"hello"),
+            (1, NOW_MS, b"hello"),
+        ]
+
+
+def flipped(data: bytes | bytearray, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+GOOD = bytes(batch([b"good"]))
+HEAD = parse_header(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (flipped(GOOD, 65), "CRC"),
+        (flipped(GOOD, 16), "magic 3"),
+        (GOOD[:-1], "cut off"),
+        (GOOD[:30], "cut off"),
+        (pack(HEAD._replace(records_count=2), GOOD[61:]), "record count 2"),
+        (pack(HEAD._replace(last_offset_delta=-1), GOOD[61:]), "last offset delta"),
+        (pack(HEAD._replace(attributes=5), GOOD[61:]), "codec"),
+        (pack(HEAD._replace(attributes=1), GOOD[61:]), "gzip"),
+        (pack(HEAD._replace(attributes=0x10), GOOD[61:]), "without a producer"),
+        (pack(HEAD._replace(producer_id=4), GOOD[61:]), "without an epoch"),
+        (pack(HEAD._replace(attributes=0x20), GOOD[61:]), "control batch without a type"),
+        (
+            pack(
+                parse_header(batch([b"a", b"b"]))._replace(last_offset_delta=0),
+                batch([b"a", b"b"])[61:],
+            ),
+            "outside of its batch",
+        ),
+        (
+            pack(
+                parse_header(batch([b"a", b"b"]))._replace(last_offset_delta=1),
+                batch([b"a"])[61:] * 2,
+            ),
+            "do not rise",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_reason(tmp_path: Path, bad: bytes, reason: str) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        with pytest.raises(InvalidRecord, match=f"batch 2, at byte {len(GOOD)}: .*{reason}"):
+            put(log, GOOD, bad)
+        assert log.log_end_offset == 0
+        put(log, GOOD)
+
+
+def test_the_topic_s_settings_hold_for_ready_batches(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, max_message_bytes=300, compression_type="lz4")
+        with pytest.raises(RecordTooLarge):
+            put(log, GOOD, recompress(batch([os.urandom(400)]), 1))
+        compressible = batch([b"x" * 1000])
+        put(log, compressible, produced([b"a"], 7, 0, transactional=True), marker(7, COMMIT))
+        assert [header.codec for _, header in log.active.batches()] == [3, 3, 0]
+        manager.set_topic_setting("t", "compression.type", "uncompressed")
+        put(log, recompress(GOOD, 2))
+        assert [header.codec for _, header in log.active.batches()][-1] == 0
+        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        with pytest.raises(InvalidRecord, match="without a key"):
+            put(log, produced([b"a"], 7, 1), GOOD)
+        with pytest.raises(InvalidRecord, match="without a key"):
+            put(log, recompress(GOOD, 4))
+        put(log, recompress(produced([b"a"], 7, 1), 4))
+
+
+# -- what a view appends, by the topic's settings ------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "codec"), [("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)])
+def test_compression_type(tmp_path: Path, kind: str, codec: int) -> None:
+    with opened(tmp_path) as manager:
+        watcher = Watcher()
+        manager.listeners.append(watcher)
+        log = new_log(manager, compression_type=kind, compression_gzip_level=9)
+        block = batch([b"x" * 100] * 50)
+        log.append(block, now_ns=NOW_NS)
+        log.append(bytearray(batch([b"a"]) + batch([b"b", b"c"])), now_ns=NOW_NS)
+        headers = [header for _, header in log.active.batches()]
+        assert [header.codec for header in headers] == [codec] * 3
+        assert headers[0].size < len(block) // 4
+        assert values(log) == [b"x" * 100] * 50 + [b"a", b"b", b"c"]
+        assert len(watcher.events) == 2
+
+
+def test_log_append_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, message_timestamp_type="LogAppendTime", compression_type="zstd")
+        later = (NOW_MS + 5) * 1_000_000
+        log.append(batch([b"a"], NOW_MS - 999), now_ns=later)
+        log.append_batches(produced([b"b"], 7, 0, timestamp_ms=5), now_ns=later + 1_000_000)
+        log.append_batches(marker(7, COMMIT), now_ns=later + 2_000_000)
+        assert [(r.timestamp, r.timestamp_type) for r in log.records()] == [
+            (NOW_MS + 5, 1),
+            (NOW_MS + 6, 1),
+        ]
+        headers = [header for _, header in log.active.batches()]
+        assert [header.attributes for header in headers] == [0xC, 0xC, 0x30]
+        assert headers[1].base_timestamp == 5
+        assert log.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 6, 1)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(
+            manager,
+            message_timestamp_before_max_ms=1000,
+            message_timestamp_after_max_ms=2000,
+        )
+
+        def add(*timestamps: int) -> None:
+            block = bytearray(b"".join(batch([b"x"], time) for time in timestamps))
+            if ready:
+                log.append_batches(block, now_ns=NOW_NS)
+            else:
+                log.append(block, now_ns=NOW_NS)
+
+        add(NOW_MS - 1000, NOW_MS + 2000, -1)
+        for wrong in (NOW_MS - 1001, NOW_MS + 2001):
+            with pytest.raises(InvalidTimestamp, match=str(wrong)):
+                add(NOW_MS, wrong)
+        assert log.log_end_offset == 3
+        manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        add(0, NOW_MS * 2)
+        assert [record.timestamp for record in log.records(3)] == [NOW_MS] * 2
