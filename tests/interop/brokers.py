@@ -8,6 +8,8 @@ Does not talk Kafka's protocol; ``clients`` does.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
 import signal
 import socket
@@ -47,11 +49,15 @@ log4j.appender.console.layout.ConversionPattern=%p %c{1}: %m%n
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A loopback port that nobody listens on, nor takes for a connection of its own.
+
+    Those are taken from higher ones (net.ipv4.ip_local_port_range).
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def eventually(true: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:

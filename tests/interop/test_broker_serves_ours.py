@@ -23,7 +23,14 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 CHECKPOINTS = ("log-start-offset", "cleaner-offset", "replication-offset")
 COPIED = tuple(f"copied-{codec}" for codec in CODECS)
-TOPICS = (*(f"ours-{codec}" for codec in CODECS), *COPIED, "late", "mounted", "transactions")
+TOPICS = (
+    *(f"ours-{codec}" for codec in CODECS),
+    *COPIED,
+    "late",
+    "append-time",
+    "mounted",
+    "transactions",
+)
 Consumed = dict[Isolation, dict[str, list[Record]]]
 
 
@@ -53,6 +60,13 @@ def write_ours(data: Path) -> dict[str, list[Record]]:
             expected[topic] = write(log, batches)
         log = manager.create_topic("late", 1).partitions[0]
         expected["late"] = write(log, [mixed(20, seed=n) for n in range(20)])
+        log = manager.create_topic("append-time", 1).partitions[0]
+        manager.set_topic_setting("append-time", "message.timestamp.type", "LogAppendTime")
+        manager.set_topic_setting("append-time", "compression.type", "lz4")
+        expected["append-time"] = [
+            record._replace(timestamp=T, timestamp_type=1)
+            for record in write(log, [mixed(20, seed=n) for n in range(3)])
+        ]
     return expected
 
 
@@ -230,6 +244,11 @@ def test_a_log_that_begins_late(handed: Handed) -> None:
     first = found[0].offset
     assert first > 0
     assert found[:-2] == [record for record in handed.expected["late"] if record.offset >= first]
+
+
+def test_timestamps_of_appending(handed: Handed) -> None:
+    expected = handed.expected["append-time"]
+    assert handed.first["read_committed"]["append-time"][: len(expected)] == expected
 
 
 def test_lines_that_were_written_through_the_mount(handed: Handed) -> None:
