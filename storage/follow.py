@@ -301,7 +301,11 @@ class LogFollower(LogTail):
             segment.mark_lost()
         for listener in log.listeners:
             listener.swapping(log, old, new)
+        first = log.segments[0].base_offset
         log.replace_head(count, new, lost, self._due_ms())
+        if new[0].base_offset < first == log.log_start_offset:
+            # It was loaded while a cleaner swapped its first segments.
+            log.log_start_offset = new[0].base_offset
         for listener in log.listeners:
             listener.swapped(log, old, new)
 

@@ -162,8 +162,7 @@ class DirectoryFollower:
 
     def look_at_log_starts(self) -> None:
         """Move log starts up to where the broker has written down that they are.  OSError."""
-        if not self._log_starts.look():
-            return
+        self._log_starts.look()
         for log in self._manager.logs():
             start = self._log_starts.offsets.get((log.topic, log.partition), 0)
             if start <= log.log_start_offset:
@@ -172,7 +171,6 @@ class DirectoryFollower:
                 self.look(log)
             if start > log.log_end_offset:
                 # Written down before its records could be seen; or beyond ``_limit``.
-                self._log_starts.look_again()
                 continue
             log.log_start_offset = start
             if log.producers.first_undecided_offset is not None:
@@ -190,22 +188,17 @@ class _Offsets:
         self._seen: tuple[int, int] | None = None
         self.offsets: dict[_Item, int] = {}
 
-    def look(self) -> bool:
-        """Read the file if it is another than it was; whether it was.  OSError."""
+    def look(self) -> None:
+        """Read the file if it is another than it was.  OSError."""
         try:
             found = self._files.file_stat(self._path)
         except FileNotFoundError:
-            return False
+            return
         seen = (found.st_ino, found.st_mtime_ns)
         if seen == self._seen:
-            return False
+            return
         try:
             self.offsets = checkpoint.read_offsets(self._files, self._path)
         except CorruptCheckpoint as error:
             _log.warning("%s", error)
         self._seen = seen
-        return True
-
-    def look_again(self) -> None:
-        """What it says could not be acted on: it counts as new next time."""
-        self._seen = None

@@ -430,6 +430,25 @@ def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
     follow.check()
 
 
+def test_a_log_that_is_loaded_while_a_cleaner_swaps(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    partition = BrokerDirectory(data).partition()
+    fill(partition)
+    loaded: list[LogFollower] = []
+
+    def step() -> None:
+        manager = LogManager.open(str(data), read_only=True)
+        loaded.append(LogFollower(manager.log("t", 0), lambda: NEVER_FRESH))
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert len(loaded) == 6
+    for follower in loaded:
+        follower.look()
+        assert values(follower.log) == partition.values
+        follower.log.close()
+
+
 def test_a_roll_while_a_cleaner_swaps(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
