@@ -300,10 +300,17 @@ class ProducerState:
 
         Nothing is refused: what the log has, it has (``ProducerStateManager.loadProducers``).
         """
-        staged = self.stage()
-        staged.add(batch)
-        staged.commit()
-        return staged.aborted[0] if staged.aborted else None
+        if batch.marker_type == ABORT:
+            staged = self.stage()
+            staged.add(batch)
+            staged.commit()
+            return staged.aborted[0] if staged.aborted else None
+        if batch.counts:
+            before = self.by_id.get(batch.producer_id)
+            if before is None:
+                before = Producer(batch.producer_id, batch.producer_epoch)
+            self._put(before.after(batch))
+        return None
 
     def stage(self) -> StagedBatches:
         """Begin to add the batches of an append."""
