@@ -8,8 +8,8 @@ must be walked, and where it has been walked is remembered, sparsely.
 The last file may be torn, where the broker died: what 0.7 would cut at its next start (from the
 first entry on that is not whole or has a wrong CRC; FileMessageSet.recover) is out of sight.
 
-Not here: what an entry is (``record.legacy_07``), appending (nothing appends to these), indexes and
-producers (there are none).
+Not here: what an entry is (``record.legacy_07``), appending (nothing appends to these, and what a
+broker appends after the load is not followed), indexes and producers (there are none).
 """
 
 from __future__ import annotations
