@@ -255,7 +255,16 @@ class AppendingLog(LogReader):
         written = [facts_of(batches, entry[0]) for entry in entries]
         for facts in written:
             staged.add(facts)
+        epochs = list(self.epochs)
+        for entry in entries:
+            each = parse_header(batches, entry[0])
+            if each.leader_epoch > (epochs[-1][0] if epochs else -1):
+                epochs.append((each.leader_epoch, each.base_offset))
         self._append_entries(batches, entries, header.base_offset, now_ns, staged, written)
+        if epochs != self.epochs and epochs:
+            # (``LeaderEpochFileCache.assign``); what we append ourselves carries the last one.
+            self.epochs = epochs
+            self.epochs_dirty = True
 
     def _append_entries(
         self,

@@ -80,3 +80,24 @@ def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path
         assert values(log) == [b"gzip", b"b", b"c", b"d"]
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
         assert values(manager.log("t", 0)) == [b"gzip", b"b", b"c", b"d"]
+
+
+def test_leader_epochs_are_taken_back_too(tmp_path: Path) -> None:
+    fill(tmp_path)
+    path = tmp_path / "t-0" / f"{8:020d}.log"
+    data = bytearray(path.read_bytes())
+    at = 0
+    while at < len(data):
+        data[at + 12 : at + 16] = (5).to_bytes(4, "big")
+        at += int.from_bytes(data[at + 8 : at + 12], "big") + 12
+    path.write_bytes(data)
+    damage(tmp_path / "t-0" / f"{4:020d}.log", 140)  # offset 5
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert log.epochs == [(0, 0)]
+        salvage(log, NOW_NS)
+        assert log.epochs == [(0, 0), (5, 8)]
+        append(log, b"next")
+        assert [header.leader_epoch for _, header in log.active.batches()][-1] == 5
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).epochs == [(0, 0), (5, 8)]
