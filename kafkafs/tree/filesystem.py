@@ -397,6 +397,8 @@ class FileSystem(LogListener):
         for partition in list(self._partitions.values()):
             for view in partition.views.values():
                 view.keep_pending()
+                with contextlib.suppress(StorageError, OSError):
+                    view.catch_up(True, time.monotonic() + MEASURE_SLICE_S)
         self._measure_some(time.monotonic() + MEASURE_SLICE_S)
 
     def _measure_some(self, until: float) -> None:

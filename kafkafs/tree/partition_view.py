@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from kafkafs.generations import KEPT, Generation, Timeline
 from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
+from kafkafs.line_index.encoded import takes_long
 from kafkafs.tree.text import render_text
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
@@ -47,6 +48,7 @@ class PartitionView:
         "_pending",
         "_preparing",
         "_ready",
+        "_slow",
         "_store",
         "behind",
         "log",
@@ -72,6 +74,8 @@ class PartitionView:
         # Whether all pieces are measured and placed.
         self._ready = False
         self.behind = False
+        # Whether what is not measured may take long to be decoded, however little it is.
+        self._slow = True
         # Text to be kept before a cut that could not be had without waiting.
         self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
 
@@ -149,7 +153,7 @@ class PartitionView:
             unmeasured = [piece for piece in pieces if not piece.complete]
             if unmeasured and not wait:
                 left = sum(piece.segment.size - piece.covered for piece in unmeasured)
-                if left > CATCH_UP_AT_ONCE:
+                if self._slow or left > CATCH_UP_AT_ONCE:
                     raise BlockingIOError
             for piece in unmeasured:
                 self._measure(piece, until)
@@ -157,6 +161,9 @@ class PartitionView:
                 if self.timeline.pieces == pieces and all(piece.complete for piece in pieces):
                     self.timeline.settle()
                     self.behind = False
+                    # What is held back still may be what is slow.
+                    held = any(piece.covered < piece.segment.size for piece in pieces)
+                    self._slow = self._slow and held
 
     def _measure(self, piece: Piece, until: float) -> None:
         try:
@@ -213,16 +220,23 @@ class PartitionView:
 
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """The active segment has grown."""
-        if self._ready and not self.behind:
+        slow = not isinstance(self.view, Batches) and takes_long(data)
+        if self._ready and not self.behind and not slow:
             # Nobody else places anything now, so the lock is not needed.
             active = self._active
             active.append(position, data)
             self.timeline.end = self.timeline.placed[0][-1] + active.text_length
             return
         with self._lock:
+            self._slow = self._slow or slow
+            if slow and self._ready:
+                self.behind = True
+            if self.behind or slow:
+                # Who asks for it, or `catch_up` in the background, finds it.
+                return
             self._active.append(position, data)
             starts = self.timeline.placed[0]
-            if starts and not self.behind:
+            if starts:
                 self.timeline.end = starts[-1] + self._active.text_length
 
     def stabilized(self) -> None:

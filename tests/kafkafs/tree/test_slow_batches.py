@@ -1,0 +1,84 @@
+"""Batches that take long to be decoded: who asks for their text has them measured, in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.line_index.encoded import AT_ONCE, takes_long
+from storage.record.plain import recompress
+from tests import oracle
+from tests.kafkafs.trees import Tree, a_tree, read
+from tests.storage.logs import NOW_MS, append, batch
+from tests.storage.producers import Producer
+
+B = "t/.batches/0"
+# As text each is a line of 1 MiB.
+LARGE = recompress(batch([b"x" * (1 << 20)]), 4)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+def test_an_append_decodes_none_of_it(tree: Tree) -> None:
+    file = tree.file()
+    handle = tree.open(file)
+    tree.append(file, b"before\n")
+    assert file.attributes(False).size == 7
+    tree.append(B, LARGE * 3)
+    append(tree.log(), b"after")
+    tree.roll()
+    tree.append(B, LARGE)
+    with pytest.raises(BlockingIOError):
+        file.attributes(False)
+    assert file.listed_attributes().size == 7
+    with pytest.raises(BlockingIOError):
+        handle.read(7, 100, False)
+    line = b"x" * (1 << 20) + b"\n"
+    text = b"before\n" + line * 3 + b"after\n" + line
+    assert tree.attributes(file).size == len(text)
+    assert read(handle, 0, len(text) + 1) == text
+    tree.append(file, b"more\n")
+    assert file.attributes(False).size == len(text) + 5
+    assert read(handle, len(text)) == b"more\n"
+
+
+def test_it_is_measured_in_the_background(tree: Tree) -> None:
+    file = tree.file()
+    tree.append(B, LARGE)
+    with pytest.raises(BlockingIOError):
+        file.attributes(False)
+    tree.fs.housekeeping()
+    assert file.attributes(False).size == (1 << 20) + 1
+
+
+def test_in_a_transaction_too(tree: Tree) -> None:
+    file = tree.file()
+    one = Producer(1, transactional=True, codec=4)
+    tree.append(B, one.batch(b"y" * (1 << 20)))
+    assert file.attributes(False).size == 0
+    tree.append(B, one.commit())
+    with pytest.raises(BlockingIOError):
+        file.attributes(False)
+    assert tree.attributes(file).size == (1 << 20) + 1
+
+
+def test_what_takes_long() -> None:
+    plain = bytes(batch([b"x" * 100]))
+    large = bytes(batch([b"x" * AT_ONCE]))
+    messages = [oracle.Message(0, None, b"v" * 100_000, NOW_MS)]
+    assert not takes_long(b"")
+    assert not takes_long(plain * 1000 + large)
+    assert not takes_long(oracle.put_message(messages[0], 0) * 100)
+    assert not takes_long(recompress(plain, 2) * 10)
+    assert not takes_long(recompress(plain, 1))
+    for codec in range(1, 5):
+        assert takes_long(plain + recompress(large, codec))
+    assert takes_long(oracle.put_wrapper(messages, 1, 1) * 40)
+    assert takes_long(oracle.put_wrapper(messages, 0, 1) * 40)
