@@ -246,7 +246,7 @@ class LogFollower(LogTail):
         log = self.log
         removed = log.segments[:count]
         for segment in removed:
-            segment.mark_lost()
+            self._lose(segment)
         for listener in log.listeners:
             listener.removing(log, removed)
         log.replace_head(count, (), removed, self._due_ms())
@@ -273,7 +273,10 @@ class LogFollower(LogTail):
                 return False
             active.mark_lost()
             with contextlib.suppress(FileNotFoundError, SegmentGone):
+                if self._is_cut(active, active.log_stat()):
+                    return False
                 self._drain()
+                active.mtime_ns = active.log_stat().st_mtime_ns
                 if self._limit is not None and active.size < active.log_stat().st_size:
                     raise Moved
             at = max(active.next_offset, active.base_offset + 1)
@@ -294,11 +297,7 @@ class LogFollower(LogTail):
         new = self._load_head(bases, log.segments[count].base_offset, found, old)
         lost = [segment for segment in old if segment not in new]
         for segment in lost:
-            now = found.get(segment.base_offset)
-            if now is not None and (now.st_dev, now.st_ino) == segment.identity:
-                # The inode of a file that is gone has been given to another.
-                self._give_up(segment)
-            segment.mark_lost()
+            self._lose(segment)
         for listener in log.listeners:
             listener.swapping(log, old, new)
         first = log.segments[0].base_offset
@@ -308,6 +307,22 @@ class LogFollower(LogTail):
             log.log_start_offset = new[0].base_offset
         for listener in log.listeners:
             listener.swapped(log, old, new)
+
+    def _lose(self, segment: Segment) -> None:
+        """It waits for deletion, unless its file was written over or its inode given to another."""
+        seen: list[os.stat_result] = []
+        if segment.is_open:
+            with contextlib.suppress(FileNotFoundError, SegmentGone):
+                seen.append(segment.log_stat())
+        for suffix in ("", paths.DELETED):
+            with contextlib.suppress(FileNotFoundError):
+                seen.append(self.log.files.file_stat(segment.log_path + suffix))
+        facts = (segment.size, segment.mtime_ns)
+        for now in seen:
+            same = (now.st_dev, now.st_ino) == segment.identity
+            if same and (now.st_size, now.st_mtime_ns) != facts:
+                self._give_up(segment)
+        segment.mark_lost()
 
     @staticmethod
     def _give_up(segment: Segment) -> None:

@@ -270,13 +270,14 @@ class Log(AppendingLog):
     def retire(self, due_ms: int) -> None:
         """The topic was deleted: no more appends; reading ends when the files go at ``due_ms``."""
         self.closed = True
-        self.retired = [(due_ms, segment) for segment in self.segments]
+        self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
 
     def release_all(self) -> bool:
         """Let go of every file of a deleted partition.  False while somebody reads one."""
-        if any(segment.leased for segment in self.segments):
+        left = [segment for _, segment in self.retired]
+        if any(segment.leased for segment in left):
             return False
-        for segment in self.segments:
+        for segment in left:
             for listener in self.listeners:
                 listener.removed(self, segment)
             segment.vanish()

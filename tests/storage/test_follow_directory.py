@@ -150,6 +150,23 @@ def test_a_deleted_topic_can_be_read_for_a_while(followed: Followed) -> None:
     ], "what is not ours stays"
 
 
+def test_a_deleted_topic_lets_go_of_segments_that_had_left_before(followed: Followed) -> None:
+    partition = followed.broker.partition()
+    for value in (b"zero", b"one"):
+        partition.append(value)
+        partition.roll()
+    follower = followed.open()
+    log = followed.manager.log("t", 0)
+    segments = log.segments
+    assert values(log) == [b"zero", b"one"]
+    partition.delete_head(1)
+    follower.look(log)
+    followed.broker.delete(partition)
+    follower.look_for_partitions()
+    assert followed.manager.sweep(NOW_MS + 60_000) is None
+    assert not any(segment.is_open for segment in segments)
+
+
 def test_a_topic_of_the_same_name_is_another(followed: Followed) -> None:
     old = followed.broker.partition()
     old.append(b"old")
