@@ -226,6 +226,27 @@ def test_aborted_transactions_are_what_dump_log_segments_says(
     assert table(mounts["read_committed"] / topic / ".meta" / "0" / "txnindex") == said
 
 
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("index", ("offset", "position")), ("timeindex", ("timestamp", "offset"))]
+)
+def test_index_entries_are_what_dump_log_segments_says(
+    kind: str, columns: tuple[str, str], broker: Broker, mounts: dict[Isolation, Mount]
+) -> None:
+    indexes = {topic: sorted(broker.partition(topic).glob(f"*.{kind}")) for topic in TOPICS}
+    printed, _ = dump_log_segments([file for files in indexes.values() for file in files])
+    entries = re.compile(rf"^{columns[0]}: (\d+) {columns[1]}: (\d+)$", re.MULTILINE)
+    said: dict[str, list[dict[str, int]]] = {topic: [] for topic in TOPICS}
+    for part in printed.split("Dumping ")[1:]:
+        topic = Path(part.splitlines()[0]).parent.name.removesuffix("-0")
+        rows = [dict(zip(columns, map(int, two), strict=True)) for two in entries.findall(part)]
+        # An index that is allocated ahead and empty is printed as one entry of zeros.
+        said[topic] += [row for row in rows if row.get("position", row.get("timestamp"))]
+    assert sum(map(len, said.values())) > 10
+    for topic in TOPICS:
+        shown = table(mounts["read_committed"] / topic / ".meta" / "0" / kind)
+        assert shown == said[topic], topic
+
+
 def test_after_a_kill_nothing_is_missing(
     tmp_path: Path,
     broker: Broker,
