@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.interop.kafka_tools import V0_POM, V1_POM, java_command
+from tests.interop.kafka_tools import V0_POM, V1_POM, java_command, require
 
 START_SECONDS = 90.0
 WAIT_SECONDS = 60.0
@@ -73,14 +73,18 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> None:
 
 
 class JavaServer:
-    """A Java process that runs until it is told to end, and the lines that it has logged."""
+    """A Java process that runs until it is told to end, and the lines that it has logged.
+
+    It does not outlive the thread that has started it.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.lines: list[str] = []
         self._said = threading.Condition()
         self._over = False
+        setpriv = require("setpriv", "util-linux")
         self.process = subprocess.Popen(
-            command,
+            [setpriv, "--pdeathsig", "KILL", *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
