@@ -50,7 +50,7 @@ class LogListener:
         """``new`` has taken the place of ``old``, which can be read until it is removed."""
 
     def log_start_moved(self, log: Log) -> None:
-        """The log start has moved up inside a segment: the records before it are no longer shown."""
+        """The log start has moved up inside a segment: records before it are no longer shown."""
 
     def truncated(
         self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int

@@ -19,16 +19,14 @@ from storage.record.batch import (
     TRANSACTIONAL_BIT,
     Buffer,
 )
+from storage.record.compression import BEST_RATIOS, largest_decompressed
 from storage.segment import Segment
 
 IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""
 
 AT_ONCE: Final = 4 << 20
-"""Bytes of batches that are decoded on the owner's thread while it appends."""
-# gzip: 258 bytes in 2 bits; snappy: 64 in 3 bytes; lz4: 255 in one; zstd: a block of 128 KiB in 4.
-# What is no codec is an error soon enough.
-_BEST_RATIOS: Final = (1, 1032, 22, 255, 1 << 15, 1, 1, 1)
+"""Bytes of batches that are decoded on the owner's thread at a time."""
 
 _MAGIC: Final = 16
 _ATTRIBUTES: Final = 22
@@ -83,17 +81,22 @@ def judge(
     return Shown(size, plain) if plain else Shown(size, whole=False)
 
 
-def takes_long(data: Buffer) -> bool:
-    """Whether whole batches in memory may be much more than AT_ONCE bytes when decoded.
+def takes_long(data: Buffer, count: int = -1) -> bool:
+    """Whether whole batches in memory may be more than AT_ONCE bytes when decoded.
 
-    By how small each codec can make data at the very best.
+    `count`: how many of them are asked about, by default all.
     """
     at, most, end = 0, 0, len(data)
-    while end - at > _ATTRIBUTES:
-        codec = data[at + (_ATTRIBUTES if data[at + _MAGIC] == 2 else _MAGIC + 1)] & CODEC_BITS
+    while end - at > _ATTRIBUTES and count:
+        count -= 1
+        is_v2 = data[at + _MAGIC] == 2
+        codec = data[at + (_ATTRIBUTES if is_v2 else _MAGIC + 1)] & CODEC_BITS
         size = _BATCH_LENGTH.unpack_from(data, at + _BATCH_LENGTH_AT)[0] + LOG_OVERHEAD
         if codec:
-            most += size * _BEST_RATIOS[codec]
+            if is_v2:
+                most += largest_decompressed(codec, memoryview(data)[at + HEADER_SIZE : at + size])
+            else:
+                most += size * BEST_RATIOS[codec]
             if most > AT_ONCE:
                 return True
         at += size

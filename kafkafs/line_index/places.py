@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkafs.line_index.encoded import judge
+from kafkafs.line_index.encoded import judge, takes_long
 from kafkafs.views._render import Cursor
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import HEADER_SIZE, Buffer
@@ -131,6 +131,8 @@ class TextPlace:
         segment = lines.segment
         if not wait and end - at > DECODED_AT_ONCE:
             end = at + DECODED_AT_ONCE
+        if not wait and not segment.always_expand and takes_long(memoryview(data)[at:end], 1):
+            raise BlockingIOError
         shown = judge(segment, lines.is_aborted, data, at, end, position)
         if not shown.whole:
             if shown.size > lines.end - position or shown.size <= end - at:
@@ -139,6 +141,8 @@ class TextPlace:
                 raise BlockingIOError
             whole = memoryview(bytearray(shown.size))
             read_whole(segment, whole, position, wait)
+            if not wait and not segment.always_expand and takes_long(whole, 1):
+                raise BlockingIOError
             shown = judge(segment, lines.is_aborted, whole, 0, len(whole), position)
             if not shown.whole:
                 raise self._ends_inside_a_batch(position)

@@ -190,6 +190,14 @@ class SegmentLines:
             self._load()
         if self.covered < self.end:
             self._measure_log(until)
+        with self._lock:
+            tail = self._state[1]
+            inside = tail is not None and tail.batch_end
+            if self.covered > self.end or (inside and self.covered == self.end):
+                # A value was stepped over that lies beyond the end, or a record ends there.
+                raise CorruptRecord(
+                    "the log ends inside a batch", path=self.segment.log_path, position=self.end
+                )
         if self.segment.sealed and self._state[1] is not None:
             self.seal(wait=True)
 

@@ -208,6 +208,7 @@ class Partition:
     def removing(self, segments: Sequence[Segment]) -> None:
         """The log is about to lose its head: a new history, which is written down first."""
         self._hold(segments)
+        self._catch_up()
         self._prepare_bases(segments)
         for view in self.views.values():
             view.removing(len(segments))
@@ -218,6 +219,7 @@ class Partition:
     def swapping(self, old: Sequence[Segment]) -> None:
         """Segments are about to be replaced by cleaned ones: a new history."""
         self._hold(old)
+        self._catch_up()
         self._prepare_bases(old)
         self._new_history(self.log.segments)
 
@@ -247,6 +249,7 @@ class Partition:
 
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: another history for who opens it anew."""
+        self._catch_up()
         for view in self.views.values():
             view.removing(0)
         self._new_history(self.log.segments)
@@ -259,6 +262,14 @@ class Partition:
             for segment in segments:
                 with contextlib.suppress(StorageError, OSError):
                     segment.open_log()
+
+    def _catch_up(self) -> None:
+        """Before the past changes all of its text must have been measured. That can wait for the
+        disk, but little: only what was appended within the last second can be left.
+        """
+        for view in self.views.values():
+            with contextlib.suppress(StorageError, OSError):
+                view.catch_up(True)
 
     def _prepare_bases(self, segments: Sequence[Segment]) -> None:
         """Where an absolute base goes with these segments, the text up to the next is needed.

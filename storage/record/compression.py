@@ -52,6 +52,9 @@ _XERIAL_AGAIN = int.from_bytes(_XERIAL_MAGIC[:4], "big")
 _XERIAL_CHUNK = 32 * 1024
 # No element of a raw snappy block makes more than 64 bytes out of 3.
 _SNAPPY_RATIO = 22
+# How much data a byte can stand for at most. gzip: 258 bytes in 2 bits; zstd: a block in 4 bytes.
+# What is no codec is an error soon enough.
+BEST_RATIOS: Final = (1, 1032, _SNAPPY_RATIO, 255, 1 << 15, 1, 1, 1)
 
 _u32 = struct.Struct(">I").unpack_from
 _u64 = struct.Struct(">Q").unpack_from
@@ -62,7 +65,7 @@ _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 0x80000000
 _LZ4_FAST_LEVEL = 9
 # No byte of an LZ4 block stands for more than 255 bytes.
-_LZ4_RATIO = 255
+_LZ4_RATIO = BEST_RATIOS[LZ4]
 
 
 def codec_number(name: str) -> int:
@@ -94,6 +97,21 @@ def decompress(
     except (cramjam.DecompressionError, zlib.error) as error:
         raise CorruptRecord(f"{CODECS[codec]}: {error}") from None
     raise CorruptRecord(f"no codec of format v{magic} has number {codec}")
+
+
+def largest_decompressed(codec: int, data: Buffer) -> int:
+    """How many bytes a v2 batch's stream can decompress to at most, without doing it.
+
+    By the sizes that the stream itself tells, where it tells any; 0 where it is damaged.
+    """
+    try:
+        if codec == ZSTD:
+            return zstd_bound(data)
+        if codec == LZ4:
+            return _lz4_bound(data)
+    except CorruptRecord:
+        return 0
+    return len(data) * BEST_RATIOS[codec]
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -250,6 +268,15 @@ def _lz4_header(data: Buffer, magic: int) -> tuple[int, int, int]:
     if magic > 0 and data[:7] != _LZ4_HEADER and data[at] != xxh32(data[4:at]) >> 8 & 0xFF:
         raise CorruptRecord("lz4: the frame header's checksum is wrong")
     return at + 1, flags, 1 << (2 * (descriptor >> 4) + 8)
+
+
+def _lz4_bound(data: Buffer) -> int:
+    at, flags, largest = _lz4_header(data, 2)
+    bound = 0
+    while length := int.from_bytes(data[at : at + 4], "little") & ~_LZ4_STORED:
+        bound += min(largest, _LZ4_RATIO * length)
+        at += 4 + length + 4 * bool(flags & 0x10)
+    return bound
 
 
 def _lz4(data: Buffer) -> bytes:

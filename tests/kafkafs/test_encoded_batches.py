@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 from pathlib import Path
@@ -186,8 +187,6 @@ def test_what_is_not_stable_is_no_text_yet(tmp_path: Path) -> None:
 
 def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
     """Stored and decoded it is larger than what is read at a time."""
-    import random
-
     values: list[bytes | None] = [random.Random(1).randbytes(1 << 20) for _ in range(4)]
     log = stored(2, 0, 0, 0, [b"before"]) + stored(2, 4, 0, 1, values) + stored(1, 0, 0, 5, [b"x"])
     text = b"before\n" + b"".join((value or b"") + b"\n" for value in values) + b"x\n"
@@ -217,6 +216,19 @@ def test_damage_is_named_with_its_place(tmp_path: Path, magic: int, codec: int) 
         lines_of(segment)
     assert (caught.value.path, caught.value.position) == (segment.log_path, len(good))
     segment.close()
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_sealed_log_that_ends_inside_a_batch_is_damaged(tmp_path: Path, cut: int) -> None:
+    """Also where its last record ends with the file, or its last value lies beyond the end."""
+    good = stored(2, 0, 0, 0, [b"good"])
+    for value in (b"v" * 30, b"v" * 5000):
+        torn = stored(2, 0, 0, 1, [b"w", value])
+        for size in (len(torn) - cut, len(torn) - len(stored(2, 0, 0, 1, [value])) + 61):
+            segment = segment_of(tmp_path, good + torn[:size], 3)
+            with pytest.raises(CorruptRecord, match="ends inside a batch"):
+                lines_of(segment)
+            segment.close()
 
 
 def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:

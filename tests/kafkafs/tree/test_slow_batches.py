@@ -15,8 +15,8 @@ from tests.storage.logs import NOW_MS, append, batch
 from tests.storage.producers import Producer
 
 B = "t/.batches/0"
-# As text each is a line of 1 MiB.
-LARGE = recompress(batch([b"x" * (1 << 20)]), 4)
+LINE = b"x" * (AT_ONCE + 1) + b"\n"
+LARGE = recompress(batch([LINE[:-1]]), 4)
 
 
 @pytest.fixture
@@ -40,8 +40,7 @@ def test_an_append_decodes_none_of_it(tree: Tree) -> None:
     assert file.listed_attributes().size == 7
     with pytest.raises(BlockingIOError):
         handle.read(7, 100, False)
-    line = b"x" * (1 << 20) + b"\n"
-    text = b"before\n" + line * 3 + b"after\n" + line
+    text = b"before\n" + LINE * 3 + b"after\n" + LINE
     assert tree.attributes(file).size == len(text)
     assert read(handle, 0, len(text) + 1) == text
     tree.append(file, b"more\n")
@@ -55,18 +54,41 @@ def test_it_is_measured_in_the_background(tree: Tree) -> None:
     with pytest.raises(BlockingIOError):
         file.attributes(False)
     tree.fs.housekeeping()
-    assert file.attributes(False).size == (1 << 20) + 1
+    assert file.attributes(False).size == len(LINE)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd"])
+def test_what_is_compressed_as_it_is_appended_is_measured_at_once(tree: Tree, codec: str) -> None:
+    tree.manager.set_topic_setting("t", "compression.type", codec)
+    file = tree.file()
+    text = b"".join(b"line %d of some length\n" % number for number in range(5000))
+    tree.append(file, text)
+    assert file.attributes(False).size == len(text)
+    assert tree.log().size < len(text) // 2
+
+
+def test_the_head_goes_before_it_is_measured(tree: Tree) -> None:
+    file = tree.file()
+    old = tree.open(file)
+    tree.append(file, b"before\n")
+    tree.append(B, LARGE)
+    tree.roll()
+    append(tree.log(), b"after")
+    tree.remove_head(1)
+    text = b"before\n" + LINE + b"after\n"
+    assert read(old, 0, len(text) + 1) == text
+    assert tree.read("t/0") == b"after\n"
 
 
 def test_in_a_transaction_too(tree: Tree) -> None:
     file = tree.file()
     one = Producer(1, transactional=True, codec=4)
-    tree.append(B, one.batch(b"y" * (1 << 20)))
+    tree.append(B, one.batch(LINE[:-1]))
     assert file.attributes(False).size == 0
     tree.append(B, one.commit())
     with pytest.raises(BlockingIOError):
         file.attributes(False)
-    assert tree.attributes(file).size == (1 << 20) + 1
+    assert tree.attributes(file).size == len(LINE)
 
 
 def test_what_takes_long() -> None:

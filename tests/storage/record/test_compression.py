@@ -27,6 +27,7 @@ from storage.record.compression import (
     codec_number,
     compress,
     decompress,
+    largest_decompressed,
 )
 
 XERIAL = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
@@ -66,6 +67,9 @@ def test_round_trip(data: bytes, codec: int) -> None:
     packed = compress(codec, data)
     assert independent(codec, packed) == data
     assert bytes(decompress(codec, packed)) == data
+    assert len(data) <= largest_decompressed(codec, packed)
+    if codec == LZ4:
+        assert largest_decompressed(codec, packed) < len(data) + (64 << 10)
     view = memoryview(b"x" + packed)[1:]
     assert bytes(decompress(codec, view, limit=len(data))) == data
     assert compress(codec, memoryview(data)) == packed
