@@ -18,7 +18,8 @@ from storage.record.plain import plain, recompress
 MIB = 1 << 20
 BATCH_BYTES = 128 * 1024  # 100 records a batch and more
 ONE_BYTES = 250  # room for a record of 100 bytes, not for two
-LOG_BYTES = 2 * MIB  # how much of a log is read at once
+LOG_BYTES = MIB  # how much of a log is read at once: the kernel asks for no more
+REQUEST_BYTES = MIB  # and how much text is appended
 T = 1_700_000_000_000
 
 
@@ -126,9 +127,13 @@ def make_log(case: Case, lines: list[bytes]) -> bytes:
 
 
 def our_batches(case: Case, text: bytes) -> Iterator[bytes | bytearray]:
-    """What an append makes of the text; a batch is compressed by itself."""
-    log, _ = encode_lines(text, 0, len(text), T, ONE_BYTES if case.one else BATCH_BYTES)
-    yield from compressed(case, log)
+    """What appends make of the text; a batch is compressed by itself."""
+    at = 0
+    while at < len(text):
+        end = text.rfind(b"\n", at, at + REQUEST_BYTES) + 1 or len(text)
+        log, _ = encode_lines(text, at, end, T, ONE_BYTES if case.one else BATCH_BYTES)
+        yield from compressed(case, log)
+        at = end
 
 
 def compressed(case: Case, log: bytearray) -> Iterator[bytes | bytearray]:
