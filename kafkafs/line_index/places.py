@@ -60,9 +60,9 @@ class TextPlace:
         """
         lines = self._lines
         segment, render = lines.segment, lines.view.render
-        size = len(out)
+        size, shown = len(out), lines.end
         # The log bytes at hand, and their file positions.
-        window, start, end = _scratch[:0], 0, 0
+        window, start, end = _scratch, 0, 0
         while True:
             if self._plain is not None:
                 done = self._fill_from_plain(self._plain, out, done)
@@ -70,11 +70,17 @@ class TextPlace:
                     return done
             cursor = self._cursor
             position = cursor.position
-            if position >= lines.end:
+            if position >= shown:
                 return done
             if not start <= position < end:
-                window = self._read(position, size - done, wait)
-                start, end = position, position + len(window)
+                # As much of the log as makes what is wanted of text, or what there is.
+                need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
+                if need > CHUNK:
+                    need = CHUNK
+                if need > shown - position:
+                    need = shown - position
+                window = memoryview(bytearray(need)) if wait else _scratch[:need]
+                start, end = position, position + segment.read_into(window, position, wait)
             if segment.always_expand:
                 self._enter(window, position - start, end - start, position, wait)
                 continue
@@ -99,15 +105,6 @@ class TextPlace:
                 else:
                     raise self._ends_inside_a_batch(position)
             done = reached
-
-    def _read(self, position: int, wanted: int, wait: bool) -> memoryview:
-        """As much of the log as makes `wanted` more bytes of text, or what there is."""
-        lines = self._lines
-        segment = lines.segment
-        need = (wanted + self.skip) * segment.size // (lines.text_length or 1) + SLACK
-        need = min(need, lines.end - position, CHUNK)
-        buffer = memoryview(bytearray(need)) if wait else _scratch[:need]
-        return buffer[: segment.read_into(buffer, position, wait)]
 
     def _fill_from_plain(self, plain: Buffer, out: bytearray, done: int) -> int:
         cursor = self._cursor
