@@ -335,7 +335,8 @@ cdef class Measure:
             raise ValueError(f"a batch of {size} bytes")
         self._leave_stop(size)
         self.place.batch_position = self.place.position
-        self.place.batch_end = self.place.position + size
+        # An empty one ends where its records would begin.
+        self.place.batch_end = self.place.position + size if size > HEADER_SIZE else 0
         self.place.position += HEADER_SIZE
 
     def add(self, plain not None, long long size):

@@ -18,7 +18,7 @@ from storage import Record, encode
 from storage.config import LogConfig
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.record.batch import TRANSACTIONAL_BIT
+from storage.record.batch import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.compression import CODECS, compress
 from storage.record.plain import recompress
 from storage.segment import Segment
@@ -182,6 +182,20 @@ def test_what_is_not_stable_is_no_text_yet(tmp_path: Path) -> None:
     assert not lines.complete
     lines.measure()
     check(lines, b"one\ntwo\nthree\nfour\n", 4)
+    segment.close()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_log_may_end_with_an_empty_batch_of_a_transaction(
+    tmp_path: Path, committed: bool
+) -> None:
+    """Cleaners leave those, for what they say of their producers."""
+    batch = parse_header(stored(2, 0, 1, 1, [b"gone"]))
+    empty = pack(batch._replace(records_count=0, base_timestamp=-1), b"")
+    segment = segment_of(tmp_path, stored(2, 0, 0, 0, [b"one"]) + empty, 2)
+    lines = lines_of(segment, committed=committed)
+    check(lines, b"one\n", 1)
+    assert lines.save()
     segment.close()
 
 
