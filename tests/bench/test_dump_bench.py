@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.interop.kafka_tools import jars
+
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
 def test_the_table_has_every_work(tmp_path: Path) -> None:
+    jars()  # fetched where they are not there yet
     command = [sys.executable, f"{BENCH}/dump.py", "--tiny", "--directory", str(tmp_path)]
     command += ["--only", "contents", "--only", "v1", "--only", "timeindex"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
