@@ -30,11 +30,17 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
     from storage.manager import LogManager
     from storage.produce import Producer
 
+    if sys.stdin is None:
+        raise fail("standard input is closed")
     producer: Producer | None = None
+    path = os.path.realpath(data_dir)
+    if not os.path.isdir(os.path.join(path, f"{place[0]}-{place[1]}")):
+        # Before anything is made in a directory that is none.
+        raise fail(f"{path}: there is no partition {place[0]}-{place[1]}")
     try:
         with (
             opening_shown() as progress,
-            LogManager.open(os.path.realpath(data_dir), progress=progress) as manager,
+            LogManager.open(path, progress=progress) as manager,
         ):
             log = manager.log(*place)
             stdin = sys.stdin.fileno()

@@ -111,7 +111,11 @@ class TextPlace:
         render = self._lines.view.render
         size = len(out)
         done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
-        if done < size:
+        if cursor.position == len(plain) and not cursor.record_end:
+            # Used up: who waits at the end of the log does not hold it.
+            self._plain = None
+            self._cursor = Cursor(self._resume)
+        elif done < size:
             if cursor.position < len(plain):
                 raise CorruptRecord(
                     "a batch's records do not fill it",

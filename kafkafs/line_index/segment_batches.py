@@ -30,7 +30,9 @@ class SegmentBatches:
     def covered(self) -> int:
         return self.segment.size
 
-    def append(self, position: int, data: bytes | bytearray | memoryview) -> None:
+    def append(
+        self, position: int, data: bytes | bytearray | memoryview, *, wait: bool = True
+    ) -> None:
         """The segment knows its size."""
 
     def measure(self, until: float = NEVER) -> None:

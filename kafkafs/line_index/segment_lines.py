@@ -126,14 +126,20 @@ class SegmentLines:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def append(self, position: int, data: bytes | bytearray | memoryview) -> None:
+    def append(
+        self, position: int, data: bytes | bytearray | memoryview, *, wait: bool = True
+    ) -> None:
         """The log has got `data`, whole batches, at `position`.
 
         Does nothing behind a gap, and with what the view does not show yet.
         """
-        with self._lock:
+        if not self._lock.acquire(wait):
+            return
+        try:
             if position == self.covered and self.loaded and position + len(data) <= self.end:
                 self._feed(data, len(data))
+        finally:
+            self._lock.release()
 
     def _feed(self, data: Buffer, size: int) -> int:
         """Measure `data[:size]`, which lies at `covered`; as `_run`."""

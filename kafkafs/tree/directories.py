@@ -60,7 +60,7 @@ class Root(TreeDirectory):
 
     def names(self) -> list[str]:
         self.fs.look_for_partitions()
-        names = sorted(name for name in self.fs.manager.topics if name != ABOUT)
+        names = [name for name in sorted(self.fs.manager.topics) if name != ABOUT]
         return [ABOUT, *names] if self.fs.options.show_dot else names
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> Node:
@@ -140,7 +140,7 @@ class TopicDirectory(TreeDirectory):
         """In order of number; the lookups that follow are to be in this view."""
         self.fs.look_for_partitions()
         if view is not None:
-            for log in self.topic.partitions.values():
+            for log in list(self.topic.partitions.values()):
                 # Here and now: those lookups may be in a worker thread.
                 self.fs.partition(log).view(view)
         return [str(number) for number in sorted(self.topic.partitions)]

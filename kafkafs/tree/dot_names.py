@@ -11,6 +11,7 @@ Inside of them everything is listed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.raw_file import RawFile, is_shown
 from kafkafs.tree.topic_config import apply_config, config_text
 from kafkafs.tree.tree_directory import TreeDirectory, missing
+from kafkafs.tree.view_file import MEASURE_S
 from kafkafs.tree.virtual_file import Content, Owner, Text, VirtualFile
 from kafkafs.views import View
 from storage.errors import StorageError
@@ -150,7 +152,7 @@ class MetaDirectory(OfPartition):
 
         def measured(wait: bool) -> None:
             partition.nonce(wait)
-            values.prepare(wait)
+            values.prepare(wait, time.monotonic() + MEASURE_S)
 
         prepare = {"segments": measured, "txnindex": txn_index.prepare}
 

@@ -412,7 +412,8 @@ class FileSystem(LogListener):
             except (StorageError, OSError) as error:
                 log = partition.log
                 self.events(f"{log.topic}/{log.partition}: cannot be measured: {error}")
-            self._unmeasured.pop()
+            # Another one may be the last by now.
+            self._unmeasured.remove(partition)
 
     def _is_foreign(self, log: Log) -> bool:
         """Whether the log has no view indexes beside it, as those that we have written have."""

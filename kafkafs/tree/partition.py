@@ -10,9 +10,11 @@ Invariant: `mtime_ns` rises with each append.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kafkafs.line_index import NEVER
 from kafkafs.tree.partition_view import PartitionView
 from kafkafs.views import View
 from storage import paths
@@ -24,6 +26,9 @@ from storage.segment import Segment
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.inodes import Node
+
+LOOK_S = 0.05
+"""How long the owner's thread measures, at most, before another process's head is gone."""
 
 _BLOCK = 512
 _PAGE = 4096
@@ -284,9 +289,11 @@ class Partition:
                 part = self.view(view)
                 if part.anchored_in(segments):
                     try:
-                        part.prepare()
+                        # What another process has written meanwhile may take hours to measure.
+                        part.prepare(until=time.monotonic() + LOOK_S if self.fs.follows else NEVER)
                     except (StorageError, OSError):
-                        # Another process has removed them before anybody could look into them.
+                        # Not measured in time, or removed before anybody could look into them:
+                        # positions begin anew.
                         if not self.fs.follows:
                             raise
 

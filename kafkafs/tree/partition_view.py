@@ -141,7 +141,10 @@ class PartitionView:
                     if not piece.complete:
                         self._measure(piece, until)
                 with self._lock:
-                    if self.timeline.pieces == pieces and pieces[-1].complete:
+                    # An open transaction may have ended in any of them meanwhile. Once it is ready
+                    # the owner places without the lock.
+                    complete = all(piece.complete for piece in pieces)
+                    if complete and self.timeline.pieces == pieces and not self._is_ready():
                         self._place()
         finally:
             self._preparing.release()
@@ -158,12 +161,22 @@ class PartitionView:
             for piece in unmeasured:
                 self._measure(piece, until)
             with self._lock:
+                if not self._is_behind():
+                    # Another thread has done it, and the owner goes on without the lock.
+                    return
                 if self.timeline.pieces == pieces and all(piece.complete for piece in pieces):
                     self.timeline.settle()
                     self.behind = False
                     # What is held back still may be what is slow.
                     held = any(piece.covered < piece.segment.size for piece in pieces)
                     self._slow = self._slow and held
+
+    def _is_ready(self) -> bool:
+        """`_ready`, by now: the type checker knows of no other threads."""
+        return self._ready
+
+    def _is_behind(self) -> bool:
+        return self.behind
 
     def _measure(self, piece: Piece, until: float) -> None:
         try:
@@ -234,7 +247,8 @@ class PartitionView:
             if self.behind or slow:
                 # Who asks for it, or `catch_up` in the background, finds it.
                 return
-            self._active.append(position, data)
+            # Where a worker thread is measuring it finds these too: do not wait for it.
+            self._active.append(position, data, wait=self._ready)
             starts = self.timeline.placed[0]
             if starts:
                 self.timeline.end = starts[-1] + self._active.text_length

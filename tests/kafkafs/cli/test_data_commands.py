@@ -171,6 +171,7 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
 
 
 def test_what_is_mounted_is_not_appended_to(place: Place) -> None:
+    (Path(place.data) / "orders-0").mkdir()
     place.mount()
     done = run("produce", "-d", place.data, "orders:0", stdin=bytes(batch([b"x"])))
     assert done.returncode == 1
