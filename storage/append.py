@@ -55,7 +55,9 @@ class AppendingLog(LogReader):
     listeners: list[LogListener]
     epochs: list[tuple[int, int]]
     epochs_dirty: bool
-    directory_dirty: bool
+    # How often the names in the directory have changed; the count that a flush has covered.
+    directory_changes = 0
+    _directory_synced = 0
     # Since when there is something to flush, in ms; None where there is nothing.
     dirty_since_ms: int | None
     recovery_point: int
@@ -79,6 +81,18 @@ class AppendingLog(LogReader):
     def _mark_dirty(self, now_ms: int) -> None:
         """There is something to flush, since ``now_ms``."""
         raise NotImplementedError
+
+    @property
+    def directory_dirty(self) -> bool:
+        """Whether names in the directory have to be synced."""
+        return self.directory_changes != self._directory_synced
+
+    @directory_dirty.setter
+    def directory_dirty(self, dirty: bool) -> None:
+        if dirty:
+            self.directory_changes += 1
+        else:
+            self._directory_synced = self.directory_changes
 
     @property
     def active(self) -> Segment:
@@ -319,6 +333,7 @@ class AppendingLog(LogReader):
         except OSError:
             if staged.aborted:
                 active.txn_index.truncate_to(known)
+                self._forget_aborted()
             raise
         if staged.aborted and not known:
             self.directory_dirty = True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -77,6 +78,9 @@ class DataDirectory:
         self._lock_fd = -1
         self._dirty: set[Log] = set()
         self._doomed: list[tuple[int, str, Log | None]] = []
+        # Checkpoints are written in any thread, and an older one never after a later one.
+        self._checkpoints_started = 0
+        self._checkpoint_lock = threading.Lock()
 
     def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
         now_ms = self.clock_ms()

@@ -29,6 +29,7 @@ class FlushPlan:
 
     __slots__ = (
         "_directory",
+        "_directory_changes",
         "_epochs",
         "_files",
         "_log",
@@ -44,6 +45,7 @@ class FlushPlan:
         self._segments = segments
         self._target = log.log_end_offset
         self._directory = log.directory if log.directory_dirty else None
+        self._directory_changes = log.directory_changes
         self._epochs = list(log.epochs) if log.epochs_dirty else None
         self._snapshots = list(log.unsynced_snapshots)
         self.done = False
@@ -101,7 +103,8 @@ class FlushPlan:
         if self.done:
             self._log.flushed_to(
                 self._target,
-                directory=self._directory is not None,
-                epochs=self._epochs is not None,
+                directory=self._directory is not None
+                and self._directory_changes == self._log.directory_changes,
+                epochs=self._epochs is not None and self._epochs == self._log.epochs,
             )
             self._log.unsynced_snapshots.difference_update(self._snapshots)

@@ -195,6 +195,9 @@ class LogTail:
         active.close_descriptors()
         log.segments = segments
         log.log_end_offset = max(next_offset, active.base_offset)
+        # What begins behind the end is seen again when the end moves.
+        log.producers.reopen_at(log.log_end_offset)
+        log.stabilize()
 
 
 def _below(data: bytes, limit: int) -> int:

@@ -124,8 +124,9 @@ class Log(AppendingLog):
         self._check_writable()
         since = [
             segment
-            for segment in self._segments_from(self.recovery_point)
-            if segment.next_offset > self.recovery_point or segment is self.segments[-1]
+            # Also the one that ends there: it may have been sealed since.
+            for segment in self._segments_from(max(self.recovery_point - 1, 0))
+            if segment.next_offset >= self.recovery_point or segment is self.segments[-1]
         ]
         for segment in since:
             segment.open_all()

@@ -71,6 +71,9 @@ class LogManager(DataDirectory):
             manager._lock_fd = lock_fd
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
+            if not read_only and not clean:
+                # What recovery has cut must not count as flushed when it is written again.
+                manager.start_checkpoint(snapshots=False)()
         except BaseException:
             if lock_fd >= 0:
                 files.unlock(lock_fd)
@@ -87,8 +90,8 @@ class LogManager(DataDirectory):
 
     def logs(self) -> Iterator[Log]:
         """Every partition, by topic and number."""
-        for topic in self.topics.values():
-            yield from topic.partitions.values()
+        for topic in list(self.topics.values()):
+            yield from list(topic.partitions.values())
 
     def topic(self, name: str) -> Topic:
         """UnknownTopicOrPartition where there is none."""
@@ -216,6 +219,8 @@ class LogManager(DataDirectory):
             self._doomed.append((due_ms, directory, log))
         self.files.sync_directory(self.path)
         del self.topics[name]
+        # A new topic of that name must not find the old one's offsets.
+        self.start_checkpoint(snapshots=False)()
         self.settings.drop_topic(name)
 
     def drop(self, log: Log, directory: str | None) -> None:
@@ -257,14 +262,15 @@ class LogManager(DataDirectory):
         """The partitions whose oldest unflushed append is older than flush.ms."""
         return [
             log
-            for log in self._dirty
+            for log in list(self._dirty)  # others may come and go meanwhile, from other threads
             if log.dirty_since_ms is not None and now_ms - log.dirty_since_ms >= log.config.flush_ms
         ]
 
-    def start_checkpoint(self) -> Callable[[], None]:
+    def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
         """What the checkpoints should say now, as a function that writes them (any thread).
 
-        With them goes a snapshot of the producers of every partition that has grown.
+        With them goes a snapshot of the producers of every partition that has grown, unless
+        ``snapshots`` is false.  Where a later checkpoint has been started, this one says nothing.
         """
         self._check_writable()
         logs = list(self.logs())
@@ -275,16 +281,21 @@ class LogManager(DataDirectory):
             for log in logs
             if log.log_start_offset > log.segments[0].base_offset
         }
-        snapshots = [each for log in logs if (each := log.start_snapshot()) is not None]
+        grown = logs if snapshots else []
+        started = [each for log in grown if (each := log.start_snapshot()) is not None]
+        self._checkpoints_started += 1
+        number = self._checkpoints_started
 
         def write() -> None:
-            for name, offsets in (
-                (paths.RECOVERY_POINTS, recovery_points),
-                (paths.LOG_STARTS, log_starts),
-                (paths.HIGH_WATERMARKS, high_watermarks),
-            ):
-                checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
-            for write_snapshot in snapshots:
+            with self._checkpoint_lock:
+                if number == self._checkpoints_started:
+                    for name, offsets in (
+                        (paths.RECOVERY_POINTS, recovery_points),
+                        (paths.LOG_STARTS, log_starts),
+                        (paths.HIGH_WATERMARKS, high_watermarks),
+                    ):
+                        checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
+            for write_snapshot in started:
                 write_snapshot()
 
         return write

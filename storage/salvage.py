@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 from storage import paths
 from storage.cut import cut_files
+from storage.errors import CorruptRecord
 from storage.log import Log
 from storage.record._batch import find_next_batch
 from storage.record.batch import parse_header
+from storage.record.plain import plain
 from storage.segment import BatchEntry
 
 
@@ -65,6 +67,10 @@ def _salvage_file(log: Log, path: str, now_ns: int) -> Salvaged:
         at = find_next_batch(view, 0, log.log_end_offset)
         while at >= 0:
             header = parse_header(view, at)
+            # A wrapper of v0 or v1 tells only its last offset.
+            if header.is_legacy and _first_offset(view, at, header.size) < log.log_end_offset:
+                at = find_next_batch(view, at + header.size, log.log_end_offset)
+                continue
             entry: BatchEntry = (0, header.size, header.last_offset, header.max_timestamp)
             log.append_as_follower(bytearray(view[at : at + header.size]), [entry], now_ns)
             batches += 1
@@ -72,3 +78,11 @@ def _salvage_file(log: Log, path: str, now_ns: int) -> Salvaged:
             taken += header.size
             at = find_next_batch(view, at + header.size, log.log_end_offset)
     return Salvaged(path, size, batches, records, taken)
+
+
+def _first_offset(view: memoryview, at: int, size: int) -> int:
+    """Of the message or wrapper there; -1 where it is damaged inside."""
+    try:
+        return parse_header(plain(view, at, at + size)[0]).base_offset
+    except CorruptRecord:
+        return -1

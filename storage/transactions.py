@@ -119,6 +119,12 @@ class TransactionalLog:
             spans = aborted.get(entry.producer_id, [])
             aborted[entry.producer_id] = [*spans, (entry.first_offset, entry.last_offset)]
 
+    def _forget_aborted(self) -> None:
+        """An entry has been taken back that another thread may have read."""
+        with self._aborted_lock:
+            self._aborted_version += 1
+            self._aborted = (), {}
+
     # -- what is stable ------------------------------------------------------------------------
 
     def _take_over(

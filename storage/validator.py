@@ -161,6 +161,8 @@ def _admit(batch: Buffer, config: LogConfig, now_ms: int) -> Admitted:
     stored = _as_configured(batch, config, now_ms)
     if len(stored) > config.max_message_bytes:
         raise RecordTooLarge(len(stored), config.max_message_bytes)
+    if config.message_timestamp_type == "LogAppendTime":
+        header = header._replace(max_timestamp=now_ms)
     return Admitted(stored, header, None)
 
 

@@ -142,12 +142,13 @@ class TxnIndex:
         """Open the file if it has to be synced, so that another thread can do that."""
         if self._dirty:
             self._open()
+            self._cut()
 
     def sync(self) -> None:
         """Make the entries survive a power cut."""
         if self._dirty:
             self._open()
-            self._cut()
+            # Not ``_cut``: the owner may be between writing an entry and counting it.
             self._files.fdatasync(self._fd)
 
     def close(self) -> None:
