@@ -339,3 +339,15 @@ def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
         manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
         add(0, NOW_MS * 2)
         assert [record.timestamp for record in log.records(3)] == [NOW_MS] * 2
+
+
+def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
+    """Its own clock may be days behind; its retry is a duplicate all the same."""
+    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        log = new_log(manager)
+        manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        once = bytes(produced([b"once"], 7, 0, timestamp_ms=NOW_MS - 90_000_000))
+        log.append_batches(once, now_ns=NOW_NS)
+        manager.sweep(NOW_MS + 1000)
+        assert log.append_batches(once, now_ns=NOW_NS) == [Appended(0, 0, True)]
+        assert values(log) == [b"once"]

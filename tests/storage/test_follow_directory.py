@@ -15,8 +15,10 @@ from storage.files import Files
 from storage.follow_directory import DirectoryFollower
 from storage.listener import LogListener
 from storage.log import Log
+from storage.record.control import COMMIT
 from tests.broker_files import NOW_MS, BrokerDirectory
-from tests.storage.logs import values
+from tests.storage.logs import append, values
+from tests.storage.transactions import Client
 
 NEVER_FRESH = 1 << 62
 
@@ -316,3 +318,26 @@ def test_a_lock_of_our_own_is_not_anothers(tmp_path: Path) -> None:
         command = [sys.executable, "-c", _HOLD, str(tmp_path / ".lock")]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         assert b"BlockingIOError" in done.stderr
+
+
+def test_what_is_open_below_the_high_watermark_is_not_stable(tmp_path: Path) -> None:
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as writer:
+        log = writer.create_topic("t", 1).partitions[0]
+        append(log, b"before")
+        client = Client(log, 7)
+        client.send(b"open")
+        append(log, b"behind it")
+        writer.checkpoint()
+        Client(log, 8).send(b"beyond")
+        append(log, b"and more")
+        reader = LogManager.open(str(tmp_path), read_only=True, clock_ms=lambda: NOW_MS)
+        followed = reader.log("t", 0)
+        follower = DirectoryFollower(reader, until_high_watermark=True)
+        assert (followed.log_end_offset, followed.last_stable_offset) == (3, 1)
+        assert values(followed) == [b"before"]
+        client.end(COMMIT)
+        writer.checkpoint()
+        assert follower.look(followed)
+        assert (followed.log_end_offset, followed.last_stable_offset) == (6, 3)
+        assert values(followed) == [b"before", b"open", b"behind it"]
+        reader.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from kafkafs.line_index import NEVER, SegmentLines
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.partition_view import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
@@ -138,3 +140,39 @@ def test_an_open_transaction_survives_a_remount(tmp_path: Path) -> None:
         assert tree.read("t/0") == b"before\n"
         Producer(tree.log(), 1).end(COMMIT)
         assert tree.read("t/0") == b"before\none\nbehind\nmore\n"
+
+
+def test_a_transaction_ends_while_the_partition_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that was measured has grown by it before the others are."""
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"before\n")
+        producer = Producer(tree.log(), 1)
+        producer.send(b"one", b"two")
+        tree.roll()
+        tree.append("t/0", b"after\n")
+    for lines in (tmp_path / "data" / "t-0").glob("*.lines"):
+        lines.unlink()
+    with a_tree(tmp_path / "data") as tree:
+        log = producer.log = tree.log()
+        partition = tree.fs.partition(log)
+        partition.nonce(True)
+        view = partition.view(tree.fs.views[0])
+        measure, measured, ended = SegmentLines.measure, threading.Event(), threading.Event()
+
+        def first_segment_first(lines: SegmentLines, until: float = NEVER) -> None:
+            measure(lines, until)
+            if not measured.is_set():
+                measured.set()
+                assert ended.wait(10)
+
+        monkeypatch.setattr(SegmentLines, "measure", first_segment_first)
+        worker = threading.Thread(target=view.prepare)
+        worker.start()
+        assert measured.wait(10)
+        producer.end(COMMIT)
+        ended.set()
+        worker.join()
+        assert tree.read("t/0") == b"before\none\ntwo\nafter\n"

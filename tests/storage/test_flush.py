@@ -1,0 +1,43 @@
+"""Flushes beside appends and rolls: what was acknowledged as flushed survives a power cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage import LogManager, checkpoint, paths
+from tests.crash.disk import SimulatedDisk
+from tests.storage.logs import NOW_MS, append, values
+
+
+def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    log.flush()
+    append(log, b"a")
+    log.roll(NOW_MS)
+    append(log, b"b")
+    plan = log.start_flush()
+    plan.run()
+    log.roll(NOW_MS)
+    append(log, b"c")
+    plan.finish()
+    log.flush()
+    assert not log.directory_dirty
+    disk.materialise(0)
+    with LogManager.open(str(tmp_path)) as again:
+        assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
+
+
+def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, *[b"old"] * 30)
+        log.flush()
+        manager.checkpoint()
+        late = manager.start_checkpoint()
+        manager.delete_topic("t")
+        late()
+        manager.create_topic("t", 1)
+        recorded = checkpoint.read_offsets(manager.files, str(tmp_path / paths.RECOVERY_POINTS))
+        assert recorded.get(("t", 0), 0) == 0
