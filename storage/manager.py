@@ -71,7 +71,7 @@ class LogManager(DataDirectory):
             manager._lock_fd = lock_fd
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
-            if not read_only and not clean:
+            if not read_only and not clean and manager.topics:
                 # What recovery has cut must not count as flushed when it is written again.
                 manager.start_checkpoint(snapshots=False)()
         except BaseException:
