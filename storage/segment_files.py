@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import TypeVar
 
 from storage import paths
 from storage.config import LogConfig
@@ -19,6 +20,8 @@ from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
 from storage.index.txn_index import TxnEntry, TxnIndex
+
+_Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
@@ -88,12 +91,12 @@ class SegmentFiles:
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed (topic deletion)."""
         self._directory = directory
-        for index in (self._offset_index, self._time_index):
-            if index is not None:
-                index.close()
-        self._offset_index = self._time_index = None
+        self._close_indexes()
+        self._renamed()
+
+    def _renamed(self) -> None:
+        """The files have other names; the transaction index outlives that, as it is in memory."""
         if self._txn_index is not None:
-            self._txn_index.close()
             self._txn_index.path = self.file_path(paths.TXNINDEX)
 
     # -- descriptors and leases ----------------------------------------------------------------
@@ -153,13 +156,14 @@ class SegmentFiles:
             self.time_index.trim()
         if fd >= 0:
             self._files.close(fd)
-        for index in (self._offset_index, self._time_index):
+        self._close_indexes()
+        return True
+
+    def _close_indexes(self) -> None:
+        for index in (self._offset_index, self._time_index, self._txn_index):
             if index is not None:
                 index.close()
         self._offset_index = self._time_index = None
-        if self._txn_index is not None:
-            self._txn_index.close()
-        return True
 
     @property
     def is_open(self) -> bool:
@@ -184,16 +188,7 @@ class SegmentFiles:
             with _lease_lock:
                 index = self._offset_index
                 if index is None:
-                    index = self._offset_index = OffsetIndex(
-                        self._files,
-                        self.file_path(paths.INDEX),
-                        self.base_offset,
-                        self._config.segment_index_bytes,
-                        writable=self._writable and not self.sealed,
-                        mapped=self._writable,
-                        # The active segment's was pre-sized by whoever died, or lives elsewhere.
-                        ignore_zero_tail=not self.sealed,
-                    )
+                    index = self._offset_index = self._open(OffsetIndex, paths.INDEX)
         return index
 
     @property
@@ -204,17 +199,20 @@ class SegmentFiles:
             with _lease_lock:
                 index = self._time_index
                 if index is None:
-                    index = self._time_index = TimeIndex(
-                        self._files,
-                        self.file_path(paths.TIMEINDEX),
-                        self.base_offset,
-                        self._config.segment_index_bytes,
-                        writable=self._writable and not self.sealed,
-                        mapped=self._writable,
-                        # The active segment's was pre-sized by whoever died, or lives elsewhere.
-                        ignore_zero_tail=not self.sealed,
-                    )
+                    index = self._time_index = self._open(TimeIndex, paths.TIMEINDEX)
         return index
+
+    def _open(self, kind: type[_Index], suffix: str) -> _Index:
+        return kind(
+            self._files,
+            self.file_path(suffix),
+            self.base_offset,
+            self._config.segment_index_bytes,
+            writable=self._writable and not self.sealed,
+            mapped=self._writable,
+            # The active segment's was pre-sized by whoever died, or lives elsewhere.
+            ignore_zero_tail=not self.sealed,
+        )
 
     @property
     def txn_index(self) -> TxnIndex:
@@ -241,8 +239,7 @@ class SegmentFiles:
         """Its writer has renamed the files to ``.deleted``, and will remove them."""
         self._suffix = paths.DELETED
         self.deleted = True
-        if self._txn_index is not None:
-            self._txn_index.path = self.file_path(paths.TXNINDEX)
+        self._renamed()
 
     def mark_deleted(self) -> None:
         """Rename the files to ``.deleted``; reading goes on until ``vanish``.
@@ -270,8 +267,7 @@ class SegmentFiles:
             if self._files.exists(path):
                 self._files.rename(path, path + suffix)
         self._suffix = suffix
-        if self._txn_index is not None:
-            self._txn_index.path = self.file_path(paths.TXNINDEX)
+        self._renamed()
 
     def vanish(self) -> list[str]:
         """The end of a deleted segment: reads fail from now on; the paths left to be removed."""

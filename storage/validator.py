@@ -31,6 +31,7 @@ from storage.record.batch import (
     Buffer,
     parse_header,
 )
+from storage.record.compression import codec_number
 from storage.record.control import Marker, parse_marker
 from storage.record.plain import plain, recompress, to_v2
 
@@ -202,7 +203,7 @@ def _as_configured(batch: Buffer, config: LogConfig, now_ms: int) -> bytes | byt
     if kind == "producer":
         stored = bytes(batch)
     else:
-        codec = 0 if kind == "uncompressed" else CODECS.index(kind)
+        codec = 0 if kind == "uncompressed" else codec_number(kind)
         level = getattr(config, _LEVELS[kind]) if kind in _LEVELS else None
         stored = recompress(batch, codec, level)
     if config.message_timestamp_type == "LogAppendTime":
