@@ -2,7 +2,8 @@
 
 What tests end with, and what ``LogManager.check`` is made of.  Indexes and snapshots are compared
 with what recovery would build, which holds for logs written here; brokers before 4.1 index
-differently.  Of what a cleaner has taken only snapshots know, so a compacted log's are believed.
+differently.  Of what a cleaner has taken only snapshots know, so those of a log that may
+have been cleaned are believed.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 class LogCheck:
     """One check of a log; ``faults`` fill up as its segments are read, in order."""
 
-    def __init__(self, files: Files, directory: str, interval: int, *, compacted: bool) -> None:
-        """``interval``: index.interval.bytes."""
+    def __init__(self, files: Files, directory: str, interval: int, *, cleaned: bool) -> None:
+        """``interval``: index.interval.bytes; ``cleaned``: records may have been taken out."""
         self.faults: list[str] = []
         self._files = files
         self._directory = directory
         self._interval = interval
-        self._compacted = compacted
+        self._cleaned = cleaned
         # What the batches so far say of producers; None while that is not known.
         self._state: ProducerState | None = None
         self._snapshots: list[int] = []
@@ -148,7 +149,7 @@ class LogCheck:
             except CorruptCheckpoint as error:
                 self.faults.append(str(error))
                 continue
-            if self._state is not None and not self._compacted:
+            if self._state is not None and not self._cleaned:
                 self._compare(self._state, snapshot, path)
             self._state = snapshot
 

@@ -207,6 +207,7 @@ class DataDirectory:
         topic, partition = item
         directory = os.path.join(self.path, paths.partition_directory(topic, partition))
         config = self.settings.log_config(topic)
+        may_be_cleaned = self._may_be_cleaned(item)
         recovered = recover(
             Origin(
                 self.files,
@@ -217,7 +218,7 @@ class DataDirectory:
                 log_start=log_start,
                 writable=not self.read_only,
                 now_ms=now_ms,
-                may_be_cleaned=self._may_be_cleaned(item),
+                may_be_cleaned=may_be_cleaned,
                 producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
                 progress=advance,
             )
@@ -239,6 +240,7 @@ class DataDirectory:
             epochs=self._load_epochs(directory, start, end, recovered.epochs),
             clean=self.clean,
             read_only=self.read_only,
+            may_be_cleaned=may_be_cleaned,
             dirty=self._dirty,
         )
 

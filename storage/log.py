@@ -52,6 +52,7 @@ class Log(AppendingLog):
         epochs: list[tuple[int, int]],
         clean: bool,
         read_only: bool,
+        may_be_cleaned: bool = False,
         dirty: set[Log] | None = None,
     ) -> None:
         super().__init__(config)
@@ -61,6 +62,7 @@ class Log(AppendingLog):
         self.partition = partition
         self.topic_id = topic_id
         self.read_only = read_only
+        self.may_be_cleaned = may_be_cleaned or config.is_compacted
         self.closed = False
         self.flush_error: OSError | None = None
         self.listeners: list[LogListener] = []
@@ -327,7 +329,7 @@ class Log(AppendingLog):
             self.files,
             self.directory,
             self.config.index_interval_bytes,
-            compacted=self.config.is_compacted,
+            cleaned=self.may_be_cleaned,
         )
         faults += whole.run(self.segments, self.log_end_offset, self.producers)
         if report is not None:

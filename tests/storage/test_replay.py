@@ -139,6 +139,30 @@ def test_what_a_cleaner_left_only_in_a_snapshot_counts(tmp_path: Path) -> None:
         assert put(log, produced([b"a"], 7, 0))[0].duplicate
 
 
+@pytest.mark.parametrize("sign", ["", "meta.properties", "cleaner-offset-checkpoint"])
+def test_what_only_a_snapshot_knows_is_no_fault_where_a_cleaner_may_have_been(
+    tmp_path: Path, sign: str
+) -> None:
+    """A broker keeps elsewhere which of its topics are compacted."""
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = new_log(manager)
+    put(log, produced([b"a"], 7, 0))
+    log.roll(NOW_MS)
+    put(log, produced([b"b"], 8, 0))
+    log.roll(NOW_MS)
+    manager.close()
+    state = ProducerState()
+    state.update([*log.producers, log.producers.by_id[7]._replace(producer_id=9)])
+    (tmp_path / "t-0" / f"{2:020d}.snapshot").write_bytes(state.encode())
+    if sign:
+        (tmp_path / sign).write_text("0\n1\nt 0 2\n" if sign.startswith("c") else "version=1\n")
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+        assert set(manager.log("t", 0).producers.by_id) == {7, 8, 9}
+        faults = manager.check()
+        assert len(faults) == (0 if sign else 1), faults
+        assert all("where the log says None" in fault for fault in faults)
+
+
 def test_a_cut_log_forgets_what_was_cut(tmp_path: Path) -> None:
     manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
     log = new_log(manager)
