@@ -18,7 +18,7 @@ from libc.string cimport memchr, memcpy, memset
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LAST_OFFSET_DELTA,
     LEADER_EPOCH, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, crc_of, store32, store64,
+    RELEASE_GIL_FROM, crc_of, put_varint, store32, store64, varint_size,
 )
 
 from storage.errors import RecordTooLarge
@@ -50,24 +50,6 @@ cdef struct Block:
     int64_t batch_room
     int64_t batch_lines
     int64_t needed  # by the record for which there was no room
-
-
-cdef inline int varint_size(uint64_t bits) noexcept nogil:
-    cdef int size = 1
-    while bits >= 0x80:
-        bits >>= 7
-        size += 1
-    return size
-
-
-cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
-    """Write bits that are zig-zagged already."""
-    while bits >= 0x80:
-        at[0] = <uint8_t> (bits | 0x80)
-        at += 1
-        bits >>= 7
-    at[0] = <uint8_t> bits
-    return at + 1
 
 
 cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept nogil:

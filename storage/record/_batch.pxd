@@ -160,6 +160,30 @@ cdef inline const uint8_t *read_varlong(const uint8_t *at, int64_t *value) noexc
     return at
 
 
+cdef inline uint64_t zigzag_bits(int64_t value) noexcept nogil:
+    """The bits that stand for a number in a varint: of -1 they are 1, of a length twice as many."""
+    return (<uint64_t> value << 1) ^ (0 - (<uint64_t> value >> 63))
+
+
+cdef inline int64_t varint_size(uint64_t bits) noexcept nogil:
+    """How many bytes `put_varint` writes."""
+    cdef int64_t size = 1
+    while bits >= 0x80:
+        bits >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
+    """Write bits that are zig-zagged already; the byte after them."""
+    while bits >= 0x80:
+        at[0] = <uint8_t> (bits | 0x80)
+        at += 1
+        bits >>= 7
+    at[0] = <uint8_t> bits
+    return at + 1
+
+
 cdef inline Fault parse_head(const uint8_t *at, RecordHead *head) noexcept nogil:
     """Read a record from its length up to its key. Touches RECORD_HEAD bytes.
 

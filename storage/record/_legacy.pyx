@@ -21,7 +21,8 @@ from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_SEQUENCE, BASE_TIMESTAMP, BATCH_LENGTH,
     CODEC_BITS, HEADER_SIZE, LAST_OFFSET_DELTA, LEADER_EPOCH, LEGACY_ATTRIBUTES, LEGACY_CRC,
     LEGACY_TIMESTAMP, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, PRODUCER_ID, RECORDS_COUNT,
-    SMALLEST_ENTRY, SMALLEST_V1, load32, load64, store32, store64,
+    SMALLEST_ENTRY, SMALLEST_V1, load32, load64, put_varint, store32, store64, varint_size,
+    zigzag_bits,
 )
 
 from storage.errors import CorruptRecord
@@ -96,27 +97,6 @@ REASONS = {
     BAD_SIZE: "a message's size is less than its format's fields",
     BAD_FIELDS: "a message's key and value do not fill it",
 }
-
-
-cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
-    while bits > 0x7F:
-        at[0] = <uint8_t> (bits | 0x80)
-        bits >>= 7
-        at += 1
-    at[0] = <uint8_t> bits
-    return at + 1
-
-
-cdef inline uint64_t zigzag_bits(int64_t value) noexcept nogil:
-    return (<uint64_t> value << 1) ^ (0 - (<uint64_t> value >> 63))
-
-
-cdef inline int64_t varint_size(uint64_t bits) noexcept nogil:
-    cdef int64_t size = 1
-    while bits > 0x7F:
-        bits >>= 7
-        size += 1
-    return size
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, const uint8_t *start, int32_t length) noexcept nogil:

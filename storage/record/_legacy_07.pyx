@@ -9,7 +9,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from storage.record._batch cimport load32
+from storage.record._batch cimport load32, put_varint, varint_size
 
 cdef extern from *:
     """
@@ -116,23 +116,6 @@ cdef inline int judge(
     if check_crc and crc32(at + entry.head, entry.size - entry.head) != load32(at + entry.head - 4):
         return _BAD_CRC
     return _COMPRESSED if entry.codec else _WHOLE
-
-
-cdef inline int varint_size(uint64_t bits) noexcept nogil:
-    cdef int size = 1
-    while bits > 0x7F:
-        bits >>= 7
-        size += 1
-    return size
-
-
-cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
-    while bits > 0x7F:
-        at[0] = <uint8_t> (bits | 0x80)
-        bits >>= 7
-        at += 1
-    at[0] = <uint8_t> bits
-    return at + 1
 
 
 cdef class Bytes:
