@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _PACKAGES = {
+    "awk": "mawk",
+    "jq": "jq",
     "less": "less",
     "node": "nodejs",
     "rsync": "rsync",
     "setpriv": "util-linux",
     "setsid": "util-linux",
+    "sqlite3": "sqlite3",
     "unshare": "util-linux",
 }
 
