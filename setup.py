@@ -14,7 +14,9 @@ HOT_LOOPS = (
     "storage/record/_plain.pyx",
     "storage/record/_columns.pyx",
     "storage/record/_legacy_07.pyx",
+    "kafkafs/views/_measure.pyx",
     "kafkafs/views/_render.pyx",
+    "kafkafs/views/_whole.pyx",
     "kafkafs/views/_parse.pyx",
     "kafkafs/dump/_dump.pyx",
 )

@@ -6,7 +6,7 @@ directory where the data directory may not be written. Little-endian:
     header   128 bytes: magic, version, granularity, base offset, bytes of log covered, bytes of
              text, records, count of entries, CRC-32C of the entries, CRC-32C of the 4 KiB of log
              before the end of what is covered, view name, zeros, CRC-32C of all this
-    entries  24 bytes each, as `views._render` lays them out
+    entries  24 bytes each, as `views._measure` lays them out
 
 Entries are only ever added, and the header is written after them, so a crash leaves an older index
 or one whose CRC is wrong. Nothing is fsynced: it can be made again.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from kafkafs.views._render import ENTRY_SIZE
+from kafkafs.views._measure import ENTRY_SIZE
 from storage import paths
 from storage.files import Files
 

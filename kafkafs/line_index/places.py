@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkafs.line_index.encoded import judge, takes_long
-from kafkafs.views._render import Cursor
+from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import HEADER_SIZE, Buffer
 from storage.segment import Segment
@@ -70,17 +70,24 @@ class TextPlace:
                     return done
             cursor = self._cursor
             position = cursor.position
-            if position >= shown:
+            if position >= shown and not cursor.pending:
                 return done
-            if not start <= position < end:
+            if not cursor.pending and (
+                not start <= position < end or end - position < cursor.needed
+            ):
                 # As much of the log as makes what is wanted of text, or what there is.
                 need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
                 if need > CHUNK:
                     need = CHUNK
+                if need < cursor.needed:
+                    need = self._check_needed(cursor.needed, wait)
                 if need > shown - position:
                     need = shown - position
                 window = memoryview(bytearray(need)) if wait else _scratch[:need]
                 start, end = position, position + segment.read_into(window, position, wait)
+                if end - start < cursor.needed:
+                    read_whole(segment, window[end - start : cursor.needed], end, wait)
+                    end = start + cursor.needed
             if segment.always_expand:
                 self._enter(window, position - start, end - start, position, wait)
                 continue
@@ -96,7 +103,7 @@ class TextPlace:
             if cursor.encoded:
                 at = cursor.position
                 self._enter(window, at - start, end - start, at, wait)
-            elif reached == done and cursor.position == position:
+            elif reached == done and cursor.position == position and not cursor.needed:
                 # The window holds less than one record's head: so may the page cache.
                 if start < position:
                     end = start
@@ -111,6 +118,8 @@ class TextPlace:
         render = self._lines.view.render
         size = len(out)
         done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
+        if cursor.pending:
+            return done
         if cursor.position == len(plain) and not cursor.record_end:
             # Used up: who waits at the end of the log does not hold it.
             self._plain = None
@@ -125,6 +134,15 @@ class TextPlace:
             self._plain = None
             self._cursor = Cursor(self._resume)
         return done
+
+    def _check_needed(self, needed: int, wait: bool) -> int:
+        """Whether the bytes at the cursor that a record needs can be had now."""
+        position = self._cursor.position
+        if needed > self._lines.end - position:
+            raise self._ends_inside_a_batch(position)
+        if not wait and needed > CHUNK:
+            raise BlockingIOError
+        return needed
 
     def _enter(self, data: Buffer, at: int, end: int, position: int, wait: bool) -> None:
         """From the start of an encoded batch, `data[at:end]`, to its first record, or over it."""
@@ -151,11 +169,11 @@ class TextPlace:
         if shown.hidden:
             self._cursor = Cursor(after)
         elif shown.plain is None:
-            self._cursor = Cursor(position + HEADER_SIZE, after)
+            self._cursor = Cursor(position + HEADER_SIZE, after, memoryview(data)[at:end])
         else:
             self._plain = shown.plain
             self._resume = after
-            self._cursor = Cursor(HEADER_SIZE, len(shown.plain))
+            self._cursor = Cursor(HEADER_SIZE, len(shown.plain), shown.plain)
 
     def _ends_inside_a_batch(self, position: int) -> CorruptRecord:
         path = self._lines.segment.log_path

@@ -23,7 +23,7 @@ from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, fi
 from kafkafs.line_index.places import TextPlace, read_whole
 from kafkafs.line_index.store import NEVER, LineStore
 from kafkafs.views import TextView
-from kafkafs.views._render import ENTRY_SIZE, Cursor, Measure, find_entry
+from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_entry
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import HEADER_SIZE, Buffer, decode
@@ -157,7 +157,7 @@ class SegmentLines:
     def _run(self, state: Measure, origin: int, data: Buffer, size: int) -> int:
         """Measure `data[:size]` on from the state's position, which is counted from `origin`.
 
-        Returns the size of the batch that has to be there whole for any more, or 0.
+        Returns how much has to be there, of a batch or a record, for any more, or 0.
         """
         segment, start = self.segment, state.position
         while True:
@@ -170,7 +170,7 @@ class SegmentLines:
                         error.position += origin
                     raise
                 if not state.encoded:
-                    return 0
+                    return state.needed
             elif state.position == start + size:
                 return 0
             at, position = state.position - start, state.position + origin
@@ -180,9 +180,9 @@ class SegmentLines:
             if shown.hidden:
                 state.step_over(shown.size)
             elif shown.plain is None:
-                state.step_into(shown.size)
+                state.step_into(shown.size, memoryview(data)[at:size])
             else:
-                state.add(shown.plain, shown.size)
+                state.add(self.view.measure, shown.plain, shown.size)
             if state.position >= start + size:
                 return 0
 
@@ -232,12 +232,12 @@ class SegmentLines:
 
     # -- finding -------------------------------------------------------------------------------
 
-    def find(self, text: int, wait: bool) -> tuple[int, int, int]:
+    def find(self, text: int, wait: bool) -> tuple[int, int, int, int]:
         """The last record known to begin at or before `text` (< `text_length`) bytes of text:
 
-        (bytes of text before it, its file position, its batch's end). The end is 0 where a batch
-        begins at the position. BlockingIOError where the entries are not mapped and `wait` is
-        false.
+        (bytes of text before it, its batch's file position, its own, its batch's end). The end is 0
+        where a batch begins at the record's position. BlockingIOError where the entries are not
+        mapped and `wait` is false.
         """
         saved, tail = self._state
         if text < saved.text_length:
@@ -247,26 +247,30 @@ class SegmentLines:
                     raise BlockingIOError
                 known = self._open_entries()
             self.used = True
-            before, _, position, batch_end, _ = find_entry(known[0], known[1], text)
-            return before, position, batch_end
+            return find_entry(known[0], known[1], text)[:4]
         assert tail is not None
         entries = tail.entries
-        before, _, position, batch_end, _ = find_entry(
+        before, batch, position, batch_end, _ = find_entry(
             entries, len(entries) // ENTRY_SIZE, text - saved.text_length
         )
         if saved.covered:
             before += saved.text_length
+            batch += saved.covered
             position += saved.covered
             if batch_end:
                 batch_end += saved.covered
-        return before, position, batch_end
+        return before, batch, position, batch_end
 
     def place(self, text: int, wait: bool) -> TextPlace:
         """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
         if not text:
             return TextPlace(self, Cursor(0), 0)
-        before, position, batch_end = self.find(text, wait)
-        return TextPlace(self, Cursor(position, batch_end), text - before)
+        before, batch, position, batch_end = self.find(text, wait)
+        header = None
+        if batch_end and self.view.whole_records:
+            header = memoryview(bytearray(HEADER_SIZE))
+            read_whole(self.segment, header, batch, wait)
+        return TextPlace(self, Cursor(position, batch_end, header), text - before)
 
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes of text, records shown) before the first record with an offset ≥ `offset`.
@@ -303,7 +307,7 @@ class SegmentLines:
             if not shown.hidden:
                 if shown.plain is not None:
                     data = bytes(shown.plain)
-                batch.step_into(len(data))
+                batch.step_into(len(data), data)
                 self.view.measure(data, 0, len(data), batch)
         return batch
 

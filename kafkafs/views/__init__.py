@@ -13,11 +13,14 @@ from kafkafs.views.batches import Batches
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from kafkafs.views._render import Cursor, Measure
+    from kafkafs.views._measure import Cursor, Measure
 
 
 class TextView(Protocol):
-    """A view that shows records as text. `_render` and `_parse` state the rules of each call."""
+    """A view that shows records as text.
+
+    `_measure`, `_render` and `_parse` state the rules of each call.
+    """
 
     @property
     def name(self) -> str:
@@ -27,6 +30,11 @@ class TextView(Protocol):
     @property
     def committed(self) -> bool:
         """Whether it ends at the last stable offset and leaves aborted transactions out."""
+        ...
+
+    @property
+    def whole_records(self) -> bool:
+        """Whether it shows more than values: a cursor inside a batch then needs its header."""
         ...
 
     def parse(

@@ -19,6 +19,8 @@ class Values:
     (isolation.level=read_uncommitted): other text at other positions, so it has another name.
     """
 
+    whole_records: Final = False
+
     def __init__(self, committed: bool = True) -> None:
         self.committed: Final = committed
         self.name: Final = "values" if committed else "uncommitted"

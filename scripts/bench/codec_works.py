@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines
-from kafkafs.views._render import Cursor, render
+from kafkafs.views._render import render
 from storage.record._columns import decode_columns
 from storage.record.compression import CODECS
 from storage.record.plain import plain, recompress

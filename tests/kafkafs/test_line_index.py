@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.line_index import LineStore, SegmentLines
-from kafkafs.views._render import Cursor, render
+from kafkafs.views._measure import Cursor
+from kafkafs.views._render import render
 from kafkafs.views.values import Values
 from storage import LogManager
 from storage.errors import CorruptRecord
@@ -63,7 +64,7 @@ def check(lines: SegmentLines, text: bytes) -> None:
     assert (lines.text_length, lines.covered) == (len(text), lines.segment.size)
     log = lines.segment.read_at(0, lines.segment.size)
     for position in range(len(text)):
-        before, at, batch_end = lines.find(position, True)
+        before, _, at, batch_end = lines.find(position, True)
         assert before <= position
         out = bytearray(20)
         size = min(20, len(text) - position)

@@ -10,8 +10,9 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines, last_newline
-from kafkafs.views._render import Cursor, render
+from kafkafs.views._render import render
 from storage.errors import RecordTooLarge
 from storage.record.batch import HEADER_SIZE, Buffer, Record, decode, encode, parse_header
 from tests import oracle

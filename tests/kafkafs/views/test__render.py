@@ -10,16 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkafs.views._measure import ENTRY_SIZE, MIN_WINDOW, Cursor, Measure, find_entry
 from kafkafs.views._parse import encode_lines
-from kafkafs.views._render import (
-    ENTRY_SIZE,
-    MIN_WINDOW,
-    Cursor,
-    Measure,
-    find_entry,
-    measure,
-    render,
-)
+from kafkafs.views._render import measure, render
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import Buffer
 from tests import oracle
@@ -279,9 +272,9 @@ def test_a_batch_is_stepped_over_into_or_added(
         if way == "over":
             state.step_over(size)
         elif way == "into":
-            state.step_into(size)
+            state.step_into(size, marked[position:])
         else:
-            state.add(log.data[position : position + size], size)
+            state.add(measure, log.data[position : position + size], size)
         measure(marked, 0, len(marked), state)
     assert not ways
     assert state.position == len(marked)
@@ -295,15 +288,15 @@ def test_a_batch_is_added_at_a_batchs_start_only() -> None:
     with pytest.raises(ValueError, match="no batch begins"):
         state.step_over(10)
     with pytest.raises(ValueError, match="no batch begins"):
-        state.step_into(100)
+        state.step_into(100, THREE_RECORDS)
     with pytest.raises(ValueError, match="no batch begins"):
-        state.add(THREE_RECORDS, 100)
+        state.add(measure, THREE_RECORDS, 100)
     with pytest.raises(ValueError, match="bytes of log"):
         Measure().step_over(0)
     with pytest.raises(ValueError, match="a batch of 20 bytes"):
-        Measure().add(bytes(20), 20)
+        Measure().add(measure, bytes(20), 20)
     with pytest.raises(CorruptRecord):
-        Measure().add(THREE_RECORDS[:-1], 95)
+        Measure().add(measure, THREE_RECORDS[:-1], 95)
 
 
 def measured_position(log: bytes) -> int:

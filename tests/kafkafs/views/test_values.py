@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafkafs.views import TextView
-from kafkafs.views._render import Cursor, Measure
+from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views.values import Values
 
 
