@@ -1,8 +1,8 @@
-"""The `values` view's way in: lines of text to record batches, ready but for their offsets.
+"""The way in of views by lines, and the `values` view's loop: lines to record batches.
 
-Each line is a record: null key, the line without its newline as value, no headers, the time given.
-A batch has base offset 0 and leader epoch 0, and its CRC, which covers neither. Layouts:
-`storage/record/batch.py`.
+In `values` each line is a record: null key, the line without its newline as value, no headers, the
+time given. A batch is ready but for its offsets: it has base offset 0 and leader epoch 0, and its
+CRC, which covers neither. Layouts: `storage/record/batch.py`.
 
 Invariants: a record is written only where its batch has room for it; what comes out depends on
 the lines alone, not on the sizes of the buffers on the way.
@@ -13,7 +13,7 @@ from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memset
 
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LAST_OFFSET_DELTA,
@@ -21,39 +21,17 @@ from storage.record._batch cimport (
     RELEASE_GIL_FROM, crc_of, put_varint, store32, store64, varint_size,
 )
 
-from storage.errors import RecordTooLarge
+from storage.errors import InvalidRecord, RecordTooLarge
 
 cdef extern from "string.h":
     void *memrchr(const void *start, int byte, size_t size) noexcept nogil
 
 cdef enum:
-    # What a record takes beside its value, at most.
-    RECORD_ROOM = 24
-    # Values up to this long are copied COPY_STEP bytes at a time, without a call.
-    SHORT_VALUE = 256
-    COPY_STEP = 32
     LARGEST_BATCH = 0x7FFFFFFF
 
 
-cdef enum Stop:
-    ALL_DONE
-    BATCH_FULL
-    OUT_FULL
-
-
-cdef struct Block:
-    # Where an encoding stands: positions in the input, in the output, and in a batch.
-    int64_t line
-    int64_t input_end
-    int64_t out
-    int64_t out_size
-    int64_t batch_room
-    int64_t batch_lines
-    int64_t needed  # by the record for which there was no room
-
-
 cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept nogil:
-    """Encode lines until they end, the batch is full or the output is."""
+    """`Encode` for lines that are values."""
     cdef const uint8_t *line = data + block.line
     cdef const uint8_t *input_end = data + block.input_end
     cdef const uint8_t *newline
@@ -64,7 +42,6 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
     cdef int64_t size
     cdef int64_t body
     cdef int64_t record
-    cdef int64_t at
     cdef Stop stop = ALL_DONE
     while line < input_end:
         newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
@@ -89,17 +66,7 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
         out = put_varint(out + 2, delta)
         out[0] = 1
         out = put_varint(out + 1, <uint64_t> size << 1)
-        if (
-            size <= SHORT_VALUE
-            and size + COPY_STEP <= out_end - out
-            and size + COPY_STEP <= input_end - line
-        ):
-            at = 0
-            while at < size:
-                memcpy(out + at, line + at, COPY_STEP)
-                at += COPY_STEP
-        else:
-            memcpy(out, line, size)
+        copy_field(out, line, size, out_end, input_end)
         out += size
         out[0] = 0
         out += 1
@@ -140,6 +107,15 @@ def encode_lines(
     Raises RecordTooLarge, with the line's number from 1, where a line alone exceeds that;
     ValueError where the last line has no newline.
     """
+    return encode_by(encode, data, start, end, timestamp_ms, max_batch_bytes)
+
+
+cdef tuple encode_by(
+    Encode encode, object data, int64_t start, int64_t end, int64_t timestamp_ms,
+    int64_t max_batch_bytes,
+):
+    """`encode_lines` for lines of any kind. InvalidRecord, with the line's number, for wrong ones.
+    """
     cdef Py_buffer view
     cdef Block block
     cdef Stop stop
@@ -175,6 +151,11 @@ def encode_lines(
             if stop == OUT_FULL:
                 make_room(result, &block, start)
                 continue
+            if stop == WRONG_LINE:
+                number = lines + block.batch_lines + 1
+                raise InvalidRecord(
+                    f"line {number}: byte {block.wrong_byte + 1}: {block.reason.decode()}"
+                )
             if stop == BATCH_FULL and block.batch_lines == 0:
                 raise RecordTooLarge(HEADER_SIZE + block.needed, max_batch_bytes, line=lines + 1)
             finish_batch(out + batch, block.out - batch, block.batch_lines, timestamp_ms)
