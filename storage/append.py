@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage.config import LogConfig
+from storage.counters import LogCounters
 from storage.errors import (
     InvalidRecord,
     InvalidTxnState,
@@ -62,6 +63,7 @@ class AppendingLog(LogReader):
     dirty_since_ms: int | None
     recovery_point: int
     flush_error: OSError | None
+    counters: LogCounters
 
     def __init__(self, config: LogConfig) -> None:
         super().__init__()
@@ -301,6 +303,10 @@ class AppendingLog(LogReader):
         if undecided is None and (staged is None or self.producers.first_undecided_offset is None):
             active.stable_size = active.size
         self.log_end_offset = last_offset + 1
+        counters = self.counters
+        counters.records_appended += last_offset + 1 - first
+        counters.batches_appended += len(entries)
+        counters.bytes_appended += len(batches)
         if not self.epochs:
             # The first leader epoch (``LeaderEpochFileCache.assign``).  The next flush writes it;
             # until then recovery reads it off the batches.
@@ -406,6 +412,7 @@ class AppendingLog(LogReader):
                 self.files.unlink(replaced)
         self.directory_dirty = True
         self._roll_after_ms = self._draw_roll_time()
+        self.counters.rolls += 1
         if self.dirty_since_ms is None:
             self._mark_dirty(now_ms)
         for listener in self.listeners:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import checkpoint, paths
 from storage.config import Settings
+from storage.counters import LogCounters
 from storage.cut import Cut
 from storage.errors import CorruptCheckpoint, SegmentGone
 from storage.files import Files
@@ -75,6 +77,10 @@ class DataDirectory:
         self.faults: list[str] = []
         self.skipped: list[str] = []
         self.listeners: list[LogListener] = []
+        self.counters = LogCounters()
+        # What opening took: bytes of log that recovery has read, and the time.
+        self.opening_bytes = 0
+        self.opening_s = 0.0
         self._lock_fd = -1
         self._dirty: set[Log] = set()
         self._doomed: list[tuple[int, str, Log | None]] = []
@@ -83,6 +89,7 @@ class DataDirectory:
         self._checkpoint_lock = threading.Lock()
 
     def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
+        started = time.monotonic()
         now_ms = self.clock_ms()
         found, doomed = self.scan()
         if not self.read_only:
@@ -130,6 +137,8 @@ class DataDirectory:
             for log in logs:
                 log.abandon()
             raise
+        self.opening_bytes = state[0]
+        self.opening_s = time.monotonic() - started
         for cut in self.cuts:
             _log.warning("%s", cut)
         for fault in self.faults:
@@ -242,6 +251,7 @@ class DataDirectory:
             read_only=self.read_only,
             may_be_cleaned=may_be_cleaned,
             dirty=self._dirty,
+            counters=self.counters,
         )
 
     def _may_be_cleaned(self, item: tuple[str, int]) -> bool:

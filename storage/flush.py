@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class FlushPlan:
         "_epochs",
         "_files",
         "_log",
+        "_ns",
         "_segments",
         "_snapshots",
         "_target",
@@ -49,6 +51,7 @@ class FlushPlan:
         self._epochs = list(log.epochs) if log.epochs_dirty else None
         self._snapshots = list(log.unsynced_snapshots)
         self.done = False
+        self._ns = 0
         for segment in segments:
             segment.lease()
 
@@ -59,6 +62,13 @@ class FlushPlan:
         not write, so that a later fsync which succeeds would prove nothing.  A checkpoint that
         could not be replaced, or a directory that could not be opened, is tried again.
         """
+        started = time.perf_counter_ns()
+        try:
+            self._sync_all()
+        finally:
+            self._ns = time.perf_counter_ns() - started
+
+    def _sync_all(self) -> None:
         with self._fsyncs():
             for segment in self._segments:
                 segment.sync()
@@ -100,6 +110,10 @@ class FlushPlan:
         for segment in self._segments:
             segment.release()
         self._segments = []
+        counters = self._log.counters
+        counters.flush_ns += self._ns
+        counters.flushes += self.done
+        counters.flush_failures += not self.done
         if self.done:
             self._log.flushed_to(
                 self._target,

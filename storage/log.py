@@ -23,6 +23,7 @@ from storage import paths
 from storage.append import Appended, AppendingLog
 from storage.check import LogCheck
 from storage.config import LogConfig
+from storage.counters import LogCounters
 from storage.files import Files
 from storage.flush import FlushPlan
 from storage.history import History
@@ -54,8 +55,10 @@ class Log(AppendingLog):
         read_only: bool,
         may_be_cleaned: bool = False,
         dirty: set[Log] | None = None,
+        counters: LogCounters | None = None,
     ) -> None:
         super().__init__(config)
+        self.counters = counters or LogCounters()
         self.files = files
         self.directory = directory
         self.topic = topic
@@ -199,6 +202,7 @@ class Log(AppendingLog):
         self.segments = segments
         self.log_end_offset = self.active.next_offset
         self.producers = recovered.producers
+        self.counters.truncations += 1
         self._undecided.clear()
         self.stabilize()
 

@@ -195,6 +195,7 @@ class LogManager(DataDirectory):
             clean=True,
             read_only=False,
             dirty=self._dirty,
+            counters=self.counters,
         )
         log.listeners = self.listeners
         return log

@@ -41,3 +41,22 @@ def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) 
         manager.create_topic("t", 1)
         recorded = checkpoint.read_offsets(manager.files, str(tmp_path / paths.RECOVERY_POINTS))
         assert recorded.get(("t", 0), 0) == 0
+
+
+def test_what_logs_have_done_is_counted(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS) as manager:
+        log, other = manager.create_topic("t", 2).partitions.values()
+        counters = manager.counters
+        append(log, b"a", b"b")
+        append(other, b"c")
+        log.roll(NOW_MS)
+        assert (counters.records_appended, counters.batches_appended, counters.rolls) == (3, 2, 1)
+        assert counters.bytes_appended == log.size + other.size
+        log.flush()
+        assert (counters.flushes, counters.flush_failures) == (1, 0)
+        assert counters.flush_ns > 0
+        # What is deleted has been appended all the same.
+        size = counters.bytes_appended
+        manager.delete_topic("t")
+        assert counters.bytes_appended == size
