@@ -17,7 +17,7 @@ from storage.files import Files
 from storage.old_segment import OldSegment
 from storage.producer_state import Producer, ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
-from storage.record.batch import LOG_OVERHEAD
+from storage.record.header import size_at
 from storage.segment import Segment
 from storage.walk import final_time_entry
 
@@ -77,7 +77,7 @@ class LogCheck:
             data = segment.read_at(at, min(wanted, segment.size - at))
             wanted = _CHUNK_BYTES
             if not rebuild.feed(data, len(data), at):
-                wanted = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD
+                wanted = size_at(data, 0)
                 if wanted <= len(data) or wanted > segment.size - at:
                     break
         if rebuild.fault is not None or rebuild.position != segment.size:

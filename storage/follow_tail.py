@@ -16,7 +16,7 @@ from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log import Log
 from storage.producer_state import ProducerBatch
 from storage.record._batch import Rebuild
-from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD
+from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, size_at
 from storage.segment import Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -94,7 +94,7 @@ class LogTail:
         if size <= segment.size:
             return False
         data = segment.read_at(segment.size, min(size - segment.size, _CHUNK_BYTES))
-        needed = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD
+        needed = size_at(data, 0)
         if len(data) < needed <= size - segment.size:
             data = segment.read_at(segment.size, needed)
         if self._limit is not None:
@@ -207,7 +207,7 @@ def _below(data: bytes, limit: int) -> int:
         last = int.from_bytes(data[at : at + 8], "big", signed=True)
         if data[at + 16] == 2:
             last += int.from_bytes(data[at + 23 : at + 27], "big", signed=True)
-        size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
+        size = size_at(data, at)
         if last >= limit or size <= LOG_OVERHEAD:
             break
         at += size

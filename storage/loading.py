@@ -25,7 +25,7 @@ from storage.files import Files, FileSource
 from storage.index import txn_index
 from storage.producer_state import ABORT, ProducerBatch
 from storage.record._batch import Rebuild
-from storage.record.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
+from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
 from storage.record.plain import plain
 from storage.record.scan import batches
 from storage.segment import Segment
@@ -385,7 +385,7 @@ def feed(
         if rebuild.fault is not None:
             return
         if consumed == 0:
-            needed = int.from_bytes(chunk[8:12], "big") + LOG_OVERHEAD
+            needed = size_at(chunk, 0)
             if rebuild.position + max(count, needed) > size or count == size - rebuild.position:
                 return  # the last batch is incomplete
             chunk = bytearray(max(needed, 2 * len(chunk)))

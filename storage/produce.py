@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from storage.errors import CorruptRecord, StorageError
 from storage.log import Log
 from storage.record.compression import MAX_DECOMPRESSED_BYTES
-from storage.record.header import LOG_OVERHEAD, MAGIC_POSITION, SMALLEST_SIZE
+from storage.record.header import LOG_OVERHEAD, MAGIC_POSITION, SMALLEST_SIZE, size_at
 
 _CHUNK_BYTES = 1024 * 1024
 
@@ -76,8 +76,8 @@ class Producer:
         while True:
             if len(data) - at <= MAGIC_POSITION:
                 return at, MAGIC_POSITION + 1
-            length = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big", signed=True)
-            size = length + LOG_OVERHEAD
+            size = size_at(data, at)
+            length = size - LOG_OVERHEAD
             if length < SMALLEST_SIZE[0] or size > MAX_DECOMPRESSED_BYTES:
                 self._append(bytes(memoryview(data)[:at]))
                 raise CorruptRecord(f"no batch has length {length}", position=self.produced.size)
@@ -92,7 +92,7 @@ class Producer:
             # One of them is refused; which, and why, is found out one by one.
             at = 0
             while at < len(batches):
-                size = int.from_bytes(batches[at + 8 : at + LOG_OVERHEAD], "big") + LOG_OVERHEAD
+                size = size_at(batches, at)
                 try:
                     self._append_all(batches[at : at + size])
                 except StorageError as error:

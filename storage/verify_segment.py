@@ -21,7 +21,7 @@ from storage.files import Files, FileSource
 from storage.index import txn_index
 from storage.record._batch import Rebuild
 from storage.record._columns import decode_columns
-from storage.record.header import BatchHeader
+from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
 from storage.verify_index import (
     Finding,
@@ -30,7 +30,7 @@ from storage.verify_index import (
     time_index_faults,
     without_zero_tail,
 )
-from storage.walk import feed, final_time_entry, size_at
+from storage.walk import feed, final_time_entry
 
 _CHUNK_BYTES = 1024 * 1024
 # Records are looked at in pieces, because a piece may be compressed a thousandfold.

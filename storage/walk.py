@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from storage.files import Files
 from storage.record._batch import Rebuild
-from storage.record.header import LOG_OVERHEAD
+from storage.record.header import size_at
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 
@@ -37,11 +37,6 @@ def feed(
             if count == size - start or needed > size - start:
                 return
             chunk = bytearray(max(needed, 2 * len(chunk)))
-
-
-def size_at(chunk: bytes | bytearray, at: int) -> int:
-    """How many bytes the batch at ``chunk[at:]`` says that it has."""
-    return int.from_bytes(chunk[at + 8 : at + LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
 
 
 def final_time_entry(rebuild: Rebuild) -> bytes:

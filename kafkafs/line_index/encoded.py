@@ -12,14 +12,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from storage.errors import StorageError
-from storage.record.batch import (
-    CODEC_BITS,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    TRANSACTIONAL_BIT,
-    Buffer,
-)
+from storage.record.batch import CODEC_BITS, HEADER_SIZE, TRANSACTIONAL_BIT, Buffer
 from storage.record.compression import BEST_RATIOS, largest_decompressed
+from storage.record.header import size_at
 from storage.segment import Segment
 
 IsAborted = Callable[[int, int], bool]
@@ -30,8 +25,6 @@ AT_ONCE: Final = 4 << 20
 
 _MAGIC: Final = 16
 _ATTRIBUTES: Final = 22
-_BATCH_LENGTH = struct.Struct(">i")
-_BATCH_LENGTH_AT: Final = 8
 _BASE_OFFSET = struct.Struct(">q")
 _PRODUCER_ID = struct.Struct(">q")
 _PRODUCER_ID_AT: Final = 43
@@ -64,7 +57,7 @@ def judge(
     if not segment.always_expand and end - at >= HEADER_SIZE and data[at + _MAGIC] == 2:
         attributes = data[at + _ATTRIBUTES]
         if attributes & TRANSACTIONAL_BIT:
-            size = _BATCH_LENGTH.unpack_from(data, at + _BATCH_LENGTH_AT)[0] + LOG_OVERHEAD
+            size = size_at(data, at)
             if is_aborted is not None:
                 (base_offset,) = _BASE_OFFSET.unpack_from(data, at)
                 (producer_id,) = _PRODUCER_ID.unpack_from(data, at + _PRODUCER_ID_AT)
@@ -91,7 +84,7 @@ def takes_long(data: Buffer, count: int = -1) -> bool:
         count -= 1
         is_v2 = data[at + _MAGIC] == 2
         codec = data[at + (_ATTRIBUTES if is_v2 else _MAGIC + 1)] & CODEC_BITS
-        size = _BATCH_LENGTH.unpack_from(data, at + _BATCH_LENGTH_AT)[0] + LOG_OVERHEAD
+        size = size_at(data, at)
         if codec:
             if is_v2:
                 most += largest_decompressed(codec, memoryview(data)[at + HEADER_SIZE : at + size])

@@ -131,6 +131,14 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
+def size_at(data: Buffer, at: int) -> int:
+    """How many bytes the batch at ``data[at:]``, of any format, says that it has.
+
+    Its first LOG_OVERHEAD bytes must be there; damage may say anything, also less than nothing.
+    """
+    return int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+
+
 def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
     """Read the header at `data[at:]`, of any format.
 
