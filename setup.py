@@ -13,6 +13,7 @@ HOT_LOOPS = (
     "storage/record/_legacy.pyx",
     "storage/record/_plain.pyx",
     "storage/record/_columns.pyx",
+    "storage/record/_route.pyx",
     "storage/record/_legacy_07.pyx",
     "kafkafs/views/_measure.pyx",
     "kafkafs/views/_render.pyx",

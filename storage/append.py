@@ -33,6 +33,9 @@ from storage.record.control import ABORT, Marker, encode_marker, parse_marker
 from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites, rewritten
 
+Prepared = tuple[bytearray, list[BatchEntry]]
+"""Batches that have their offsets, and an entry for each."""
+
 
 class Appended(NamedTuple):
     """One batch that was given to ``append_batches``, and the offsets that it has in the log.
@@ -121,8 +124,21 @@ class AppendingLog(LogReader):
         message.timestamp.type leave them as they are.  ``now_ns``: wall time in ns.
         ``defer_flush``: the caller looks at ``flush_due`` itself.
 
+        What ``prepared`` refuses, and OSError from the disk; nothing is appended then.
+        """
+        first = self.append_prepared(self.prepared(batches, now_ns=now_ns), now_ns=now_ns)
+        if not defer_flush and self.flush_due:
+            self.flush()
+        return first
+
+    def prepared(self, batches: bytearray, *, now_ns: int) -> Prepared:
+        """Batches for ``append`` as they will be stored, if nothing else is appended before.
+
+        So that those of several logs can be looked at before the first one is written to.
+
         RecordTooLarge over max.message.bytes, InvalidTimestamp, InvalidRecord for a record without
-        a key in a compacted topic, OSError from the disk; nothing is appended then.
+        a key in a compacted topic, and what a log is that takes nothing: LogClosed, ReadOnlyLog,
+        OSError after a failed fsync.
         """
         if self.closed or self.read_only or self.flush_error is not None:
             self._check_writable()
@@ -132,9 +148,8 @@ class AppendingLog(LogReader):
             if config.is_compacted:
                 check_keys(batches, 0, len(batches))
             batches = rewritten(batches, config, now_ms)
-        first = self.log_end_offset
         epochs = self.epochs
-        entries = assign_offsets(batches, first, epochs[-1][0] if epochs else 0)
+        entries = assign_offsets(batches, self.log_end_offset, epochs[-1][0] if epochs else 0)
         limit = config.max_message_bytes
         latest = now_ms + config.message_timestamp_after_max_ms
         for entry in entries:
@@ -142,9 +157,16 @@ class AppendingLog(LogReader):
                 raise RecordTooLarge(entry[1], limit)
             if entry[3] > latest:
                 check_not_ahead(entry[3], config, now_ms)
+        return batches, entries
+
+    def append_prepared(self, prepared: Prepared, *, now_ns: int) -> int:
+        """Append what ``prepared`` has given; returns the first offset.  OSError from the disk.
+
+        The caller looks at ``flush_due``.
+        """
+        batches, entries = prepared
+        first = self.log_end_offset
         self._append_entries(batches, entries, first, now_ns)
-        if not defer_flush and self.log_end_offset - self.recovery_point >= config.flush_messages:
-            self.flush()
         return first
 
     def append_batches(

@@ -1,0 +1,79 @@
+"""Which partition a record goes to, as Kafka's own producer has it.
+
+A record with a key, also an empty one: the hash of the key decides (``KafkaProducer.partition``,
+``BuiltInPartitioner.partitionForKey``: ``toPositive(murmur2(key)) % partitions``).  The count of
+partitions is that of the topic, so a new partition gets some of the old ones' keys from then on.
+
+A record without a key (null) goes where the one before it went, until ``STAY_BYTES`` of such
+records are there, then to another partition, chosen at random (KIP-480 for what sticks and that it
+is another one, KIP-794 for how long).
+
+Pure but for its memory of where records without a key go.  Not here: what the partitions then
+refuse (``log``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from storage.errors import UnknownTopicOrPartition
+from storage.record._route import route
+from storage.record.batch import Buffer
+
+STAY_BYTES = 16384
+"""``batch.size`` of a producer by default."""
+
+
+class Sticky(NamedTuple):
+    """Where records without a key go, and how many bytes more of them."""
+
+    partition: int = -1
+    left: int = 0
+
+
+class Routed(NamedTuple):
+    """Record batches by partition, and what the partitioner remembers once they are there."""
+
+    batches: dict[int, bytearray]
+    sticky: Sticky
+
+
+class Partitioner:
+    """Of one topic.  ``choose`` takes one of several partitions' numbers."""
+
+    def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
+        self._choose = choose
+        self.sticky = Sticky()
+
+    def route(self, batches: Buffer, partitions: Collection[int], max_batch_bytes: int) -> Routed:
+        """Split batches that were made here over the partitions that there are.
+
+        Each partition's are within ``max_batch_bytes`` and keep the order.  Nothing is remembered:
+        the caller sets ``sticky`` to that of the answer when the records are in the logs.
+
+        UnknownTopicOrPartition where a key's partition is not among ``partitions``: a copied
+        directory need not hold all of a topic; or where there is none at all.
+        """
+        if not partitions:
+            raise UnknownTopicOrPartition("the topic has no partitions")
+        sticky = self.sticky
+        if sticky.partition not in partitions:
+            sticky = Sticky()
+
+        def another(before: int) -> int:
+            others = [partition for partition in partitions if partition != before]
+            return self._choose(others or [before])
+
+        count = max(partitions) + 1
+        parts, partition, left = route(
+            batches, count, *sticky, another, STAY_BYTES, max_batch_bytes
+        )
+        if len(partitions) < count:
+            for number in parts:
+                if number not in partitions:
+                    raise UnknownTopicOrPartition(
+                        f"a key belongs to partition {number} of {count}, which is not here"
+                    )
+        return Routed(parts, Sticky(partition, left))

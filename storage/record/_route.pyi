@@ -1,0 +1,14 @@
+from collections.abc import Callable
+
+from typing_extensions import Buffer
+
+def murmur2(key: bytes) -> int: ...
+def route(
+    data: Buffer,
+    count: int,
+    stuck_to: int,
+    stays: int,
+    anew: Callable[[int], int],
+    stay_bytes: int,
+    max_batch_bytes: int,
+) -> tuple[dict[int, bytearray], int, int]: ...

@@ -1,0 +1,337 @@
+"""The hot loop of the partitioner: record batches to one row of batches per partition, by key.
+
+Pure. What comes in was made here: sound, uncompressed batches of format v2 without a producer.
+What goes out is the same kind, ready but for its offsets. A record keeps its key, value, headers
+and timestamp; of one partition's records each comes after those that came before it. Its offset
+and timestamp deltas are those of its new batch, whose base timestamp is its first record's
+(MemoryRecordsBuilder.java), so that no record is larger in a batch of its own than it was.
+
+Which partition: `storage/partitioner.py`. Layouts: `storage/record/batch.py`.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
+
+from storage.record._batch cimport (
+    ATTRIBUTES, BAD_BATCH_LENGTH, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE,
+    LAST_OFFSET_DELTA, LEADER_EPOCH, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID,
+    RECORDS_COUNT, RELEASE_GIL_FROM, WINDOW, Fault, RecordHead, Window, crc_of, judge_batch,
+    judge_head, load32, load64, parse_head, put_varint, readable, store32, store64, varint_size,
+    zigzag_bits,
+)
+
+from storage.errors import CorruptRecord
+
+cdef enum:
+    SEED = <int> 0x9747B28C
+    MULTIPLIER = 0x5BD1E995
+    POSITIVE = 0x7FFFFFFF
+    # What a record takes before its key, at most: length, attributes, both deltas, key length.
+    HEAD_ROOM = 26
+    # Tails up to this long are copied COPY_STEP bytes at a time, without a call.
+    SHORT_TAIL = 256
+    COPY_STEP = 32
+
+
+cdef enum Stop:
+    ALL_DONE
+    STICK_ANEW
+    OUT_FULL
+    FAULTY
+
+
+cdef struct Part:
+    # What goes to one partition: batches back to back.
+    uint8_t *data
+    int64_t room
+    int64_t used
+    int64_t batch  # where the last one begins
+    int64_t records  # in the last one; 0: there is none yet
+    int64_t base_timestamp
+    int64_t max_timestamp
+
+
+cdef struct Work:
+    # Where the loop stands in its input.
+    Window input
+    int64_t position
+    int64_t batch_end
+    int64_t records_left  # of the batch that `position` is in
+    int64_t timestamp  # that batch's base
+    Part *parts
+    uint32_t count
+    int64_t stuck_to  # the partition of records without a key
+    int64_t stays  # bytes of such records before it is another one's turn
+    int64_t max_batch_bytes
+    Fault fault
+
+
+cdef inline uint32_t hash_of(const uint8_t *key, int64_t size) noexcept nogil:
+    """Utils.murmur2 of Kafka's clients, its bits unsigned."""
+    cdef uint32_t hash = <uint32_t> SEED ^ <uint32_t> size
+    cdef uint32_t word
+    cdef int64_t left = size
+    while left >= 4:
+        word = (
+            <uint32_t> key[0]
+            | <uint32_t> key[1] << 8
+            | <uint32_t> key[2] << 16
+            | <uint32_t> key[3] << 24
+        )
+        word *= MULTIPLIER
+        word ^= word >> 24
+        word *= MULTIPLIER
+        hash *= MULTIPLIER
+        hash ^= word
+        key += 4
+        left -= 4
+    if left >= 3:
+        hash ^= <uint32_t> key[2] << 16
+    if left >= 2:
+        hash ^= <uint32_t> key[1] << 8
+    if left >= 1:
+        hash ^= <uint32_t> key[0]
+        hash *= MULTIPLIER
+    hash ^= hash >> 13
+    hash *= MULTIPLIER
+    hash ^= hash >> 15
+    return hash
+
+
+def murmur2(bytes key not None):
+    """The hash of a key as Kafka's producers have it: a signed number of 32 bits (Utils.java)."""
+    return <int32_t> hash_of(key, len(key))
+
+
+cdef Fault enter_batch(Work *work) noexcept nogil:
+    """Step from a batch's start into it."""
+    cdef const uint8_t *batch = work.input.data + work.position
+    cdef int64_t left = work.input.end - work.position
+    cdef Fault fault
+    if left < HEADER_SIZE:
+        return BAD_BATCH_LENGTH
+    fault = judge_batch(batch)
+    if fault != NO_FAULT:
+        return fault
+    work.batch_end = work.position + LOG_OVERHEAD + <int32_t> load32(batch + BATCH_LENGTH)
+    if work.batch_end > work.input.end:
+        return BAD_BATCH_LENGTH
+    work.records_left = <int32_t> load32(batch + RECORDS_COUNT)
+    work.timestamp = <int64_t> load64(batch + BASE_TIMESTAMP)
+    work.position += HEADER_SIZE
+    return NO_FAULT
+
+
+cdef inline void copy_tail(
+    uint8_t *out, const uint8_t *tail, int64_t size, int64_t readable_bytes
+) noexcept nogil:
+    """The caller has made sure that `out` has COPY_STEP bytes more than `size`."""
+    cdef int64_t at = 0
+    if size <= SHORT_TAIL and size + COPY_STEP <= readable_bytes:
+        while at < size:
+            memcpy(out + at, tail + at, COPY_STEP)
+            at += COPY_STEP
+    else:
+        memcpy(out, tail, size)
+
+
+cdef void begin_batch(Part *part, int64_t timestamp) noexcept nogil:
+    part.batch = part.used
+    part.used += HEADER_SIZE
+    part.records = 0
+    part.base_timestamp = timestamp
+    part.max_timestamp = timestamp
+
+
+cdef void end_batch(Part *part) noexcept nogil:
+    """Write the header of the last batch, but for its CRC."""
+    cdef uint8_t *batch = part.data + part.batch
+    store64(batch, 0)
+    store32(batch + BATCH_LENGTH, <uint32_t> (part.used - part.batch - LOG_OVERHEAD))
+    store32(batch + LEADER_EPOCH, 0)
+    batch[MAGIC] = 2
+    batch[ATTRIBUTES] = 0
+    batch[ATTRIBUTES + 1] = 0
+    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (part.records - 1))
+    store64(batch + BASE_TIMESTAMP, <uint64_t> part.base_timestamp)
+    store64(batch + MAX_TIMESTAMP, <uint64_t> part.max_timestamp)
+    # No producer: id, epoch and sequence are -1.
+    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
+    store32(batch + RECORDS_COUNT, <uint32_t> part.records)
+
+
+cdef inline bint make_room(Part *part, int64_t needed, int64_t ahead) noexcept nogil:
+    """Have room for `needed` bytes more; `ahead`: a guess of what will come."""
+    cdef int64_t room = part.used + needed + max(part.used, ahead)
+    cdef uint8_t *data = <uint8_t *> realloc(part.data, room)
+    if data == NULL:
+        return False
+    part.data = data
+    part.room = room
+    return True
+
+
+cdef Stop run(Work *work) noexcept nogil:
+    """Route records until they end, or something has to be seen to first."""
+    cdef uint8_t pad[WINDOW]
+    cdef RecordHead head
+    cdef const uint8_t *record
+    cdef Part *part
+    cdef uint8_t *out
+    cdef int64_t available
+    cdef int64_t tail
+    cdef int64_t timestamp
+    cdef int64_t body
+    cdef int64_t size
+    cdef uint64_t delta
+    cdef uint64_t offset_delta
+    cdef uint64_t key_bits
+    cdef bint fits
+    while True:
+        while work.records_left <= 0:
+            if work.position != work.batch_end:
+                work.fault = BAD_BATCH_LENGTH
+                return FAULTY
+            if work.position == work.input.end:
+                return ALL_DONE
+            work.fault = enter_batch(work)
+            if work.fault != NO_FAULT:
+                return FAULTY
+        available = work.input.end - work.position
+        work.fault = parse_head(readable(&work.input, work.position, available, pad), &head)
+        if work.fault == NO_FAULT:
+            work.fault = judge_head(&head, work.batch_end - work.position)
+        if work.fault != NO_FAULT:
+            return FAULTY
+        record = work.input.data + work.position
+        if head.key_length >= 0:
+            part = work.parts + (hash_of(record + head.head, head.key_length) & POSITIVE) % (
+                work.count
+            )
+        else:
+            if work.stays <= 0:
+                return STICK_ANEW
+            part = work.parts + work.stuck_to
+        tail = head.size - head.head
+        timestamp = <int64_t> (<uint64_t> work.timestamp + <uint64_t> head.timestamp_delta)
+        if part.room - part.used < tail + HEADER_SIZE + HEAD_ROOM + COPY_STEP:
+            # As much again, or if it is new its share of what there is.
+            if not make_room(
+                part, tail + HEADER_SIZE + HEAD_ROOM + COPY_STEP, available // work.count
+            ):
+                return OUT_FULL
+        if part.records == 0:
+            begin_batch(part, timestamp)
+        key_bits = zigzag_bits(head.key_length)
+        while True:
+            delta = zigzag_bits(
+                <int64_t> (<uint64_t> timestamp - <uint64_t> part.base_timestamp)
+            )
+            offset_delta = <uint64_t> part.records << 1
+            body = 1 + varint_size(delta) + varint_size(offset_delta) + varint_size(key_bits) + tail
+            size = varint_size(<uint64_t> body << 1) + body
+            fits = part.used + size - part.batch <= work.max_batch_bytes
+            if fits or part.records == 0:
+                break
+            end_batch(part)
+            begin_batch(part, timestamp)
+        out = put_varint(part.data + part.used, <uint64_t> body << 1)
+        out[0] = 0
+        out = put_varint(out + 1, delta)
+        out = put_varint(out, offset_delta)
+        out = put_varint(out, key_bits)
+        copy_tail(out, record + head.head, tail, available - head.head)
+        part.used += size
+        part.records += 1
+        part.max_timestamp = max(part.max_timestamp, timestamp)
+        if head.key_length < 0:
+            work.stays -= size
+        work.position += head.size
+        work.records_left -= 1
+
+
+def route(
+    data not None, int count, long long stuck_to, long long stays, anew, long long stay_bytes,
+    long long max_batch_bytes,
+):
+    """Split the batches in `data` over `count` partitions by key.
+
+    Records without a key go to partition `stuck_to` until `stays` bytes of them went there; then
+    `anew(partition before)` names another one, which has `stay_bytes` before it is the next one's
+    turn. A batch stays within `max_batch_bytes`, its header included, but for a single record that
+    was larger before.
+
+    Returns ({partition: batches back to back}, stuck_to, stays). CorruptRecord, its position that
+    in `data`, where `data` is not what it should be.
+    """
+    cdef Py_buffer view
+    cdef Work work
+    cdef Stop stop
+    cdef int number
+    if count < 1:
+        raise ValueError(f"{count} partitions")
+    if stays > 0 and not 0 <= stuck_to < count:
+        raise ValueError(f"partition {stuck_to} of {count}")
+    memset(&work, 0, sizeof(work))
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        work.parts = <Part *> calloc(count, sizeof(Part))
+        if work.parts == NULL:
+            raise MemoryError
+        work.input.data = <const uint8_t *> view.buf
+        work.input.end = view.len
+        work.count = count
+        work.stuck_to = stuck_to
+        work.stays = stays
+        work.max_batch_bytes = max_batch_bytes
+        while True:
+            if work.input.end - work.position >= RELEASE_GIL_FROM:
+                with nogil:
+                    stop = run(&work)
+            else:
+                stop = run(&work)
+            if stop == ALL_DONE:
+                break
+            if stop == OUT_FULL:
+                raise MemoryError
+            if stop == FAULTY:
+                raise CorruptRecord("no sound batch of records", position=work.position)
+            work.stuck_to = anew(work.stuck_to)
+            work.stays = stay_bytes
+            if not 0 <= work.stuck_to < count:
+                raise ValueError(f"partition {work.stuck_to} of {count}")
+        return collected(&work), work.stuck_to, work.stays
+    finally:
+        if work.parts != NULL:
+            for number in range(count):
+                free(work.parts[number].data)
+            free(work.parts)
+        PyBuffer_Release(&view)
+
+
+cdef dict collected(Work *work):
+    """What goes to each partition that something goes to."""
+    cdef dict parts = {}
+    cdef Part *part
+    cdef uint32_t number
+    for number in range(work.count):
+        part = work.parts + number
+        if part.records:
+            end_batch(part)
+            seal(part)
+            parts[number] = PyByteArray_FromStringAndSize(<char *> part.data, part.used)
+    return parts
+
+
+cdef int seal(Part *part) except -1:
+    """Write the CRCs."""
+    cdef int64_t at = 0
+    cdef int64_t size
+    while at < part.used:
+        size = LOG_OVERHEAD + <int64_t> <int32_t> load32(part.data + at + BATCH_LENGTH)
+        store32(part.data + at + CRC, crc_of(part.data + at, size))
+        at += size
+    return 0
