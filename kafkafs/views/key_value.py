@@ -1,0 +1,27 @@
+"""The view of keys and values: `key TAB value` and a newline for each record, the same to append.
+
+Lossless for key and value, nulls and any bytes included: the format stands in `_key_value.pyx`.
+Headers and timestamps are not shown; an appended line has no headers and the time it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafkafs.views import _key_value
+
+_LOOPS = _key_value.KeyValueLoops()
+
+
+class KeyValue:
+    """`TextView` for keys and values; has no state. `committed` is as in `Values`."""
+
+    whole_records: Final = True
+
+    def __init__(self, committed: bool = True) -> None:
+        self.committed: Final = committed
+        self.name: Final = "kv" if committed else "kv-uncommitted"
+
+    parse = staticmethod(_key_value.parse_lines)
+    render = staticmethod(_LOOPS.render)
+    measure = staticmethod(_LOOPS.measure)
