@@ -318,8 +318,9 @@ class SegmentLines:
         if saved.covered and (tail is None or self._base_offset_at(saved.covered) > offset):
             known = self._map or self._open_entries()
             entries, count, start = known[0], known[1], Saved()
+        elif tail is None:
+            return 0, 0, 0  # sealed, and a cleaner has left nothing of it
         else:
-            assert tail is not None
             entries, count, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
 
         def entry(number: int) -> tuple[int, int, int, int, int]:

@@ -1,7 +1,7 @@
 """What a topic has besides partitions: the names that begin with a dot.
 
     InTopic             a directory in a topic:
-      ViewNames           a file of another view per partition: `.batches`
+      ViewNames           a file of another view per partition: `.kv`, `.batches`
       PartitionNames      a directory per partition: `.raw`, `.meta`
       ControlDirectory    a file per command: `.control`
     OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
@@ -192,8 +192,8 @@ def _meta(topic: TopicDirectory, inode: int) -> Node:
     return PartitionNames(topic, inode, ".meta", MetaDirectory)
 
 
-def _batches(topic: TopicDirectory, inode: int) -> Node:
-    return ViewNames(topic, inode, topic.fs.batches)
+def _view_names(name: str) -> Callable[[TopicDirectory, int], Node]:
+    return lambda topic, inode: ViewNames(topic, inode, topic.fs.dot_views[name])
 
 
 def _control_file(
@@ -250,9 +250,10 @@ def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
 
 
 DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
-    ".batches": _batches,
+    ".batches": _view_names(".batches"),
     ".config": _config,
     ".control": ControlDirectory,
+    ".kv": _view_names(".kv"),
     ".meta": _meta,
     ".raw": _raw,
 }
