@@ -6,9 +6,10 @@ Slow and simple on purpose: one record at a time, no state between calls, whole 
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
@@ -147,35 +148,76 @@ def shown(log: bytes) -> Iterator[tuple[Batch, int, Row]]:
                 yield batch, position, row
 
 
-def render(log: bytes) -> bytes:
-    """Twin of `_render.render`: a segment's whole text."""
-    return b"".join((row.value or b"") + b"\n" for _, _, row in shown(log))
+def value_line(row: Row) -> bytes:
+    """What the values view shows of a record."""
+    return (row.value or b"") + b"\n"
 
 
-def measure(log: bytes, granularity: int) -> list[tuple[int, int, int, int, int]]:
-    """Twin of `_render.measure`: the line index's entries."""
+def key_value_line(row: Row) -> bytes:
+    """What the kv view shows of a record."""
+
+    def escape(field: bytes) -> bytes:
+        return field.replace(b"\\", b"\\\\").replace(b"\t", b"\\t").replace(b"\n", b"\\n")
+
+    value = b"\\N" if row.value is None else escape(row.value)
+    return (value if row.key is None else escape(row.key) + b"\t" + value) + b"\n"
+
+
+def key_value_fields(line: bytes) -> tuple[bytes | None, bytes | None]:
+    """The key and value that a line of the kv view stands for; ValueError."""
+
+    def unescape(field: bytes) -> bytes | None:
+        if field == b"\\N":
+            return None
+        parts = re.split(rb"(?s)(\\.?)", field)
+        codes = {b"\\\\": b"\\", b"\\t": b"\t", b"\\n": b"\n"}
+        if not codes.keys() >= set(parts[1::2]):
+            raise ValueError(field)
+        parts[1::2] = [codes[part] for part in parts[1::2]]
+        return b"".join(parts)
+
+    key, tab, value = line.partition(b"\t")
+    return (unescape(key), unescape(value)) if tab else (None, unescape(key))
+
+
+def render(log: bytes, line: Callable[[Row], bytes] = value_line) -> bytes:
+    """Twin of a view's `render`: a segment's whole text."""
+    return b"".join(line(row) for _, _, row in shown(log))
+
+
+def measure(
+    log: bytes, granularity: int, line: Callable[[Row], bytes] = value_line
+) -> list[tuple[int, int, int, int, int]]:
+    """Twin of a view's `measure`: the line index's entries."""
     entries = [(0, 0, 0, 0, 0)]
     text = last = 0
     for ordinal, (batch, position, row) in enumerate(shown(log)):
         if text - last >= granularity:
             entries.append((text, batch.position, position, batch.end, ordinal))
             last = text
-        text += len(row.value or b"") + 1
+        text += len(line(row))
     return entries
 
 
 def encode_lines(lines: list[bytes], timestamp_ms: int, max_batch_bytes: int) -> bytes | int:
     """Twin of `_parse.encode_lines`; the number of a line that is too long is an int."""
+    return encode_pairs([(None, line) for line in lines], timestamp_ms, max_batch_bytes)
+
+
+def encode_pairs(
+    pairs: list[tuple[bytes | None, bytes | None]], timestamp_ms: int, max_batch_bytes: int
+) -> bytes | int:
+    """The same of keys and values."""
     out = records = b""
     count = 0
-    for number, line in enumerate(lines, 1):
-        record = put_row(Row(0, count, None, line))
+    for number, pair in enumerate(pairs, 1):
+        record = put_row(Row(0, count, *pair))
         if count and 61 + len(records) + len(record) > max_batch_bytes:
             out += put_batch(
                 records, count, base_timestamp=timestamp_ms, max_timestamp=timestamp_ms
             )
             records, count = b"", 0
-            record = put_row(Row(0, 0, None, line))
+            record = put_row(Row(0, 0, *pair))
         if 61 + len(record) > max_batch_bytes:
             return number
         records += record

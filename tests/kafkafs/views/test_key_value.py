@@ -1,0 +1,403 @@
+"""kafkafs.views.key_value: keys and values to lines and back, as the plain twins do it."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+import threading
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kafkafs.views import TextView
+from kafkafs.views._measure import Cursor, Measure
+from kafkafs.views._parse import encode_lines
+from kafkafs.views.key_value import KeyValue
+from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
+from storage.record.batch import HEADER_SIZE, Buffer, Record, decode, encode, parse_header
+from tests import oracle
+from tests.guard_page import before_guard_page
+from tests.made_logs import MadeLog, cuts, damaged, headers, logs
+
+VIEW: TextView = KeyValue()
+T = 1_700_000_000_000
+UNLIMITED = 2**31 - 1
+Pair = tuple[bytes | None, bytes | None]
+
+# Bytes that mean something here, their neighbours, and those that differ in the highest bit only.
+telling = st.lists(st.sampled_from(b"\\\\\t\t\n\n\x08\x0b[]Ntna\0\x89\x8a\xdc\xff")).map(bytes)
+# Sizes around which a word, a block, a varint, a copying step or the short copy ends.
+sizes = st.sampled_from([7, 8, 9, 15, 16, 17, 63, 64, 65, 72, 127, 128, 129, 256, 257, 300, 8200])
+
+
+@st.composite
+def long_fields(draw: st.DrawFn) -> bytes:
+    """Plain bytes with telling ones anywhere among them, at the ends above all."""
+    field = bytearray(b"x" * draw(sizes))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.sampled_from([0, 1, 7, 8, 62, 63, 64]) | st.integers(0, len(field)))
+        for place in (at, -at):
+            if -len(field) <= place < len(field) and draw(st.booleans()):
+                field[place] = draw(st.sampled_from(b"\\\t\n"))
+    return bytes(field)
+
+
+fields = st.binary(max_size=12) | telling | long_fields()
+pairs_of = st.lists(
+    st.tuples(st.none() | telling | st.binary(max_size=9), st.none() | fields), max_size=40
+)
+
+
+@st.composite
+def key_value_logs(draw: st.DrawFn) -> bytes:
+    """A log of records with such fields, among other batches."""
+    data = draw(logs(max_batches=2)).data
+    for _ in range(draw(st.integers(0, 2))):
+        rows = [
+            oracle.Row(draw(st.integers(0, 99)), n, *pair, draw(headers))
+            for n, pair in enumerate(draw(pairs_of.filter(len)))
+        ]
+        data += oracle.put_batch(b"".join(map(oracle.put_row, rows)), len(rows))
+    return data + draw(logs(max_batches=1)).data
+
+
+def text_of(log: Buffer) -> bytes:
+    """Render a log in one call, into a buffer with room to spare."""
+    out = bytearray(b"\xee" * (2 * len(log) + 200))
+    end, left = VIEW.render(log, 0, len(log), Cursor(0), out, 0, len(out), 0)
+    assert left == 0
+    return bytes(out[:end])
+
+
+def length_of(log: Buffer) -> int:
+    state = Measure()
+    VIEW.measure(log, 0, len(log), state)
+    return state.text_length
+
+
+def parsed(text: Buffer, limit: int = UNLIMITED) -> tuple[bytes, int]:
+    batches, lines = VIEW.parse(text, 0, len(text), T, limit)
+    return bytes(batches), lines
+
+
+def pairs_in(batches: bytes) -> list[Pair]:
+    found: list[Pair] = []
+    at = 0
+    while at < len(batches):
+        found += [(record.key, record.value) for record in decode(batches, at)]
+        at += parse_header(batches, at).size
+    return found
+
+
+# -- records to text -----------------------------------------------------------------------------
+
+
+def test_the_name_says_the_isolation() -> None:
+    assert (VIEW.name, VIEW.committed, VIEW.whole_records) == ("kv", True, True)
+    other = KeyValue(committed=False)
+    assert (other.name, other.committed) == ("kv-uncommitted", False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        (b"key", b"value", b"key\tvalue\n"),
+        (None, b"value", b"value\n"),
+        (b"", b"value", b"\tvalue\n"),
+        (b"key", b"", b"key\t\n"),
+        (b"", b"", b"\t\n"),
+        (None, b"", b"\n"),
+        (b"key", None, b"key\t\\N\n"),
+        (b"", None, b"\t\\N\n"),
+        (None, None, b"\\N\n"),
+        (b"\\N", b"\\N", b"\\\\N\t\\\\N\n"),
+        (None, b"\\N", b"\\\\N\n"),
+        (b"a\tb\nc\\d", b"\t\n\\", b"a\\tb\\nc\\\\d\t\\t\\n\\\\\n"),
+        (None, b"no\tkey", b"no\\tkey\n"),
+        (b"\r\0\xff", b"\x07\x0c\r\x7f\xe2\x80\xa8", b"\r\0\xff\t\x07\x0c\r\x7f\xe2\x80\xa8\n"),
+    ],
+)
+def test_a_record_is_this_line_and_the_line_that_record(
+    key: bytes | None, value: bytes | None, line: bytes
+) -> None:
+    batch = encode([Record(0, T, 0, key, value)])
+    assert text_of(batch) == line
+    assert length_of(batch) == len(line)
+    assert parsed(line) == (batch, 1)
+    assert oracle.key_value_line(oracle.Row(0, 0, key, value)) == line
+    assert oracle.key_value_fields(line[:-1]) == (key, value)
+
+
+@given(log=key_value_logs(), granularity=st.sampled_from([1, 50, 4096]))
+def test_text_and_size(log: bytes, granularity: int) -> None:
+    text = oracle.render(log, oracle.key_value_line)
+    state = Measure(granularity)
+    with before_guard_page(log) as view:
+        assert text_of(view) == text
+        VIEW.measure(view, 0, len(view), state)
+    assert (state.text_length, state.position) == (len(text), len(log))
+    entries = list(struct.iter_unpack("<QIIII", bytes(state.entries)))
+    assert entries == oracle.measure(log, granularity, oracle.key_value_line)
+
+
+@given(data=st.data(), log=key_value_logs())
+def test_any_windows_and_buffers_give_the_same_text(data: st.DataObject, log: bytes) -> None:
+    """Input comes in pieces, output leaves in others, and neither is touched outside."""
+    text = oracle.render(log, oracle.key_value_line)
+    skip = data.draw(st.integers(0, len(text)) | st.just(0))
+    given_text = bytearray()
+    cursor, state = Cursor(0), Measure()
+    for end in data.draw(cuts(len(log))):
+        with before_guard_page(log[min(cursor.position, end) : end]) as window:
+            while True:
+                room = data.draw(st.sampled_from([1, 2, 30, 100, 400, 70000]))
+                out = bytearray(b"\xee" * (room + 10))
+                start = end - len(window)
+                at, skip = VIEW.render(window, start, len(window), cursor, out, 5, 5 + room, skip)
+                assert out[:5] == out[5 + room :] == b"\xee" * 5
+                given_text += out[5:at]
+                cursor = cursor.copy()
+                if at < 5 + room:
+                    break
+        start = min(state.position, end)
+        VIEW.measure(log[start:end], start, end - start, state)
+    assert given_text == text[len(text) - len(given_text) :]
+    assert (skip, cursor.position) == (0, len(log))
+    assert state.text_length == len(text)
+
+
+@given(log=key_value_logs(), room=st.integers(0, 300))
+def test_nothing_is_written_beyond_the_buffer(log: bytes, room: int) -> None:
+    text = oracle.render(log, oracle.key_value_line)
+    with before_guard_page(bytes(room)) as out:
+        end, _ = VIEW.render(log, 0, len(log), Cursor(0), out, 0, room, 0)
+        assert out[:end] == text[:room]
+
+
+@given(key=st.none() | fields, value=st.none() | fields, behind=st.binary(max_size=80))
+def test_what_lies_behind_a_field_is_not_its(
+    key: bytes | None, value: bytes | None, behind: bytes
+) -> None:
+    row = oracle.Row(0, 0, key, value, [(behind, behind)])
+    batch = oracle.put_batch(oracle.put_row(row), 1)
+    line = oracle.key_value_line(row)
+    assert text_of(batch) == line
+    assert length_of(batch + behind[:50]) == length_of(batch) == len(line)
+
+
+@given(data=damaged())
+def test_damage_ends_in_an_error_or_in_text(data: bytes) -> None:
+    with before_guard_page(data) as view:
+        with contextlib.suppress(StorageError):
+            text_of(view)
+        with contextlib.suppress(StorageError):
+            length_of(view)
+
+
+def test_damaged_fields_are_an_error() -> None:
+    row = bytearray(oracle.put_row(oracle.Row(0, 0, b"key", b"value")))
+    row[8] = 40
+    with pytest.raises(CorruptRecord):
+        text_of(oracle.put_batch(bytes(row), 1))
+
+
+# -- lines to batches ----------------------------------------------------------------------------
+
+lines_of = st.lists(
+    telling.map(lambda line: line.replace(b"\n", b"\\n"))
+    | st.builds(oracle.key_value_line, st.builds(oracle.Row, st.just(0), st.just(0), fields, fields)
+    ).map(lambda line: line[:-1]),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(
+    lines=lines_of,
+    before=st.binary(max_size=9),
+    after=st.binary(max_size=9),
+    limit=st.integers(68, 400) | st.sampled_from([9000, 30000, UNLIMITED, 2**40]),
+)
+@example(lines=[b""] * 70, before=b"", after=b"", limit=UNLIMITED)
+@example(lines=[b"k\\\\\t" + b"\\t" * 50] * 70, before=b"\\", after=b"", limit=200)
+def test_lines_become_what_the_twin_makes_of_them(
+    lines: list[bytes], before: bytes, after: bytes, limit: int
+) -> None:
+    data = before + b"".join(line + b"\n" for line in lines) + after
+    start, end = len(before), len(data) - len(after)
+    wrong = None
+    pairs: list[Pair] = []
+    for line in lines:
+        try:
+            pairs.append(oracle.key_value_fields(line))
+        except ValueError:
+            wrong = len(pairs) + 1
+            break
+    expected = oracle.encode_pairs(pairs, T, limit)
+    with before_guard_page(data[:end]) as view:
+        if isinstance(expected, int):
+            with pytest.raises(RecordTooLarge) as too_large:
+                VIEW.parse(view, start, end, T, limit)
+            assert too_large.value.line == expected
+            assert too_large.value.size > too_large.value.limit == min(limit, UNLIMITED)
+        elif wrong is not None:
+            with pytest.raises(InvalidRecord, match=rf"^line {wrong}: byte \d+: "):
+                VIEW.parse(view, start, end, T, limit)
+        else:
+            batches, count = VIEW.parse(view, start, end, T, limit)
+            assert (bytes(batches), count) == (expected, len(lines))
+
+
+@given(pairs=pairs_of)
+def test_key_and_value_come_back(pairs: list[Pair]) -> None:
+    text = b"".join(oracle.key_value_line(oracle.Row(0, 0, *pair)) for pair in pairs)
+    assert text.count(b"\n") == len(pairs)
+    batches, lines = parsed(text)
+    assert (pairs_in(batches), lines) == (pairs, len(pairs))
+    assert text_of(batches) == text
+    for number, record in enumerate(decode(batches, 0) if pairs else []):
+        assert (record.offset, record.timestamp, record.headers) == (number, T, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "pair"),
+    [
+        (b"a\tb\tc\t", (b"a", b"b\tc\t")),
+        (b"\\N\tvalue", (None, b"value")),
+        (b"\\N\t\\N", (None, None)),
+        (b"\\N\t", (None, b"")),
+        (b"\\\\N\t\\N", (b"\\N", None)),
+        (b"\\\\\\\\\tx", (b"\\\\", b"x")),
+        (b"\\\\t\\t", (None, b"\\t\t")),
+        (b"\tN", (b"", b"N")),
+        (b"key\tvalue\r", (b"key", b"value\r")),
+    ],
+)
+def test_lines_that_are_written_in_another_way(line: bytes, pair: Pair) -> None:
+    """More than one line stands for some records; the view shows one of them."""
+    assert oracle.key_value_fields(line) == pair
+    assert pairs_in(parsed(line + b"\n")[0]) == [pair]
+
+
+@pytest.mark.parametrize(
+    ("line", "byte"),
+    [
+        (b"\\", 1),
+        (b"key\tvalue\\", 10),
+        (b"key\\\tvalue", 4),
+        (b"\\x41", 1),
+        (b"a\\r", 2),
+        (b"\\n\\0", 3),
+        (b"\\Nx", 1),
+        (b"x\\N", 2),
+        (b"\\N\\N", 1),
+        (b"\\n\\N", 3),
+        (b"key\t\\N ", 5),
+        (b"key\tab\\N", 7),
+        (b"\\N \tvalue", 1),
+        (b"\\T", 1),
+        (b"\\\\\\", 3),
+        (b"x" * 100 + b"\t" + b"y" * 100 + b"\\ ", 202),
+        (b"key\t\\\r", 5),
+    ],
+)
+def test_wrong_escapes(line: bytes, byte: int) -> None:
+    with pytest.raises(ValueError, match=r"\\"):
+        oracle.key_value_fields(line)
+    for before in (0, 1, 700):
+        text = b"good\t\\N\n" * before + line + b"\nmore\n"
+        with pytest.raises(InvalidRecord, match=rf"^line {before + 1}: byte {byte}: a backslash"):
+            parsed(text)
+        # The batches before that have been finished are not given either.
+        with pytest.raises(InvalidRecord, match=rf"^line {before + 1}: byte {byte}: a backslash"):
+            parsed(text, 500)
+
+
+def test_the_limit_is_that_of_the_record_not_of_the_line() -> None:
+    pair = b"k" * 50, b"\t" * 1000
+    size = len(encode([Record(0, T, 0, *pair)]))
+    text = b"k" * 50 + b"\t" + b"\\t" * 1000 + b"\n"
+    assert len(text) > 2000 > size
+    for count in (1, 3):
+        assert pairs_in(parsed(text * count, size)[0]) == [pair] * count
+    with pytest.raises(RecordTooLarge) as caught:
+        parsed(b"ok\n" + text, size - 1)
+    assert (caught.value.line, caught.value.size, caught.value.limit) == (2, size, size - 1)
+
+
+@pytest.mark.parametrize("limit", [0, -1, HEADER_SIZE])
+def test_limits_that_nothing_meets(limit: int) -> None:
+    with pytest.raises(RecordTooLarge):
+        parsed(b"\n", limit)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\t", b"key\tvalue", b"k\t" + b"x" * 3000, b"k\t" + b"\\\\" * 50_000]
+)
+def test_large_blocks(line: bytes) -> None:
+    # The GIL is released, and the first guess at the output is too small or much too large.
+    lines = [line] * (1 + 600_000 // (len(line) + 1))
+    lines[7::50] = [b"another\t\\N"] * len(lines[7::50])
+    text = b"".join(each + b"\n" for each in lines)
+    for limit in (1_000_012, UNLIMITED):
+        batches, count = parsed(text, limit)
+        assert count == len(lines)
+        assert text_of(batches) == text
+        assert length_of(batches) == len(text)
+        at = 0
+        while at < len(batches):
+            assert parse_header(batches, at).size <= limit
+            at += parse_header(batches, at).size
+
+
+def test_lines_without_tabs_are_as_values() -> None:
+    text = b"one\n\nthree with \xff and \0\n"
+    batches, lines = encode_lines(text, 0, len(text), T, UNLIMITED)
+    assert parsed(text) == (bytes(batches), lines)
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 6), (0, 7), (4, 3), (0, 5)])
+def test_wrong_calls(start: int, end: int) -> None:
+    with pytest.raises(ValueError, match="line"):
+        VIEW.parse(b"hello\n", start, end, T, 1000)
+
+
+def test_input_that_changes_meanwhile() -> None:
+    # What comes out is anybody's guess, but it is batches or a refusal, and no byte outside of
+    # the input is read or of the output is written.
+    size = 1 << 20
+    with mmap.mmap(-1, size) as shared:
+        line = b"key\t" + b"\\\\" * 20 + b"x" * 55 + b"\n"
+        shared[:] = line * (size // 100) + b"\n" * (size % 100)
+        stop = threading.Event()
+
+        def scribble() -> None:
+            # Newlines come and go, and pairs of backslashes do.
+            at = 99
+            while not stop.is_set():
+                shared[at] ^= 1
+                shared[at - 80 : at - 78] = b"aa"
+                shared[at - 80 : at - 78] = b"\\\\"
+                at = at + 100 if at + 100 < size else 99
+
+        writer = threading.Thread(target=scribble)
+        writer.start()
+        try:
+            for _ in range(10):
+                with contextlib.suppress(InvalidRecord):
+                    batches, count = VIEW.parse(shared, 0, size, T, UNLIMITED)
+                    assert len(pairs_in(bytes(batches))) == count
+        finally:
+            stop.set()
+            writer.join()
+
+
+@given(log=logs())
+def test_other_logs(log: MadeLog) -> None:
+    """What a log of any kind shows can be appended, and shows the same again."""
+    text = text_of(log.data)
+    assert text == oracle.render(log.data, oracle.key_value_line)
+    batches, _ = parsed(text)
+    assert pairs_in(batches) == [(row.key, row.value) for _, _, row in oracle.shown(log.data)]
+    assert text_of(batches) == text
