@@ -7,7 +7,7 @@ makes no sense is refused: an option that is ignored is worse than none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 
@@ -101,3 +101,23 @@ def parse_mount_options(texts: Iterable[str]) -> MountOptions:
     if options.until != "log-end" and not options.read_only:
         raise InvalidOption(f"mount option until={options.until} is for read-only mounts (ro)")
     return options
+
+
+def explain(options: MountOptions) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(name, value) of the options that were set otherwise than by default, and of the others.
+
+    An option that has no default is listed where it was set only.
+    """
+    names = {field: name for name, (field, setting) in _FLAGS.items() if setting is True}
+    names |= {field: name for name, (field, _, _) in _VALUES.items()}
+    chosen: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None:
+            shown = f"{value:o}" if field.name == "umask" else str(value)
+            if isinstance(value, bool):
+                shown = shown.lower()
+            where = others if value == field.default else chosen
+            where.append((names[field.name], shown))
+    return chosen, others

@@ -322,14 +322,17 @@ class Settings:
         self._owners: dict[tuple[str, int | None], tuple[int, int, int]] = {}
         self._configs: dict[str, LogConfig] = {}
         self.broker = broker
+        self.given: dict[str, str] = {}
+        """The lines of the data directory's settings file, as they stand there."""
 
     @classmethod
     def load(cls, files: SettingsStore, data_dir: str) -> Settings:
         """Read both files; a missing one sets nothing.  InvalidConfig names file and line."""
         path = os.path.join(data_dir, SETTINGS_FILE)
+        lines = _read_lines(files, path)
         broker: dict[str, Any] = {}
         given: dict[str, Any] = {}
-        for number, name, text in _read_lines(files, path):
+        for number, name, text in lines:
             if name in BROKER_SETTINGS:
                 value = _parse(BROKER_SETTINGS[name], name, text, line=number, path=path)
                 broker[name.replace(".", "_")] = value
@@ -338,6 +341,7 @@ class Settings:
             else:
                 raise InvalidConfig(f"line {number}: there is no setting {name!r}", path=path)
         settings = cls(files, data_dir, BrokerConfig(**broker), _defaults(given))
+        settings.given = {line.name: line.value for line in lines}
         _check_together(settings._effective({}), path)
         settings._load_topics()
         return settings
@@ -388,6 +392,17 @@ class Settings:
                 listing.append((name, format_value(overrides[name]), "set on the topic"))
             elif self._defaults[name].value is not None:
                 value, source = self._defaults[name]
+                listing.append((name, format_value(value), source))
+        return listing
+
+    def explain_defaults(self) -> list[tuple[str, str, str]]:
+        """The same of what holds for the daemon, and for topics on which nothing is set."""
+        listing = []
+        for name in BROKER_SETTINGS:
+            value = format_value(getattr(self.broker, name.replace(".", "_")))
+            listing.append((name, value, SETTINGS_FILE if name in self.given else "default"))
+        for name, (value, source) in self._defaults.items():
+            if value is not None:
                 listing.append((name, format_value(value), source))
         return listing
 

@@ -30,7 +30,7 @@ class LogCounters:
         self.bytes_appended = 0
         self.rolls = 0
         self.flushes = 0
-        """Those that have succeeded; ``flush_ns`` and the failures are apart."""
+        """Those that succeeded, which took ``flush_ns`` together."""
         self.flush_ns = 0
         self.flush_failures = 0
         self.truncations = 0

@@ -111,10 +111,10 @@ class FlushPlan:
             segment.release()
         self._segments = []
         counters = self._log.counters
-        counters.flush_ns += self._ns
-        counters.flushes += self.done
         counters.flush_failures += not self.done
         if self.done:
+            counters.flushes += 1
+            counters.flush_ns += self._ns
             self._log.flushed_to(
                 self._target,
                 directory=self._directory is not None

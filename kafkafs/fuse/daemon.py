@@ -84,7 +84,7 @@ def run(
                 until_high_watermark=options.until == "high-watermark",
                 attr_timeout=0.0 if _written_by_another(manager) else KEEP_S,
             )
-            tree = FileSystem(manager, shown, notices=notices, events=events)
+            tree = FileSystem(manager, shown, notices=notices, events=events, mounted_with=options)
             daemon = Daemon(mount, tree, notices, ready)
             daemon.mount()
         except BaseException:

@@ -36,6 +36,7 @@ import trio
 from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, reason_of
 from kafkafs.fuse.mount_point import PID_ATTRIBUTE
 from kafkafs.fuse.notify import KernelNotices
+from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle
@@ -64,7 +65,7 @@ class _Listing:
         self.names: list[str] = []
 
 
-class Operations(pyfuse3.Operations):
+class Operations(RefusedOperations):
     """See the module. `on_init` is called when the kernel has begun to send requests."""
 
     supports_dot_lookup = False
@@ -77,7 +78,7 @@ class Operations(pyfuse3.Operations):
         spinner: Spinner,
         on_init: Callable[[], None],
     ) -> None:
-        super().__init__()
+        super().__init__(tree.counters)
         self.structural = trio.Lock()
         self._tree = tree
         self._inodes = tree.inodes
@@ -118,8 +119,12 @@ class Operations(pyfuse3.Operations):
             await self.sync(plan)
 
     def _fail(self, what: str, error: Exception, told: _Kinds = ()) -> NoReturn:
-        """Answer with an error. Those of the kinds `told` the tree has named in the log already."""
+        """Answer with an error. Those of the kinds `told` the tree has named in the log already.
+
+        `what` begins with the operation's name.
+        """
         number = errno_of(error)
+        self._count_error(what.partition(" ")[0], number or errno.EIO)
         if number is None:
             number = errno.EIO
             lines = "".join(traceback.format_exception(error)).rstrip()
@@ -167,6 +172,7 @@ class Operations(pyfuse3.Operations):
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
+        self._requests["lookup"] += 1
         try:
             text = os.fsdecode(name)
             try:
@@ -178,6 +184,7 @@ class Operations(pyfuse3.Operations):
             self._fail(f"lookup of {name!r}", error)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        self._requests["forget"] += 1
         for inode, count in inode_list:
             try:
                 self._inodes.forget(inode, count)
@@ -186,6 +193,7 @@ class Operations(pyfuse3.Operations):
                 self._tree.events(f"forget of inode {inode}\n{traceback.format_exc().rstrip()}")
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        self._requests["getattr"] += 1
         try:
             return entry_of(await self._attributes(self._inodes.get(inode)))
         except Exception as error:
@@ -199,6 +207,7 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
+        self._requests["setattr"] += 1
         try:
             node = self._inodes.get(inode)
             change = Change(
@@ -217,6 +226,7 @@ class Operations(pyfuse3.Operations):
         return True  # default_permissions: the kernel has looked already
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        self._requests["statfs"] += 1
         try:
             figures = await self._in_thread(self._tree.statfs)
         except Exception as error:
@@ -234,6 +244,7 @@ class Operations(pyfuse3.Operations):
         return answer
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        self._requests["getxattr"] += 1
         try:
             text = os.fsdecode(name)
             if text == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
@@ -247,6 +258,7 @@ class Operations(pyfuse3.Operations):
             self._fail(f"getxattr of {name!r}", error)
 
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        self._requests["listxattr"] += 1
         try:
             return [os.fsencode(name) for name in self._inodes.get(inode).xattr_names()]
         except Exception as error:
@@ -255,6 +267,7 @@ class Operations(pyfuse3.Operations):
     # -- directories ---------------------------------------------------------------------------
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        self._requests["opendir"] += 1
         try:
             listing = _Listing(self._directory(inode))
         except Exception as error:
@@ -264,12 +277,15 @@ class Operations(pyfuse3.Operations):
         return self._listings_opened
 
     async def releasedir(self, fh: int) -> None:
+        self._requests["releasedir"] += 1
         self._listings.pop(fh, None)
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        pass  # names are durable when the request that made them is answered
+        # Names are durable when the request that made them is answered.
+        self._requests["fsyncdir"] += 1
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        self._requests["readdir"] += 1
         try:
             listing = self._listings[fh]
             if start_id == 0:
@@ -310,6 +326,7 @@ class Operations(pyfuse3.Operations):
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
+        self._requests["mkdir"] += 1
         try:
             directory = self._directory(parent_inode)
             caller = Caller(ctx.uid, ctx.gid)
@@ -319,6 +336,7 @@ class Operations(pyfuse3.Operations):
             self._fail(f"mkdir of {name!r}", error, (StorageError, PermissionError))
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        self._requests["rmdir"] += 1
         try:
             directory = self._directory(parent_inode)
             await self._alone(directory.rmdir, os.fsdecode(name))
@@ -333,6 +351,7 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        self._requests["create"] += 1
         try:
             directory = self._directory(parent_inode)
             caller = Caller(ctx.uid, ctx.gid)
@@ -345,6 +364,7 @@ class Operations(pyfuse3.Operations):
             self._fail(f"create of {name!r}", error, (StorageError, PermissionError))
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        self._requests["unlink"] += 1
         try:
             self._directory(parent_inode).unlink(os.fsdecode(name))
         except Exception as error:
@@ -360,6 +380,7 @@ class Operations(pyfuse3.Operations):
         )
 
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        self._requests["open"] += 1
         try:
             node = self._inodes.get(inode)
             try:
@@ -373,16 +394,20 @@ class Operations(pyfuse3.Operations):
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
+        self._requests["read"] += 1
         try:
             handle = self._handles.get(fh)
             try:
-                return handle.read(off, size, False)
+                data = handle.read(off, size, False)
             except BlockingIOError:
-                return await self._in_thread(handle.read, off, size, True)
+                data = await self._in_thread(handle.read, off, size, True)
+            self._counters.bytes_read += len(data)
+            return data
         except Exception as error:
             self._fail("read", error)
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
+        self._requests["write"] += 1
         try:
             handle = self._handles.get(fh)
             announced = self._notices.announced
@@ -398,6 +423,7 @@ class Operations(pyfuse3.Operations):
             if self._notices.announced != announced:
                 # A new history is published: nobody may find the old one once this is answered.
                 await self._notices.settled()
+            self._counters.bytes_written += written
             return written
         except Exception as error:
             self._fail("write", error, (StorageError, OSError))
@@ -410,18 +436,21 @@ class Operations(pyfuse3.Operations):
                 return handle.write(off, buf)
 
     async def flush(self, fh: int) -> None:
+        self._requests["flush"] += 1
         try:
             self._handles.get(fh).flush()
         except Exception as error:
             self._fail("flush", error, (StorageError, OSError))
 
     async def fsync(self, fh: int, datasync: bool) -> None:
+        self._requests["fsync"] += 1
         try:
             await self._sync(self._handles.get(fh))
         except Exception as error:
             self._fail("fsync", error)
 
     async def release(self, fh: int) -> None:
+        self._requests["release"] += 1
         try:
             handle = self._handles.remove(fh)
             if handle.structural:
@@ -431,49 +460,6 @@ class Operations(pyfuse3.Operations):
                 handle.release()
         except Exception as error:
             self._fail("release", error, (StorageError, OSError))
-
-    # -- what this file system does not do, said explicitly ------------------------------------
-
-    async def mknod(
-        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
-    ) -> pyfuse3.EntryAttributes:
-        raise pyfuse3.FUSEError(errno.EPERM)
-
-    async def symlink(
-        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
-    ) -> pyfuse3.EntryAttributes:
-        raise pyfuse3.FUSEError(errno.EPERM)
-
-    async def link(
-        self,
-        inode: int,
-        new_parent_inode: int,
-        new_name: bytes,
-        ctx: pyfuse3.RequestContext,
-    ) -> pyfuse3.EntryAttributes:
-        raise pyfuse3.FUSEError(errno.EPERM)
-
-    async def rename(
-        self,
-        parent_inode_old: int,
-        name_old: bytes,
-        parent_inode_new: int,
-        name_new: bytes,
-        flags: int,
-        ctx: pyfuse3.RequestContext,
-    ) -> None:
-        raise pyfuse3.FUSEError(errno.EPERM)
-
-    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        raise pyfuse3.FUSEError(errno.EINVAL)
-
-    async def setxattr(
-        self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
-    ) -> None:
-        raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
-
-    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        raise pyfuse3.FUSEError(errno.EOPNOTSUPP)
 
 
 def _look_up(directory: Directory, names: Sequence[str]) -> dict[str, Node]:

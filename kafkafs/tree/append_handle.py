@@ -155,8 +155,13 @@ class AppendHandle(Handle):
         raise error
 
     def _tell(self, error: StorageError | OSError) -> None:
-        reason = str(error) if isinstance(error, StorageError) else error.strerror
-        self._say(f"append refused: {reason}")
+        """Name an append that was refused in the log, and count it."""
+        if isinstance(error, StorageError):
+            kind = type(error).__name__
+        else:
+            kind = errno.errorcode.get(error.errno or 0, "EIO")
+        self._partition.fs.counters.refused_appends[kind] += 1
+        self._say(f"append refused: {_reason(error)}")
 
     def _say(self, what: str) -> None:
         log = self._partition.log
@@ -173,9 +178,14 @@ class AppendHandle(Handle):
                 raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
             self._check_rest()
         except (StorageError, OSError) as error:
-            self._tell(error)
+            # Counted when it comes to appending it.
+            self._say(f"append refused: {_reason(error)}")
             raise
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False
         return self._partition.flush_plan()
+
+
+def _reason(error: StorageError | OSError) -> str:
+    return str(error) if isinstance(error, StorageError) else str(error.strerror)

@@ -1,8 +1,7 @@
 """The directories: what names lead to, and what may be made or removed.
 
-    Root              topics; `.kafkafs`
+    Root              topics; `.kafkafs` (`about.py`)
     TopicDirectory    partitions; the rest: `dot_names.py`
-    AboutDirectory    `.kafkafs`
 
 Root and topics list their dot names with `show_dot` only; lookup finds them always, and inside them
 everything is listed.
@@ -14,12 +13,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from kafkafs.tree.about import ABOUT, AboutDirectory
 from kafkafs.tree.dot_names import DOT_NAMES
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Change, Node, inode_number
 from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.view_file import ViewFile
-from kafkafs.tree.virtual_file import Owner, Text, VirtualFile
+from kafkafs.tree.virtual_file import Owner
 from kafkafs.views import View
 from storage import paths
 from storage.errors import InvalidTopic, ReadOnlyLog, StorageError
@@ -28,8 +28,6 @@ from storage.manager import Topic
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.partition import Partition
-
-ABOUT = ".kafkafs"
 
 
 class Root(TreeDirectory):
@@ -174,28 +172,3 @@ class TopicDirectory(TreeDirectory):
             f"unlink of {self.topic.name}/{name}",
             f"a partition cannot be removed; rmdir of {self.topic.name} deletes the topic",
         )
-
-
-class AboutDirectory(TreeDirectory):
-    """`.kafkafs`: the daemon."""
-
-    __slots__ = ()
-
-    def lookup(self, name: str, wait: bool) -> Node:
-        texts = self.fs.about
-        if name not in texts:
-            raise missing(name)
-
-        def owner() -> Owner:
-            mode, uid, gid = self.owner()
-            return mode & 0o444, uid, gid
-
-        return VirtualFile(
-            inode_number(ABOUT, name),
-            lambda: Text(texts[name]()),
-            owner,
-            lambda: self.fs.clock_ns(),
-        )
-
-    def names(self) -> list[str]:
-        return list(self.fs.about)

@@ -18,6 +18,8 @@ class Events:
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
+        self.count = 0
+        """Of all messages since the start."""
         self._lines: deque[str] = deque(maxlen=MESSAGES)
         self.forward: Callable[[str], None] | None = None
 
@@ -26,6 +28,7 @@ class Events:
         message = message.encode(errors="backslashreplace").decode()
         if len(message) > MESSAGE_LIMIT:
             message = message[:MESSAGE_LIMIT] + " … (cut)"
+        self.count += 1
         moment = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
         self._lines.append(
             f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {message}"

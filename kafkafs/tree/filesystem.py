@@ -19,12 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 
+from kafkafs.config import MountOptions
 from kafkafs.line_index import LineStore
 from kafkafs.line_index.lines_file import file_suffix
+from kafkafs.metrics import MountCounters
+from kafkafs.tree.about import ABOUT, texts
 from kafkafs.tree.append_handle import AppendHandle
-from kafkafs.tree.directories import ABOUT, Root
+from kafkafs.tree.directories import Root
 from kafkafs.tree.events import Events
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import (
@@ -60,22 +62,6 @@ SAVE_ALL_BYTES = 1 << 30
 MEASURE_SLICE_S = 0.5
 """How long measuring in the background goes on at a time."""
 
-HELP = """\
-A topic is a directory, a partition a file: each record's value is a line.
-
-  mkdir TOPIC                   creates a topic (rmdir deletes it, with everything in it)
-  touch TOPIC/N                 creates the next partition
-  echo line >> TOPIC/0          appends a record
-  cat TOPIC/0, tail -f TOPIC/0  read
-  TOPIC/.batches/N              the record batches as they are stored; >> appends ready ones
-  TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
-  TOPIC/.raw/N/                 the segment files
-  TOPIC/.control/abort-transaction
-                                the open transactions; >> PARTITION PRODUCER_ID aborts one
-  TOPIC/.config                 the topic's settings: name=value lines; >> changes one
-  .kafkafs/log                  recent events, and why something was refused
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions:
@@ -97,7 +83,9 @@ class TreeOptions:
 
 
 class FileSystem(LogListener):
-    """See the module. `notices` is replaced by the mount when the kernel is there to be told."""
+    """See the module. `notices` is replaced by the mount when the kernel is there to be told;
+    `mounted_with` is what its user said.
+    """
 
     def __init__(
         self,
@@ -106,6 +94,7 @@ class FileSystem(LogListener):
         *,
         notices: Notices | None = None,
         events: Events | None = None,
+        mounted_with: MountOptions | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.manager = manager
@@ -132,14 +121,14 @@ class FileSystem(LogListener):
         """The first is the one whose files stand in the topic itself."""
         self.store = LineStore(manager.files)
         self.history_lock = threading.Lock()
-        self.about: dict[str, Callable[[], str]] = {
-            "help": lambda: HELP,
-            "log": self.events.text,
-            "version": lambda: version("kafkafs") + "\n",
-        }
+        self.counters = MountCounters()
+        self.mounted_with = mounted_with or MountOptions()
+        self.about: dict[str, Callable[[], str]] = texts(self)
         self.outcomes: dict[tuple[str, str], str] = {}
         """Of the last command that a control file was given, by (topic id, name of the file)."""
         self._partitions: dict[Log, Partition] = {}
+        # What is still to be followed since `follow_all` began with all.
+        self._to_follow: list[Log] = []
         # What is left to be measured in the background; None before it is known.
         self._unmeasured: list[Partition] | None = None
         self.default_owner = self._default_owner()
@@ -187,6 +176,10 @@ class FileSystem(LogListener):
             log.history_directory = self._prepared_cache(log)
             found = self._partitions.setdefault(log, Partition(self, log))
         return found
+
+    def partitions(self) -> list[Partition]:
+        """All that were asked for yet."""
+        return list(self._partitions.values())
 
     def cache_directory(self, log: Log) -> str | None:
         """Where a partition's view indexes go if its own directory may not be written."""
@@ -327,6 +320,20 @@ class FileSystem(LogListener):
             return
         for log in appeared:
             self._measure_soon(self.partition(log))
+
+    def follow_all(self, until: float) -> None:
+        """See what another process has appended, until that is known or `until` (time.monotonic)
+        is reached; the next time it goes on from there. On the owner's thread.
+        """
+        if not self.follows:
+            return
+        self.look_for_partitions()
+        if not self._to_follow:
+            self._to_follow = list(self.manager.logs())
+        while self._to_follow and time.monotonic() < until:
+            log = self._to_follow.pop()
+            if not log.closed:
+                self.partition(log).follow()
 
     def _measure_soon(self, partition: Partition) -> None:
         """Measure its main view in the background, before any other."""

@@ -110,3 +110,77 @@ class ContentHandle(Handle):
                 raise OSError(errno.EIO, "read by a worker thread before the owner's")
             self._content = self._make()
         return self._content.read(position, size, wait)
+
+
+class MadeFile(Node):
+    """A read-only file whose text takes its time: made in a worker thread, anew for each open.
+
+    `look` is called on the owner's thread before that. What stat tells is the size of the text that
+    was opened last, while it is open; else of one that is made for it.
+    """
+
+    __slots__ = ("_look", "_make", "_mtime_ns", "_opened", "_owner", "_size")
+
+    def __init__(
+        self,
+        inode: int,
+        make: Callable[[], str],
+        owner: Callable[[], Owner],
+        mtime_ns: Callable[[], int],
+        look: Callable[[], object],
+    ) -> None:
+        super().__init__(inode)
+        self._make = make
+        self._owner = owner
+        self._mtime_ns = mtime_ns
+        self._look = look
+        # The open handles, the last one last, and the size that a worker thread has found.
+        self._opened: dict[Handle, int] = {}
+        self._size: int | None = None
+
+    def attributes(self, wait: bool) -> Attributes:
+        if wait:
+            self._size = len(Text(self._make()))
+            return self._attributes(self._size)
+        if self._opened:
+            return self._attributes(next(reversed(self._opened.values())))
+        size, self._size = self._size, None
+        if size is None:
+            self._look()
+            raise BlockingIOError
+        return self._attributes(size)
+
+    def _attributes(self, size: int) -> Attributes:
+        mode, uid, gid = self._owner()
+        mtime_ns = self._mtime_ns()
+        return Attributes(self.inode, file_mode(mode), size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
+
+    def listed_attributes(self) -> Attributes:
+        return self._attributes(0)
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            raise OSError(errno.EACCES, "this file can only be read")
+        if not wait:
+            self._look()
+            raise BlockingIOError
+        return MadeHandle(self._opened, Text(self._make()))
+
+
+class MadeHandle(Handle):
+    """A text that is there for as long as it is open."""
+
+    __slots__ = ("_opened", "_text")
+
+    direct_io = True
+
+    def __init__(self, opened: dict[Handle, int], text: Text) -> None:
+        self._opened = opened
+        self._text = text
+        opened[self] = len(text)
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        return self._text.read(position, size, wait)
+
+    def release(self) -> None:
+        del self._opened[self]

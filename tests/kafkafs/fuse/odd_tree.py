@@ -29,6 +29,7 @@ from typing import cast
 from kafkafs.config import MountOptions
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
+from kafkafs.metrics import MountCounters
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, HandleTable
@@ -309,6 +310,7 @@ class OddTree:
         self.inodes = InodeTable()
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()
+        self.counters = MountCounters()
 
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         directory = self.inodes.get(parent)

@@ -24,6 +24,9 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         yield tree
 
 
+ABOUT_NAMES = ["config", "help", "log", "metrics", "topics", "version"]
+
+
 def owner(tree: Tree, path: str) -> tuple[int, int, int]:
     found = tree.attributes(tree.node(path))
     return stat.S_IMODE(found.mode), found.uid, found.gid
@@ -50,7 +53,7 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
         names = [".batches", ".config", ".control", ".kv", ".meta", ".raw", "0"]
         assert tree.directory("t").names() == names
     with a_tree(tmp_path / "data") as tree:
-        assert tree.directory(".kafkafs").names() == ["help", "log", "version"]
+        assert tree.directory(".kafkafs").names() == ABOUT_NAMES
         assert tree.directory("t/.meta").names() == ["0"]
         assert tree.directory("t/.meta/0").names() == [
             *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
@@ -96,7 +99,7 @@ def test_a_topic_with_our_own_name_is_not_shown(tmp_path: Path) -> None:
         tree.manager.create_topic(".kafkafs", 1)
     with a_tree(tmp_path / "data") as tree:
         assert tree.fs.root.names() == []
-        assert tree.directory(".kafkafs").names() == ["help", "log", "version"]
+        assert tree.directory(".kafkafs").names() == ABOUT_NAMES
         assert "'.kafkafs' is not shown" in tree.events()
 
 
