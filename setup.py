@@ -19,6 +19,8 @@ HOT_LOOPS = (
     "kafkafs/views/_render.pyx",
     "kafkafs/views/_whole.pyx",
     "kafkafs/views/_parse.pyx",
+    "kafkafs/views/_json_lines.pyx",
+    "kafkafs/views/_json_records.pyx",
     "kafkafs/views/_key_value.pyx",
     "kafkafs/dump/_dump.pyx",
 )

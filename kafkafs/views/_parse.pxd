@@ -48,6 +48,12 @@ cdef tuple encode_by(
 )
 
 
+cdef int finish_batch(
+    uint8_t *batch, int64_t size, int64_t lines, int64_t base_timestamp_ms,
+    int64_t max_timestamp_ms,
+) except -1
+
+
 cdef inline void copy_field(
     uint8_t *out, const uint8_t *start, int64_t size, const uint8_t *out_end,
     const uint8_t *input_end,

@@ -79,7 +79,11 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
     return stop
 
 
-cdef int finish_batch(uint8_t *batch, int64_t size, int64_t lines, int64_t timestamp_ms) except -1:
+cdef int finish_batch(
+    uint8_t *batch, int64_t size, int64_t lines, int64_t base_timestamp_ms,
+    int64_t max_timestamp_ms,
+) except -1:
+    """Write the header of a batch whose records lie behind it; all but its offset and epoch."""
     store64(batch, 0)
     store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
     store32(batch + LEADER_EPOCH, 0)
@@ -87,8 +91,8 @@ cdef int finish_batch(uint8_t *batch, int64_t size, int64_t lines, int64_t times
     batch[ATTRIBUTES] = 0
     batch[ATTRIBUTES + 1] = 0
     store32(batch + LAST_OFFSET_DELTA, <uint32_t> (lines - 1))
-    store64(batch + BASE_TIMESTAMP, <uint64_t> timestamp_ms)
-    store64(batch + MAX_TIMESTAMP, <uint64_t> timestamp_ms)
+    store64(batch + BASE_TIMESTAMP, <uint64_t> base_timestamp_ms)
+    store64(batch + MAX_TIMESTAMP, <uint64_t> max_timestamp_ms)
     # No producer: id, epoch and sequence are -1.
     memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
     store32(batch + RECORDS_COUNT, <uint32_t> lines)
@@ -158,7 +162,9 @@ cdef tuple encode_by(
                 )
             if stop == BATCH_FULL and block.batch_lines == 0:
                 raise RecordTooLarge(HEADER_SIZE + block.needed, max_batch_bytes, line=lines + 1)
-            finish_batch(out + batch, block.out - batch, block.batch_lines, timestamp_ms)
+            finish_batch(
+                out + batch, block.out - batch, block.batch_lines, timestamp_ms, timestamp_ms
+            )
             lines += block.batch_lines
             if stop == ALL_DONE:
                 break

@@ -1,0 +1,3 @@
+from kafkafs.views._whole import WholeRecords
+
+class JsonLinesLoops(WholeRecords): ...

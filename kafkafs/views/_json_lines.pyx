@@ -1,0 +1,111 @@
+"""The `jsonl` view's way out: a record as one line of JSON, keys in fixed order, no spaces.
+
+    {"offset":5,"timestamp":1700000000000,"timestampType":"CreateTime","key":"k","value":"v",
+     "headers":[["name","value"],["other",null]]}
+
+The timestamp is in milliseconds, -1 where there is none. Bytes are as `_json_text.pxd` says:
+strings where they are UTF-8, else {"base64":"…"}; null is null. This is so for a header's name
+too, which Kafka's own clients write as UTF-8 and nobody checks.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kafkafs.views._json_text cimport (
+    bytes_size, integer_size, most_of, prepare, put, put_bytes, put_integer
+)
+from kafkafs.views._whole cimport WholeRecord, WholeRecords
+from storage.record._batch cimport read_varint
+
+prepare()
+
+cdef enum:
+    # The text of a record without its numbers, bytes and headers, with the shorter name of the
+    # type of its timestamp; how much longer the other one is; two numbers at most.
+    FRAME = 10 + 13 + 36 + 9 + 12 + 3
+    LONGER_TYPE = 3
+    NUMBERS = 40
+
+
+cdef int64_t most_text(const WholeRecord *record) noexcept nogil:
+    cdef int64_t text = FRAME + LONGER_TYPE + NUMBERS
+    cdef const uint8_t *at = record.headers
+    cdef int32_t left = record.header_count
+    cdef int32_t length = 0
+    text += most_of(record.key_size) + most_of(record.value_size)
+    while left:
+        at = read_varint(at, &length)
+        text += most_of(length) + 4
+        at = read_varint(at + length, &length)
+        text += most_of(length)
+        at += max(length, 0)
+        left -= 1
+    return text
+
+
+cdef int64_t text_size(const WholeRecord *record) noexcept nogil:
+    cdef int64_t text = FRAME + integer_size(record.offset) + integer_size(record.timestamp)
+    cdef const uint8_t *end = record.readable_end
+    cdef const uint8_t *at = record.headers
+    cdef int32_t left = record.header_count
+    cdef int32_t length = 0
+    if record.append_time:
+        text += LONGER_TYPE
+    text += bytes_size(record.key, record.key_size, end)
+    text += bytes_size(record.value, record.value_size, end)
+    if left:
+        # Brackets and a comma each, and a comma between two of them.
+        text += 4 * <int64_t> left - 1
+    while left:
+        at = read_varint(at, &length)
+        text += bytes_size(at, length, end)
+        at = read_varint(at + length, &length)
+        text += bytes_size(at, length, end)
+        at += max(length, 0)
+        left -= 1
+    return text
+
+
+cdef uint8_t *write_text(const WholeRecord *record, uint8_t *out) noexcept nogil:
+    cdef const uint8_t *end = record.readable_end
+    out = put_integer(put(out, b'{"offset":'), record.offset)
+    out = put_integer(put(out, b',"timestamp":'), record.timestamp)
+    if record.append_time:
+        out = put(out, b',"timestampType":"LogAppendTime","key":')
+    else:
+        out = put(out, b',"timestampType":"CreateTime","key":')
+    out = put(put_bytes(out, record.key, record.key_size, end), b',"value":')
+    out = put(put_bytes(out, record.value, record.value_size, end), b',"headers":[')
+    if record.header_count:
+        out = put_headers(record, out)
+    return put(out, b"]}\n")
+
+
+cdef uint8_t *put_headers(const WholeRecord *record, uint8_t *out) noexcept nogil:
+    cdef const uint8_t *end = record.readable_end
+    cdef const uint8_t *at = record.headers
+    cdef int32_t left = record.header_count
+    cdef int32_t length = 0
+    while True:
+        out[0] = c"["
+        at = read_varint(at, &length)
+        out = put_bytes(out + 1, at, length, end)
+        out[0] = c","
+        at = read_varint(at + length, &length)
+        out = put_bytes(out + 1, at, length, end)
+        out[0] = c"]"
+        out += 1
+        at += max(length, 0)
+        left -= 1
+        if left == 0:
+            return out
+        out[0] = c","
+        out += 1
+
+
+cdef class JsonLinesLoops(WholeRecords):
+    """The view's `render` and `measure`."""
+
+    def __cinit__(self):
+        self.format.most = most_text
+        self.format.size = text_size
+        self.format.write = write_text

@@ -1,0 +1,506 @@
+"""Bytes and numbers as JSON text (RFC 8259), measured or written, whichever is wanted.
+
+Bytes that are UTF-8 (RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF) are a
+string, in which only what must be is escaped: quote, backslash and what is below 0x20, by two
+characters where there are two for it. Other bytes are an object, {"base64":"…"}.
+
+The functions work through blocks of 16 bytes. They read nothing beyond `readable_end`, which may
+lie behind the bytes they are given, and write up to 64 bytes behind the text.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset, strlen
+
+from storage.record._batch cimport load64, load64_little
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #ifdef __SSE2__
+    #include <emmintrin.h>
+    #endif
+
+    /* Of 16 bytes, a bit for each that is a quote or a backslash, and for each that is below 0x20
+       or above 0x7F. The first byte's is the lowest. */
+    typedef struct { uint32_t quotes; uint32_t others; } kafkafs_specials;
+
+    #ifdef __SSE2__
+    static inline __m128i kafkafs_quotes_in(__m128i bytes)
+    {
+        return _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')),
+                            _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\\\')));
+    }
+
+    /* As signed numbers, bytes above 0x7F are below 0x20 too. */
+    static inline __m128i kafkafs_others_in(__m128i bytes)
+    { return _mm_cmplt_epi8(bytes, _mm_set1_epi8(0x20)); }
+
+    static inline __m128i kafkafs_load16(const uint8_t *at)
+    { return _mm_loadu_si128((const __m128i *) at); }
+
+    static inline kafkafs_specials kafkafs_specials_of(const uint8_t *at)
+    {
+        const __m128i bytes = kafkafs_load16(at);
+        kafkafs_specials found;
+        found.quotes = (uint32_t) _mm_movemask_epi8(kafkafs_quotes_in(bytes));
+        found.others = (uint32_t) _mm_movemask_epi8(kafkafs_others_in(bytes));
+        return found;
+    }
+
+    /* Copies 16 bytes; the bits of both kinds. */
+    static inline uint32_t kafkafs_copy16(uint8_t *out, const uint8_t *at)
+    {
+        const __m128i bytes = kafkafs_load16(at);
+        _mm_storeu_si128((__m128i *) out, bytes);
+        return (uint32_t) _mm_movemask_epi8(
+            _mm_or_si128(kafkafs_quotes_in(bytes), kafkafs_others_in(bytes)));
+    }
+
+    /* Copies blocks of 32 bytes up to the first with a special one; how many bytes had none. */
+    static inline int64_t kafkafs_copy_plain(uint8_t *out, const uint8_t *at, int64_t size)
+    {
+        int64_t done = 0;
+        while (size - done >= 32) {
+            const __m128i first = kafkafs_load16(at + done);
+            const __m128i second = kafkafs_load16(at + done + 16);
+            const __m128i found = _mm_or_si128(
+                _mm_or_si128(kafkafs_quotes_in(first), kafkafs_others_in(first)),
+                _mm_or_si128(kafkafs_quotes_in(second), kafkafs_others_in(second)));
+            _mm_storeu_si128((__m128i *) (out + done), first);
+            _mm_storeu_si128((__m128i *) (out + done + 16), second);
+            if (_mm_movemask_epi8(found))
+                break;
+            done += 32;
+        }
+        return done;
+    }
+
+    /* Blocks of 32 bytes up to the first with a byte of the other kind: how many bytes, and how
+       many quotes and backslashes are in them. */
+    static inline int64_t kafkafs_count_plain(const uint8_t *at, int64_t size, int64_t *quotes)
+    {
+        const __m128i ones = _mm_set1_epi8(1);
+        __m128i sum = _mm_setzero_si128();
+        int64_t halves[2];
+        int64_t done = 0;
+        while (size - done >= 32) {
+            const __m128i first = kafkafs_load16(at + done);
+            const __m128i second = kafkafs_load16(at + done + 16);
+            const __m128i counts = _mm_add_epi8(
+                _mm_and_si128(kafkafs_quotes_in(first), ones),
+                _mm_and_si128(kafkafs_quotes_in(second), ones));
+            if (_mm_movemask_epi8(
+                    _mm_or_si128(kafkafs_others_in(first), kafkafs_others_in(second))))
+                break;
+            sum = _mm_add_epi64(sum, _mm_sad_epu8(counts, _mm_setzero_si128()));
+            done += 32;
+        }
+        _mm_storeu_si128((__m128i *) halves, sum);
+        *quotes = halves[0] + halves[1];
+        return done;
+    }
+    #else
+    /* The top bit of each byte of a word: the first byte's is the lowest bit. */
+    static inline uint32_t kafkafs_top_bits(uint64_t word)
+    {
+        return (uint32_t) (((word >> 7 & 0x0101010101010101u) * 0x0102040810204080u) >> 56);
+    }
+
+    static inline kafkafs_specials kafkafs_specials_of(const uint8_t *at)
+    {
+        const uint64_t each = 0x0101010101010101u;
+        kafkafs_specials found = {0, 0};
+        int half;
+        for (half = 0; half < 2; half++) {
+            const uint64_t word = kafkafs_load64_little(at + 8 * half);
+            const uint64_t low = word & 0x7F * each;
+            const uint64_t quotes = ~((low ^ '"' * each) + 0x7F * each)
+                                    | ~((low ^ '\\\\' * each) + 0x7F * each);
+            found.quotes |= kafkafs_top_bits(quotes & ~word) << 8 * half;
+            found.others |= kafkafs_top_bits(word | ~(low + 0x60 * each)) << 8 * half;
+        }
+        return found;
+    }
+
+    static inline uint32_t kafkafs_copy16(uint8_t *out, const uint8_t *at)
+    {
+        const kafkafs_specials found = kafkafs_specials_of(at);
+        memcpy(out, at, 16);
+        return found.quotes | found.others;
+    }
+
+    static inline int64_t kafkafs_copy_plain(uint8_t *out, const uint8_t *at, int64_t size)
+    {
+        int64_t done = 0;
+        while (size - done >= 16 && !kafkafs_copy16(out + done, at + done))
+            done += 16;
+        return done;
+    }
+
+    static inline int64_t kafkafs_count_plain(const uint8_t *at, int64_t size, int64_t *quotes)
+    {
+        int64_t done = 0;
+        *quotes = 0;
+        while (size - done >= 16) {
+            const kafkafs_specials found = kafkafs_specials_of(at + done);
+            if (found.others)
+                break;
+            *quotes += __builtin_popcount(found.quotes);
+            done += 16;
+        }
+        return done;
+    }
+    #endif
+
+    static inline int kafkafs_lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
+    static inline int kafkafs_bits_in(uint32_t bits) { return __builtin_popcount(bits); }
+
+    /* What stands for a byte below 0x80 in a string, and its length; two digits of each number up
+       to 99; two of Base64's digits of each of 12 bits. */
+    static uint8_t kafkafs_escapes[128][8];
+    static uint8_t kafkafs_escape_sizes[128];
+    static uint8_t kafkafs_pairs[100][2];
+    static uint8_t kafkafs_base64[4096][2];
+    """
+    ctypedef struct Specials "kafkafs_specials":
+        uint32_t quotes
+        uint32_t others
+    Specials specials_of "kafkafs_specials_of"(const uint8_t *at) noexcept nogil
+    uint32_t copy16 "kafkafs_copy16"(uint8_t *out, const uint8_t *at) noexcept nogil
+    int64_t copy_plain "kafkafs_copy_plain"(
+        uint8_t *out, const uint8_t *at, int64_t size
+    ) noexcept nogil
+    int64_t count_plain "kafkafs_count_plain"(
+        const uint8_t *at, int64_t size, int64_t *quotes
+    ) noexcept nogil
+    int lowest_bit "kafkafs_lowest_bit"(uint32_t bits) noexcept nogil
+    int bits_in "kafkafs_bits_in"(uint32_t bits) noexcept nogil
+    uint8_t ESCAPES "kafkafs_escapes"[128][8]
+    uint8_t ESCAPE_SIZES "kafkafs_escape_sizes"[128]
+    uint8_t PAIRS "kafkafs_pairs"[100][2]
+    uint8_t BASE64 "kafkafs_base64"[4096][2]
+
+
+cdef inline int prepare() except -1:
+    """Fill the tables; before anything else is used."""
+    cdef bytes digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    cdef bytes text
+    cdef dict short = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
+    cdef const uint8_t *digit = digits
+    cdef int number
+    for number in range(128):
+        text = bytes([number])
+        if number < 0x20:
+            text = short.get(number, b"\\u00%02x" % number)
+        elif number == 34 or number == 92:
+            text = b"\\" + text
+        ESCAPE_SIZES[number] = <uint8_t> len(text)
+        memcpy(ESCAPES[number], <const char *> text, len(text))
+    for number in range(100):
+        PAIRS[number][0] = <uint8_t> (48 + number // 10)
+        PAIRS[number][1] = <uint8_t> (48 + number % 10)
+    for number in range(4096):
+        BASE64[number][0] = digit[number >> 6]
+        BASE64[number][1] = digit[number & 63]
+    return 0
+
+
+cdef inline uint8_t *put(uint8_t *out, const char *text) noexcept nogil:
+    cdef size_t size = strlen(text)
+    memcpy(out, text, size)
+    return out + size
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+cdef inline int digits_in(uint64_t number) noexcept nogil:
+    cdef int digits = 1
+    while number >= 10000:
+        number //= 10000
+        digits += 4
+    return digits + (number >= 10) + (number >= 100) + (number >= 1000)
+
+
+cdef inline int64_t integer_size(int64_t number) noexcept nogil:
+    if number < 0:
+        return 1 + digits_in(0 - <uint64_t> number)
+    return digits_in(<uint64_t> number)
+
+
+cdef inline uint8_t *put_four(uint8_t *out, uint32_t number) noexcept nogil:
+    memcpy(out, PAIRS[number // 100], 2)
+    memcpy(out + 2, PAIRS[number % 100], 2)
+    return out + 4
+
+
+cdef inline uint8_t *put_eight(uint8_t *out, uint32_t number) noexcept nogil:
+    return put_four(put_four(out, number // 10000), number % 10000)
+
+
+cdef inline uint8_t *put_short(uint8_t *out, uint32_t number) noexcept nogil:
+    """A number below 100,000,000, without zeros before it."""
+    cdef uint8_t digits[16]
+    cdef int size = digits_in(number)
+    put_eight(digits, number)
+    memcpy(out, digits + 8 - size, 8)
+    return out + size
+
+
+cdef inline uint8_t *put_integer(uint8_t *out, int64_t number) noexcept nogil:
+    cdef uint64_t rest = <uint64_t> number
+    cdef uint64_t upper
+    if number < 0:
+        out[0] = c"-"
+        out += 1
+        rest = 0 - rest
+    if rest < 100000000:
+        return put_short(out, <uint32_t> rest)
+    upper = rest // 100000000
+    if upper < 100000000:
+        out = put_short(out, <uint32_t> upper)
+    else:
+        out = put_short(out, <uint32_t> (upper // 100000000))
+        out = put_eight(out, <uint32_t> (upper % 100000000))
+    return put_eight(out, <uint32_t> (rest % 100000000))
+
+
+# -- strings -------------------------------------------------------------------------------------
+
+cdef inline bint continues(uint8_t byte) noexcept nogil:
+    return byte & 0xC0 == 0x80
+
+
+cdef inline int sequence_at(const uint8_t *at, int64_t left) noexcept nogil:
+    """The length of the character that begins with a byte above 0x7F; 0: it is not UTF-8."""
+    cdef uint8_t first = at[0]
+    if first < 0xE0:
+        return 2 if first >= 0xC2 and left >= 2 and continues(at[1]) else 0
+    if left < 3 or not continues(at[1]) or not continues(at[2]):
+        return 0
+    if first < 0xF0:
+        if (first == 0xE0 and at[1] < 0xA0) or (first == 0xED and at[1] >= 0xA0):
+            return 0
+        return 3
+    if first > 0xF4 or left < 4 or not continues(at[3]):
+        return 0
+    return 0 if (first == 0xF0 and at[1] < 0x90) or (first == 0xF4 and at[1] >= 0x90) else 4
+
+
+cdef inline const uint8_t *after_sequences(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Behind the characters that begin with a byte above 0x7F; NULL where one is not UTF-8."""
+    cdef int length
+    while True:
+        length = sequence_at(at, end - at)
+        if length == 0:
+            return NULL
+        at += length
+        if at == end or at[0] < 0x80:
+            return at
+
+
+cdef inline int64_t string_size(
+    const uint8_t *at, int64_t size, const uint8_t *readable_end
+) noexcept nogil:
+    """How many bytes `put_string` writes; -1: it is not UTF-8."""
+    cdef const uint8_t *end = at + size
+    cdef uint8_t pad[16]
+    cdef Specials found
+    cdef uint32_t seen
+    cdef int64_t text = 2 + size
+    cdef int64_t plain
+    cdef int64_t quotes
+    cdef int64_t left
+    cdef const uint8_t *after
+    while at < end:
+        plain = count_plain(at, end - at, &quotes)
+        text += quotes
+        at += plain
+        left = end - at
+        if left == 0:
+            break
+        if readable_end - at >= 16:
+            found = specials_of(at)
+        else:
+            memset(pad, 0, 16)
+            memcpy(pad, at, left)
+            found = specials_of(pad)
+        # The bytes that are looked at: up to the first that is no quote and no ASCII.
+        seen = 0xFFFF if left >= 16 else (<uint32_t> 1 << left) - 1
+        found.others &= seen
+        if found.others == 0:
+            text += bits_in(found.quotes & seen)
+            at += min(left, <int64_t> 16)
+            continue
+        plain = lowest_bit(found.others)
+        text += bits_in(found.quotes & ((<uint32_t> 1 << plain) - 1))
+        at += plain
+        if at[0] < 0x80:
+            text += ESCAPE_SIZES[at[0]] - 1
+            at += 1
+        else:
+            after = after_sequences(at, end)
+            if after == NULL:
+                return -1
+            at = after
+    return text
+
+
+cdef inline uint8_t *put_sequences(
+    uint8_t *out, const uint8_t **position, const uint8_t *end
+) noexcept nogil:
+    """Copy the characters that begin with a byte above 0x7F; NULL where one is not UTF-8."""
+    cdef const uint8_t *at = position[0]
+    cdef int length
+    while True:
+        length = sequence_at(at, end - at)
+        if length == 0:
+            return NULL
+        out[0] = at[0]
+        out[1] = at[1]
+        if length > 2:
+            out[2] = at[2]
+            if length > 3:
+                out[3] = at[3]
+        out += length
+        at += length
+        if at == end or at[0] < 0x80:
+            position[0] = at
+            return out
+
+
+cdef inline uint32_t put_escaped(
+    uint8_t **position, const uint8_t *at, uint32_t found
+) noexcept nogil:
+    """A block of 16 bytes that has been copied, special ones among them, up to the first above
+    0x7F: how many bytes. Reads 32.
+    """
+    cdef uint8_t *out = position[0]
+    cdef uint32_t done = 0
+    cdef uint32_t special
+    while found:
+        special = lowest_bit(found)
+        out += special - done
+        done = special
+        if at[special] >= 0x80:
+            break
+        memcpy(out, ESCAPES[at[special]], 8)
+        out += ESCAPE_SIZES[at[special]]
+        done += 1
+        memcpy(out, at + done, 16)
+        found &= found - 1
+    else:
+        out += 16 - done
+        done = 16
+    position[0] = out
+    return done
+
+
+cdef inline uint8_t *put_string(
+    uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
+) noexcept nogil:
+    """Behind the string, with its quotes; NULL where the bytes are not UTF-8."""
+    cdef const uint8_t *end = at + size
+    cdef uint8_t pad[32]
+    cdef const uint8_t *block
+    cdef uint32_t found
+    cdef int64_t plain
+    cdef int64_t left
+    out[0] = c'"'
+    out += 1
+    while at < end:
+        left = end - at
+        block = at
+        if readable_end - at < 32:
+            memset(pad, 0, 32)
+            memcpy(pad, at, min(left, <int64_t> 32))
+            block = pad
+        found = copy16(out, block)
+        if left < 16:
+            # What lies behind the end, and is no more than 16 bytes, is taken back.
+            found &= (<uint32_t> 1 << left) - 1
+            plain = put_escaped(&out, block, found)
+            if plain == 16:
+                plain = left
+                out -= 16 - left
+        elif found:
+            plain = put_escaped(&out, block, found)
+        else:
+            out += 16
+            plain = copy_plain(out, at + 16, left - 16)
+            out += plain
+            plain += 16
+        at += plain
+        if at < end and at[0] >= 0x80:
+            out = put_sequences(out, &at, end)
+            if out == NULL:
+                return NULL
+    out[0] = c'"'
+    return out + 1
+
+
+# -- bytes that are no text ----------------------------------------------------------------------
+
+cdef inline int64_t base64_size(int64_t size) noexcept nogil:
+    """How many bytes `put_base64` writes, the object around them included."""
+    return 13 + (size + 2) // 3 * 4
+
+
+cdef inline uint8_t *put_base64(
+    uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
+) noexcept nogil:
+    """RFC 4648's standard alphabet, padded, as {"base64":"…"}."""
+    cdef const uint8_t *end = at + size
+    cdef uint64_t bits
+    out = put(out, b'{"base64":"')
+    while end - at >= 6 and readable_end - at >= 8:
+        bits = load64(at)
+        memcpy(out, BASE64[bits >> 52], 2)
+        memcpy(out + 2, BASE64[bits >> 40 & 0xFFF], 2)
+        memcpy(out + 4, BASE64[bits >> 28 & 0xFFF], 2)
+        memcpy(out + 6, BASE64[bits >> 16 & 0xFFF], 2)
+        at += 6
+        out += 8
+    while at < end:
+        bits = <uint64_t> at[0] << 16
+        if end - at > 1:
+            bits |= <uint64_t> at[1] << 8
+        if end - at > 2:
+            bits |= at[2]
+        memcpy(out, BASE64[bits >> 12], 2)
+        memcpy(out + 2, BASE64[bits & 0xFFF], 2)
+        at += 3
+        out += 4
+    if at - end > 0:
+        memset(out - (at - end), c"=", at - end)
+    return put(out, b'"}')
+
+
+# -- either --------------------------------------------------------------------------------------
+
+cdef inline int64_t most_of(int64_t size) noexcept nogil:
+    """A bound of `bytes_size`: each byte becomes six at most."""
+    return 6 * size + 16 if size > 0 else 17
+
+
+cdef inline int64_t bytes_size(
+    const uint8_t *at, int64_t size, const uint8_t *readable_end
+) noexcept nogil:
+    """How many bytes `put_bytes` writes."""
+    cdef int64_t text
+    if size < 0:
+        return 4
+    text = string_size(at, size, readable_end)
+    return base64_size(size) if text < 0 else text
+
+
+cdef inline uint8_t *put_bytes(
+    uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
+) noexcept nogil:
+    """Bytes as a string or as an object; a size of -1 as null. Behind what is written."""
+    cdef uint8_t *after
+    if size < 0:
+        return put(out, b"null")
+    after = put_string(out, at, size, readable_end)
+    return put_base64(out, at, size, readable_end) if after == NULL else after

@@ -1,0 +1,38 @@
+"""The view of whole records: each is a JSON object on a line of its own, the same to append.
+
+Lossless for all that a record has but its offset, which the log that it is appended to decides.
+The format stands in `_json_lines.pyx`, what is taken in `json_records.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kafkafs.views import _json_lines
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_LOOPS = _json_lines.JsonLinesLoops()
+
+
+class JsonLines:
+    """`TextView` for whole records; has no state. `committed` is as in `Values`."""
+
+    whole_records: Final = True
+
+    def __init__(self, committed: bool = True) -> None:
+        self.committed: Final = committed
+        self.name: Final = "jsonl" if committed else "jsonl-uncommitted"
+
+    @staticmethod
+    def parse(
+        data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
+    ) -> tuple[bytearray, int]:
+        # The parser is imported when it is first wanted, so that a mount answers without it.
+        from kafkafs.views.json_records import parse
+
+        return parse(data, start, end, timestamp_ms, max_batch_bytes)
+
+    render = staticmethod(_LOOPS.render)
+    measure = staticmethod(_LOOPS.measure)
