@@ -2,7 +2,8 @@
 
 A write is appended as far as it is whole, or none of it; what is not whole stays with the handle
 (`_rest`) and is joined with the next write. What becomes of it at release says the kind of handle:
-`lines_handle.py`, `batches_handle.py`.
+`lines_handle.py`, `batches_handle.py`. Where records go, to one partition or to any of a topic,
+says its target: `append_target.py`, `topic_append.py`.
 
 What a refused write leaves: after a disk error the handle is as before, and the same write can be
 tried again. After a refusal of the content (EMSGSIZE, EINVAL) the rest, which may be part of what
@@ -10,55 +11,35 @@ was refused, is dropped. Of a large write() the kernel reports a piece that is r
 count, and the writer goes on from there: the same bytes once more are looked at as they were the
 first time.
 
-Everything here runs on the owner's thread. Where the kernel's guess of the file's size, the place
-of the write and its length, is not the size that came out of it, the kernel is told.
+Everything here runs on the owner's thread.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NoReturn
+from typing import Generic, NoReturn, TypeVar
 
+from kafkafs.tree.append_target import AppendTarget
 from kafkafs.tree.handles import FlushPlan, Handle
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition import Partition
-    from kafkafs.tree.partition_view import ViewGeneration
 
 _PAGE = 4096
 """No piece of a large write() but the last is smaller."""
 _SYNC = os.O_SYNC | os.O_DSYNC
 
+T = TypeVar("T", bound=AppendTarget)
 
-class AppendHandle(Handle):
+
+class AppendHandle(Handle, Generic[T]):
     """See the module. `reader` answers reads where the file is open for both."""
 
-    __slots__ = (
-        "_flags",
-        "_generation",
-        "_inode",
-        "_partition",
-        "_reader",
-        "_refused",
-        "_rest",
-        "sync_due",
-    )
+    __slots__ = ("_flags", "_reader", "_refused", "_rest", "_target", "sync_due")
 
     direct_io = True
 
-    def __init__(
-        self,
-        partition: Partition,
-        inode: int,
-        generation: ViewGeneration,
-        flags: int,
-        reader: Handle | None,
-    ) -> None:
-        self._partition = partition
-        self._inode = inode
-        self._generation = generation
+    def __init__(self, target: T, flags: int, reader: Handle | None) -> None:
+        self._target = target
         self._flags = flags
         self._reader = reader
         self._rest = bytearray()
@@ -79,7 +60,7 @@ class AppendHandle(Handle):
         raise NotImplementedError
 
     def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
-        """Have the log append `data[start:end]`."""
+        """Have the target append `data[start:end]`."""
         raise NotImplementedError
 
     def _check_rest(self) -> None:
@@ -104,12 +85,10 @@ class AppendHandle(Handle):
         size = len(data)
         if not size:
             return 0
-        fs = self._partition.fs
         if self._refused is not None:
             self._look_again(data)
         try:
-            if fs.stopping:
-                raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+            self._check_stopping()
             if not self._flags & os.O_APPEND:
                 raise OSError(errno.EPERM, "a partition is written with O_APPEND only")
             self._take(data)
@@ -117,19 +96,17 @@ class AppendHandle(Handle):
             raise
         except (StorageError, OSError) as error:
             self._refuse(error, data)
-        generation = self._generation
-        if generation.timeline.end - generation.shift != position + size:
-            fs.notices.attributes_changed(self._inode)
+        self._target.written(position + size)
         return size
 
     def _append(self, data: bytes | bytearray, start: int, end: int) -> None:
-        partition = self._partition
-        partition.writer = self._inode
-        try:
-            self._put(data, start, end, partition.fs.clock_ns())
-        finally:
-            partition.writer = 0
-        self.sync_due = partition.log.flush_due or self._flags & _SYNC != 0
+        target = self._target
+        self._put(data, start, end, target.fs.clock_ns())
+        self.sync_due = target.flush_due or self._flags & _SYNC != 0
+
+    def _check_stopping(self) -> None:
+        if self._target.fs.stopping:
+            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
 
     def _look_again(self, data: bytes) -> None:
         """After a refusal: whether the refused bytes come again, perhaps in smaller pieces.
@@ -160,12 +137,11 @@ class AppendHandle(Handle):
             kind = type(error).__name__
         else:
             kind = errno.errorcode.get(error.errno or 0, "EIO")
-        self._partition.fs.counters.refused_appends[kind] += 1
+        self._target.fs.counters.refused_appends[kind] += 1
         self._say(f"append refused: {_reason(error)}")
 
     def _say(self, what: str) -> None:
-        log = self._partition.log
-        self._partition.fs.events(f"{log.topic}/{log.partition}: {what}")
+        self._target.fs.events(f"{self._target.name}: {what}")
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -174,8 +150,7 @@ class AppendHandle(Handle):
         if not self._rest:
             return
         try:
-            if self._partition.fs.stopping:
-                raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+            self._check_stopping()
             self._check_rest()
         except (StorageError, OSError) as error:
             # Counted when it comes to appending it.
@@ -184,7 +159,7 @@ class AppendHandle(Handle):
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False
-        return self._partition.flush_plan()
+        return self._target.flush_plan()
 
 
 def _reason(error: StorageError | OSError) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkafs.tree.append_handle import AppendHandle
+from kafkafs.tree.append_target import PartitionTarget
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, StorageError
 from storage.record.batch import parse_header
@@ -28,28 +29,19 @@ from storage.record.scan import whole_batches
 from storage.validator import Admitted, admitted
 
 if TYPE_CHECKING:
-    from kafkafs.tree.partition import Partition
-    from kafkafs.tree.partition_view import ViewGeneration
     from storage.config import LogConfig
 
 _AT_ONCE = 64 << 10
 """Bytes of uncompressed batches that are checked on the owner's thread."""
 
 
-class BatchesHandle(AppendHandle):
+class BatchesHandle(AppendHandle[PartitionTarget]):
     """See the module."""
 
     __slots__ = ("_examined", "_needed", "_producers", "_taken", "_to_examine")
 
-    def __init__(
-        self,
-        partition: Partition,
-        inode: int,
-        generation: ViewGeneration,
-        flags: int,
-        reader: Handle | None,
-    ) -> None:
-        super().__init__(partition, inode, generation, flags, reader)
+    def __init__(self, target: PartitionTarget, flags: int, reader: Handle | None) -> None:
+        super().__init__(target, flags, reader)
         # The size of the batch that `_rest` begins, in bytes; 0 where it does not tell yet.
         self._needed = 0
         # Bytes that are in the log, of all that were written here.
@@ -81,7 +73,7 @@ class BatchesHandle(AppendHandle):
 
     def _append_whole(self, data: bytes) -> int:
         """Append the whole batches that `data` begins with; returns where the rest begins."""
-        config = self._partition.log.config
+        config = self._target.config
         end, needed = whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
         if end:
             self._append(data, 0, end)
@@ -90,18 +82,11 @@ class BatchesHandle(AppendHandle):
         return end
 
     def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
-        partition = self._partition
-        log = partition.log
         batches = bytes(data[start:end])
         checked = None
         if _takes_long(batches):
-            checked = self._checked(batches, log.config)
-        # The time of modification rises even where the clock does not.
-        if now_ns <= partition.mtime_ns:
-            now_ns = partition.mtime_ns + 1
-        log.append_batches(
-            batches, now_ns=now_ns, trusted=self._producers, defer_flush=True, checked=checked
-        )
+            checked = self._checked(batches, self._target.config)
+        self._target.append_batches(batches, now_ns, self._producers, checked)
 
     def _checked(self, batches: bytes, config: LogConfig) -> list[Admitted]:
         """What `examine` has found, if it was asked about just this."""
@@ -117,14 +102,14 @@ class BatchesHandle(AppendHandle):
     def examine(self, data: bytes) -> None:
         assert self._to_examine is not None
         batches, config = self._to_examine
-        now_ms = self._partition.fs.clock_ns() // 1_000_000
+        now_ms = self._target.fs.clock_ns() // 1_000_000
         try:
             self._examined = list(admitted(batches, config, now_ms))
         except StorageError as error:
             self._examined = error
 
     def _check_rest(self) -> None:
-        log = self._partition.log
+        log = self._target.partition.log
         if log.closed:
             raise LogClosed("the topic has been deleted", path=log.directory)
         raise InvalidRecord(self._incomplete())

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from kafkafs.tree.flush_plans import planned
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.virtual_file import Content, Owner, VirtualFile
@@ -116,23 +117,5 @@ class ControlHandle(Handle):
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False
-        plans = [plan for partition in self._grown if (plan := partition.flush_plan())]
-        self._grown.clear()
-        return _FlushPlans(plans) if plans else None
-
-
-class _FlushPlans:
-    """Several flushes as one."""
-
-    __slots__ = ("_plans",)
-
-    def __init__(self, plans: Sequence[FlushPlan]) -> None:
-        self._plans = plans
-
-    def run(self) -> None:
-        for plan in self._plans:
-            plan.run()
-
-    def finish(self) -> None:
-        for plan in self._plans:
-            plan.finish()
+        grown, self._grown = self._grown, {}
+        return planned(grown)

@@ -20,16 +20,21 @@ from kafkafs.tree.abort_transaction import NAME, abort_transactions, transaction
 from kafkafs.tree.control_file import Act, ControlFile
 from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.raw_file import RawFile, is_shown
+from kafkafs.tree.topic_append import TopicAppend
 from kafkafs.tree.topic_config import apply_config, config_text
 from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.view_file import MEASURE_S
 from kafkafs.tree.virtual_file import Content, Owner, Text, VirtualFile
-from kafkafs.views import View
+from kafkafs.views.batches import Batches
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from kafkafs.tree.directories import TopicDirectory
     from kafkafs.tree.partition import Partition
+
+
+APPEND = "append"
+"""The file that takes records for any partition; in the topic itself with a dot before it."""
 
 
 class InTopic(TreeDirectory):
@@ -47,22 +52,28 @@ class InTopic(TreeDirectory):
 
 
 class ViewNames(InTopic):
-    """The partitions of a topic in another view than its own files have."""
+    """The partitions of a topic in another view than its own files have, and the way into all."""
 
-    __slots__ = ("_view",)
+    __slots__ = ("_name", "_view")
 
-    def __init__(self, topic: TopicDirectory, inode: int, view: View) -> None:
+    def __init__(self, topic: TopicDirectory, inode: int, name: str) -> None:
         super().__init__(topic, inode)
-        self._view = view
+        self._name = name
+        self._view = topic.fs.dot_views[name]
 
     def lookup(self, name: str, wait: bool) -> Node:
+        if name == APPEND and not isinstance(self._view, Batches):
+            topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
+            inode = inode_number(topic.topic.id, path)
+            return self.known_or(TopicAppend, inode, lambda: TopicAppend(topic, inode, path, view))
         partition = self.fs.find_partition(self.topic.topic, name)
         if partition is None:
             raise missing(name)
         return self.topic.view_file(partition, self._view, self.inode, wait)
 
     def names(self) -> list[str]:
-        return self.topic.partition_names(self._view)
+        names = self.topic.partition_names(self._view)
+        return names if isinstance(self._view, Batches) else [*names, APPEND]
 
 
 class PartitionNames(InTopic):
@@ -193,7 +204,13 @@ def _meta(topic: TopicDirectory, inode: int) -> Node:
 
 
 def _view_names(name: str) -> Callable[[TopicDirectory, int], Node]:
-    return lambda topic, inode: ViewNames(topic, inode, topic.fs.dot_views[name])
+    return lambda topic, inode: ViewNames(topic, inode, name)
+
+
+def _append(topic: TopicDirectory, inode: int) -> Node:
+    view = topic.fs.views[0]
+    assert not isinstance(view, Batches)
+    return TopicAppend(topic, inode, f".{APPEND}", view)
 
 
 def _control_file(
@@ -250,6 +267,7 @@ def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
 
 
 DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
+    f".{APPEND}": _append,
     ".batches": _view_names(".batches"),
     ".config": _config,
     ".control": ControlDirectory,

@@ -12,38 +12,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkafs.tree.append_handle import AppendHandle
+from kafkafs.tree.append_target import AppendTarget
 from kafkafs.tree.handles import Handle
-from storage.errors import InvalidRecord, LogClosed, StorageError
-from storage.record.batch import decode
+from storage.errors import RecordTooLarge, StorageError
 
 if TYPE_CHECKING:
-    from kafkafs.tree.partition import Partition
-    from kafkafs.tree.partition_view import ViewGeneration
     from kafkafs.views import TextView
 
 _OVERHEAD = 128
 """Bytes that a record's batch has at most besides its value."""
+_TEXT_PER_BYTE = 10
+"""How much text a byte of a record can be at most, in any view: as JSON a header of one byte that
+is not UTF-8 is 38 bytes for 4."""
 _NEWLINE = 10
 
 
-class LinesHandle(AppendHandle):
+class LinesHandle(AppendHandle[AppendTarget]):
     """See the module."""
 
     __slots__ = ("_discarding", "_unfinished", "_view")
 
     def __init__(
-        self,
-        partition: Partition,
-        inode: int,
-        view: TextView,
-        generation: ViewGeneration,
-        flags: int,
-        reader: Handle | None,
+        self, target: AppendTarget, view: TextView, flags: int, reader: Handle | None
     ) -> None:
-        super().__init__(partition, inode, generation, flags, reader)
+        super().__init__(target, flags, reader)
         self._view = view
         self._discarding = False
-        # Whether the partition counts this handle's line among the unfinished ones.
+        # Whether the target counts this handle's line among the unfinished ones.
         self._unfinished = False
 
     def _take(self, data: bytes) -> None:
@@ -61,15 +56,12 @@ class LinesHandle(AppendHandle):
             if not start:
                 return
         end = data.rfind(b"\n") + 1
-        limit = self._partition.log.config.max_message_bytes - _OVERHEAD
         if end <= start:
             # No complete line.
-            if len(self._rest) + len(data) - start > limit:
-                self._check_line(self._rest + data[start:])
+            self._check_unfinished(self._rest, data, start)
             self._rest += data[start:]
         else:
-            if len(data) - end > limit:
-                self._check_line(data[end:])
+            self._check_unfinished(b"", data, end)
             if self._rest:
                 lines = self._rest + data[start:end]
                 self._append(lines, 0, len(lines))
@@ -78,29 +70,31 @@ class LinesHandle(AppendHandle):
             self._rest = bytearray(data[end:])
         self._discarding = False
 
+    def _check_unfinished(self, rest: bytes | bytearray, data: bytes, start: int) -> None:
+        """Whether a line that goes on after `rest` and `data[start:]` can still be a record."""
+        size = len(rest) + len(data) - start
+        limit = self._target.config.max_message_bytes
+        if self._view.whole_records:
+            # Where such a line is cut says nothing of its syntax.
+            if size > limit * _TEXT_PER_BYTE:
+                raise RecordTooLarge(size, limit)
+        elif size > limit - _OVERHEAD:
+            self._check_line(rest + data[start:])
+
     def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
-        partition = self._partition
-        log = partition.log
-        batches, _ = self._view.parse(
-            data, start, end, now_ns // 1_000_000, log.config.max_message_bytes
-        )
-        # The time of modification rises even where the clock does not.
-        if now_ns <= partition.mtime_ns:
-            now_ns = partition.mtime_ns + 1
-        log.append(batches, now_ns=now_ns, defer_flush=True)
+        limit = self._target.config.max_message_bytes
+        batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit)
+        self._target.append(batches, now_ns)
 
     def _check_rest(self) -> None:
         self._check_line(self._rest)
 
     def _check_line(self, line: bytes | bytearray) -> None:
-        """Whether an unfinished line would be accepted as it is. The errors of `Log.append`."""
-        log = self._partition.log
-        if log.closed:
-            raise LogClosed("the topic has been deleted", path=log.directory)
-        limit = log.config.max_message_bytes
-        batches, _ = self._view.parse(line + b"\n", 0, len(line) + 1, 0, limit)
-        if log.config.is_compacted and any(record.key is None for record in decode(batches, 0)):
-            raise InvalidRecord("a compacted topic takes no record without a key")
+        """Whether an unfinished line would be accepted as it is."""
+        now_ns = self._target.fs.clock_ns()
+        limit = self._target.config.max_message_bytes
+        batches, _ = self._view.parse(line + b"\n", 0, len(line) + 1, now_ns // 1_000_000, limit)
+        self._target.check(batches, now_ns)
 
     def _is_inside(self) -> bool:
         return self._discarding or bool(self._rest)
@@ -117,9 +111,9 @@ class LinesHandle(AppendHandle):
         if self._unfinished != bool(self._rest):
             self._unfinished = not self._unfinished
             if self._unfinished:
-                self._partition.line_begun(self._inode)
+                self._target.line_begun()
             else:
-                self._partition.line_ended()
+                self._target.line_ended()
 
     def release(self) -> None:
         """The unfinished line becomes a record."""
@@ -133,4 +127,4 @@ class LinesHandle(AppendHandle):
             self._tell(error)
             raise
         # The kernel has counted the line without its newline.
-        self._partition.fs.notices.attributes_changed(self._inode)
+        self._target.written(-1)

@@ -112,6 +112,10 @@ class Partition:
         """
         return 0.0 if self._unfinished else self.fs.attr_timeout
 
+    def rising(self, now_ns: int) -> int:
+        """The time of an append: the time of modification rises even where the clock does not."""
+        return max(now_ns, self.mtime_ns + 1)
+
     def line_begun(self, writer: int) -> None:
         """A handle holds an unfinished line. Who writes the inode `writer` tells of that itself."""
         self._unfinished += 1

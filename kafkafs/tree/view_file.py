@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.line_index import Place
+from kafkafs.tree.append_target import PartitionTarget
 from kafkafs.tree.batches_handle import BatchesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
@@ -195,9 +196,10 @@ class ViewFile(Node):
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
         view = self.part.view
+        target = PartitionTarget(self.partition, self.inode, generation)
         if isinstance(view, Batches):
-            return BatchesHandle(self.partition, self.inode, generation, flags, reader)
-        return LinesHandle(self.partition, self.inode, view, generation, flags, reader)
+            return BatchesHandle(target, flags, reader)
+        return LinesHandle(target, view, flags, reader)
 
 
 class ReadHandle(Handle):

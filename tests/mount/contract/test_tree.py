@@ -59,13 +59,14 @@ def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> No
     assert stat.S_ISDIR((mount / ".kafkafs").stat().st_mode)
     for name in (".kv", ".batches", ".raw", ".meta", ".control"):
         assert stat.S_ISDIR((orders.parent / name).stat().st_mode)
-    assert stat.S_ISREG((orders.parent / ".config").stat().st_mode)
+    for name in (".config", ".append", ".kv/append"):
+        assert stat.S_ISREG((orders.parent / name).stat().st_mode)
 
 
 def test_readdir_returns_the_dot_names_with_show_dot(shown: Mount) -> None:
     """… readdir returns it only with `-o show_dot` …"""
     assert set(os.listdir(shown.path)) == {".kafkafs", "orders"}
-    dot_names = {".kv", ".batches", ".raw", ".meta", ".control", ".config"}
+    dot_names = {".kv", ".batches", ".raw", ".meta", ".control", ".config", ".append"}
     assert set(os.listdir(shown / "orders")) == {"0", "1", *dot_names}
 
 
@@ -79,6 +80,7 @@ def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -
         *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
     }
     assert sorted(os.listdir(topic / ".batches")) == ["0", "1"]
+    assert sorted(os.listdir(topic / ".kv")) == ["0", "1", "append"]
     assert os.listdir(topic / ".control") == ["abort-transaction"]
     assert {"version", "log", "help"} <= set(os.listdir(mount / ".kafkafs"))
     assert "00000000000000000000.log" in os.listdir(topic / ".raw" / "0")
