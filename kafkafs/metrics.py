@@ -152,7 +152,7 @@ class _Collector:
         )
         yield flushes
         yield _counter("flush_failures", "Flushes that failed.", logs.flush_failures)
-        yield _counter("segment_rolls", "Segments begun because one was full.", logs.rolls)
+        yield _counter("segment_rolls", "Times that a log has begun a new segment.", logs.rolls)
         yield _counter(
             "truncations", "Cuts of a log by the process whose log it is.", logs.truncations
         )
