@@ -31,7 +31,11 @@ LINES = ".lines"
 OLD_LOG = ".kafka"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
 # What the mount keeps beside a segment, one file for each kind of text that it shows.
-LINES_SUFFIXES = (LINES, ".uncommitted.lines", ".kv.lines", ".kv-uncommitted.lines")
+LINES_SUFFIXES = (
+    *(LINES, ".uncommitted.lines"),
+    *(".kv.lines", ".kv-uncommitted.lines"),
+    *(".jsonl.lines", ".jsonl-uncommitted.lines"),
+)
 # Suffixes appended to those: waiting for deletion, a cleaner's output before and during its swap,
 # set aside by recovery.
 DELETED = ".deleted"

@@ -1,7 +1,7 @@
 """What a topic has besides partitions: the names that begin with a dot.
 
     InTopic             a directory in a topic:
-      ViewNames           a file of another view per partition: `.kv`, `.batches`
+      ViewNames           a file of another view per partition: `.kv`, `.jsonl`, `.batches`
       PartitionNames      a directory per partition: `.raw`, `.meta`
       ControlDirectory    a file per command: `.control`
     OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
@@ -271,6 +271,7 @@ DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
     ".batches": _view_names(".batches"),
     ".config": _config,
     ".control": ControlDirectory,
+    ".jsonl": _view_names(".jsonl"),
     ".kv": _view_names(".kv"),
     ".meta": _meta,
     ".raw": _raw,

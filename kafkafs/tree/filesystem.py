@@ -44,6 +44,7 @@ from kafkafs.tree.partition import Partition
 from kafkafs.tree.virtual_file import Owner
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
+from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from kafkafs.views.values import Values
 from storage import paths
@@ -115,7 +116,11 @@ class FileSystem(LogListener):
         self.follows = manager.read_only and self.attr_timeout == 0
         """Whether another process writes the directory, so that each stat looks for it."""
         committed = self.options.isolation == "read_committed"
-        self.dot_views: dict[str, View] = {".kv": KeyValue(committed), ".batches": Batches()}
+        self.dot_views: dict[str, View] = {
+            ".kv": KeyValue(committed),
+            ".jsonl": JsonLines(committed),
+            ".batches": Batches(),
+        }
         """By the name of the directory that has their files."""
         self.views: tuple[View, ...] = (Values(committed), *self.dot_views.values())
         """The first is the one whose files stand in the topic itself."""

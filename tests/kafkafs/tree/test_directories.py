@@ -50,7 +50,17 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
         tree.mkdir("t")
         root = tree.fs.root
         assert root.names() == [".kafkafs", "t"]
-        names = [".append", ".batches", ".config", ".control", ".kv", ".meta", ".raw", "0"]
+        names = [
+            ".append",
+            ".batches",
+            ".config",
+            ".control",
+            ".jsonl",
+            ".kv",
+            ".meta",
+            ".raw",
+            "0",
+        ]
         assert tree.directory("t").names() == names
     with a_tree(tmp_path / "data") as tree:
         assert tree.directory(".kafkafs").names() == ABOUT_NAMES
