@@ -5,7 +5,9 @@ Slow and simple on purpose: one record at a time, no state between calls, whole 
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 import re
 import struct
 import zlib
@@ -178,6 +180,118 @@ def key_value_fields(line: bytes) -> tuple[bytes | None, bytes | None]:
 
     key, tab, value = line.partition(b"\t")
     return (unescape(key), unescape(value)) if tab else (None, unescape(key))
+
+
+def json_bytes(data: bytes | None) -> object:
+    """What stands for bytes in the jsonl view."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def json_line(batch: Batch, row: Row) -> bytes:
+    """What the jsonl view shows of a record."""
+    append_time = batch.attributes & 8
+    timestamp = batch.max_timestamp if append_time else batch.base_timestamp + row.timestamp_delta
+    shown = {
+        "offset": batch.base_offset + row.offset_delta,
+        # What exceeds 64 bits wraps, as Java's numbers do.
+        "timestamp": (timestamp + 2**63) % 2**64 - 2**63,
+        "timestampType": "LogAppendTime" if append_time else "CreateTime",
+        "key": json_bytes(row.key),
+        "value": json_bytes(row.value),
+        "headers": [[json_bytes(name), json_bytes(content)] for name, content in row.headers],
+    }
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+@dataclass
+class JsonFields:
+    """What a line of the jsonl view stands for; a timestamp of None is now."""
+
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def json_fields(line: bytes) -> JsonFields:
+    """The same, or ValueError."""
+
+    def no_constant(name: str) -> None:
+        raise ValueError(name)
+
+    def check(right: bool) -> None:
+        if not right:
+            raise ValueError(line)
+
+    def to_bytes(text: object) -> bytes:
+        if isinstance(text, dict):
+            check(text.keys() == {"base64"} and isinstance(text["base64"], str))
+            pattern = r"(?:[\w+/]{4})*(?:[\w+/]{2}==|[\w+/]{3}=)?"
+            check(re.fullmatch(pattern, text["base64"], re.ASCII) is not None)
+            check("_" not in text["base64"])
+            return base64.b64decode(text["base64"])
+        check(isinstance(text, str))
+        assert isinstance(text, str)
+        return text.encode()  # half of a surrogate pair is a UnicodeEncodeError, a ValueError
+
+    check(not line.startswith(b"\xef\xbb\xbf"))
+    found = json.loads(line.decode(), parse_constant=no_constant)
+    check(isinstance(found, dict))
+    names = {"offset", "timestamp", "timestampType", "key", "value", "headers"}
+    check(found.keys() <= names)
+    check(type(found.get("offset", 0)) is int)
+    timestamp = found.get("timestamp")
+    if "timestamp" in found:
+        check(type(timestamp) is int and -1 <= timestamp < 2**63)
+    check(found.get("timestampType", "CreateTime") in ("CreateTime", "LogAppendTime"))
+    key, value = found.get("key"), found.get("value")
+    headers = found.get("headers", [])
+    check(isinstance(headers, list))
+    for header in headers:
+        check(isinstance(header, list) and len(header) == 2)
+    return JsonFields(
+        timestamp,
+        None if key is None else to_bytes(key),
+        None if value is None else to_bytes(value),
+        [(to_bytes(name), None if text is None else to_bytes(text)) for name, text in headers],
+    )
+
+
+def encode_json(records: list[JsonFields], timestamp_ms: int, max_batch_bytes: int) -> bytes | int:
+    """Twin of `json_records.parse`; the number of a line that is too long is an int."""
+    out = b""
+    batch: list[tuple[int, bytes]] = []
+
+    def record(fields: JsonFields, timestamp: int) -> bytes:
+        base = batch[0][0] if batch else timestamp
+        row = Row(timestamp - base, len(batch), fields.key, fields.value, fields.headers)
+        return put_row(row)
+
+    def finished() -> bytes:
+        times = [timestamp for timestamp, _ in batch]
+        return put_batch(
+            b"".join(row for _, row in batch),
+            len(batch),
+            base_timestamp=times[0],
+            max_timestamp=max(times),
+        )
+
+    for number, fields in enumerate(records, 1):
+        timestamp = timestamp_ms if fields.timestamp is None else fields.timestamp
+        made = record(fields, timestamp)
+        if batch and 61 + sum(len(row) for _, row in batch) + len(made) > max_batch_bytes:
+            out += finished()
+            batch.clear()
+            made = record(fields, timestamp)
+        if 61 + len(made) > max_batch_bytes:
+            return number
+        batch.append((timestamp, made))
+    return out + finished() if batch else out
 
 
 def render(log: bytes, line: Callable[[Row], bytes] = value_line) -> bytes:

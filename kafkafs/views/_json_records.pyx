@@ -210,6 +210,8 @@ def count_lines(data not None, long long start, long long end):
             raise ValueError("the last line has no newline")
         while line < input_end:
             newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
+            if newline == NULL:  # someone writes to the input while it is read
+                return 0
             last = newline
             while last > line and is_space(last[-1]):
                 last -= 1

@@ -118,7 +118,9 @@ def _malformed(message: str, line: bytes) -> str:
     found = re.fullmatch(r"(.*) \(byte (\d+)\)", message)
     if found is None:
         return f"not JSON: {message}"
-    return f"not JSON: {found[1]} at byte {int(found[2]) + 1}"
+    # It counts from 0, but has gone one further where something comes behind the object.
+    byte = int(found[2]) + (found[1] != "trailing characters")
+    return f"not JSON: {found[1]} at byte {byte}"
 
 
 def _mismatch(message: str) -> str:
