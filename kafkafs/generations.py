@@ -5,8 +5,8 @@ never reset while the partition lives, and no text ever moves to another one. A 
 which segment's text (a *piece*) lies where now.
 
 A **generation** is what one inode shows: its own position p is the absolute position p + `shift`.
-The current one begins at the log start. What rewrites history makes a new generation; older ones
-that are still open go on growing with the log, and read what they had:
+It begins at the log start, or at a record behind that. What rewrites history makes a new
+generation; older ones that are still open go on growing with the log, and read what they had:
 
 - Where segments leave the head, an older generation keeps their pieces (`past`).
 - Where a prefix is swapped for cleaned segments, those are laid before the first byte that was not
@@ -47,33 +47,36 @@ P = TypeVar("P", bound=Piece)
 class Timeline(Generic[P]):
     """Where the pieces of a log lie, as far as that is known.
 
-    `unplaced` are its first pieces, whose lengths are not known yet; `placed` the others, with
-    their starts: one tuple, replaced as a whole, so that any thread may read it.
+    `unplaced` are its first pieces, whose lengths nobody has asked for yet; `placed` the others,
+    with their starts: one tuple, replaced as a whole, so that any thread may read it. `rewrites`
+    counts how often its past has changed.
     """
 
-    __slots__ = ("end", "placed", "unplaced")
+    __slots__ = ("end", "placed", "rewrites", "unplaced")
 
     def __init__(self, pieces: Sequence[P]) -> None:
         self.unplaced: tuple[P, ...] = tuple(pieces)
         self.placed: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
         self.end = 0
+        self.rewrites = 0
 
     @property
     def pieces(self) -> tuple[P, ...]:
         return self.unplaced + self.placed[1]
 
-    def place(self, anchor: int = 0, position: int = 0) -> None:
-        """All lengths are known: find the places of the unplaced pieces.
+    def place(self, first: int = 0, anchor: int = 0, position: int = 0) -> None:
+        """The lengths from piece number `first` on are known: find the places of those.
 
-        Where none is placed yet, piece number `anchor` begins at `position`.
+        Where none is placed yet, piece number `anchor`, not before `first`, begins at `position`.
         """
         starts, placed = self.placed
         pieces = self.unplaced + placed
         if placed:
             anchor, position = len(self.unplaced), starts[0]
+        assert first <= anchor
         before: list[int] = []
         at = position
-        for piece in reversed(pieces[:anchor]):
+        for piece in reversed(pieces[first:anchor]):
             at -= piece.text_length
             before.append(at)
         after = []
@@ -82,8 +85,8 @@ class Timeline(Generic[P]):
             after.append(at)
             at += piece.text_length
         assert not placed or tuple(after) == starts, "a placed piece has moved"
-        self.placed = ((*reversed(before), *after), pieces)
-        self.unplaced = ()
+        self.placed = ((*reversed(before), *after), pieces[first:])
+        self.unplaced = pieces[:first]
         self.end = at
 
     def extend(self, piece: P) -> None:
@@ -101,6 +104,7 @@ class Timeline(Generic[P]):
     def replace_head(self, count: int, pieces: Sequence[P]) -> None:
         """Unmeasured `pieces` take the place of the first `count`, before the first one left."""
         starts, placed = self.placed
+        self.rewrites += 1
         left = max(count - len(self.unplaced), 0)
         self.placed = (starts[left:], placed[left:])
         self.unplaced = (*pieces, *self.unplaced[count:])
@@ -131,6 +135,7 @@ class Generation(Generic[P]):
     __slots__ = (
         "_cut",
         "_kept",
+        "_made",
         "_past",
         "first_valid",
         "lost",
@@ -139,14 +144,15 @@ class Generation(Generic[P]):
         "timeline",
     )
 
-    def __init__(self, timeline: Timeline[P], nonce: int, log_start: int) -> None:
-        """`log_start`: the absolute position that is this generation's byte 0."""
+    def __init__(self, timeline: Timeline[P], nonce: int, start: int) -> None:
+        """`start`: the absolute position that is this generation's byte 0."""
         self.timeline = timeline
         self.nonce = nonce
-        self.shift = log_start
-        self.first_valid = log_start
+        self.shift = start
+        self.first_valid = start
+        self._made = timeline.rewrites
         # Below `_cut` this generation reads pieces of its own; the timeline's are another history.
-        self._cut = log_start
+        self._cut = start
         # From where on each is read, the pieces, and where each begins: that may be before, where
         # another process has cut the log inside of it.
         self._past: tuple[tuple[int, ...], tuple[P, ...], tuple[int, ...]] = ((), (), ())
@@ -159,6 +165,19 @@ class Generation(Generic[P]):
     def size(self) -> int:
         """Bytes that it shows, those that are gone included."""
         return self.timeline.end - self.shift
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the timeline's past is as it was when this was made."""
+        return self._made == self.timeline.rewrites
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that it shows still is the timeline's, however often that has changed.
+
+        It must have been told of each change.
+        """
+        return not self._past[1] and not self.lost and self.first_valid == self.shift
 
     def locate(self, absolute: int) -> tuple[P, int]:
         """The piece that holds a position, first_valid ≤ it < end, and where the piece begins."""

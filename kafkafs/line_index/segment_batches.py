@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafkafs.line_index.places import BytesPlace
 from kafkafs.line_index.store import NEVER
+from storage.record.batch import parse_header
 from storage.segment import Segment
 
 
@@ -57,3 +58,25 @@ class SegmentBatches:
         finally:
             self.segment.release()
         return (self.segment.size if found is None else found[0]), 0
+
+    def text_until(self, offset: int) -> int:
+        """Bytes up to the end of the batch that holds the last record before `offset`. Waits."""
+        self.segment.lease()
+        try:
+            found = self.segment.locate(offset - 1)
+            if found is None:
+                return self.segment.size
+            position, header = found
+            first = header.base_offset
+            if header.is_legacy:
+                # A set is named after its last record.
+                data = self.segment.read_at(position, header.size)
+                first = parse_header(
+                    self.segment.expand(data, 0, len(data), position)[0]
+                ).base_offset
+            return position + header.size if first < offset else position
+        finally:
+            self.segment.release()
+
+    def offset_of(self, number: int) -> int:
+        raise AssertionError("a view of bytes counts no records")

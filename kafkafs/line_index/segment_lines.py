@@ -13,11 +13,12 @@ import secrets
 import struct
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left
+from collections.abc import Callable
 
 from crc32c import crc32c
 
-from kafkafs.line_index import lines_file
+from kafkafs.line_index import lines_file, records
 from kafkafs.line_index.encoded import IsAborted, judge
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
 from kafkafs.line_index.places import TextPlace, read_whole
@@ -26,7 +27,7 @@ from kafkafs.views import TextView
 from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_entry
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
-from storage.record.batch import HEADER_SIZE, Buffer, decode
+from storage.record.batch import HEADER_SIZE, Buffer
 from storage.segment import Segment
 
 CHUNK = 1 << 20
@@ -277,45 +278,25 @@ class SegmentLines:
 
         All that is shown of the segment must be measured. Waits.
         """
-        text, position, records = self._batch_before(offset)
-        self.segment.lease()
-        try:
-            for at, header in self.segment.batches(position):
-                if at >= self.end:
-                    break
-                data = self.segment.read_at(at, header.size)
-                batch = self._measure_batch(data, at)
-                if header.last_offset >= offset:
-                    shown = sum(record.offset < offset for record in decode(data, 0))
-                    # With a granularity of 1 each record has an entry.
-                    if shown < batch.records:
-                        text += _ENTRY.unpack_from(batch.entries, shown * ENTRY_SIZE)[0]
-                        return text, records + shown
-                    return text + batch.text_length, records + batch.records
-                text += batch.text_length
-                records += batch.records
-        finally:
-            self.segment.release()
-        return text, records
+        return records.text_before(self, offset)
 
-    def _measure_batch(self, data: bytes, position: int) -> Measure:
-        """One batch, record by record."""
-        batch = Measure(1)
-        self.view.measure(data, 0, len(data), batch)
-        if batch.encoded:
-            shown = judge(self.segment, self.is_aborted, data, 0, len(data), position)
-            if not shown.hidden:
-                if shown.plain is not None:
-                    data = bytes(shown.plain)
-                batch.step_into(len(data), data)
-                self.view.measure(data, 0, len(data), batch)
-        return batch
+    def text_until(self, offset: int) -> int:
+        """Bytes of text up to the end of the last record before `offset`; as `text_before`."""
+        return records.text_before(self, offset)[0]
 
-    def _batch_before(self, offset: int) -> tuple[int, int, int]:
-        """(text, position, records) at the start of a batch not behind `offset`, near to it."""
+    def offset_of(self, number: int) -> int:
+        """The offset of record `number` (< `records`) of those shown; as `text_before`."""
+        return records.offset_of(self, number)
+
+    def batch_before(self, is_behind: Callable[[int, int], bool]) -> tuple[int, int, int]:
+        """(text, position, records) at the start of a batch that is not behind something, near it.
+
+        `is_behind(position, records)` says so of a batch by its file position and the records shown
+        before it. Waits.
+        """
         saved, tail = self._state
         entries: bytes | bytearray | memoryview
-        if saved.covered and (tail is None or self._base_offset_at(saved.covered) > offset):
+        if saved.covered and (tail is None or is_behind(saved.covered, saved.records)):
             known = self._map or self._open_entries()
             entries, count, start = known[0], known[1], Saved()
         elif tail is None:
@@ -327,24 +308,16 @@ class SegmentLines:
             text, batch, record, end, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
             return text, batch, record, end, ordinal
 
-        number = bisect_right(
-            range(1, count),
-            offset,
-            key=lambda number: self._base_offset_at(start.covered + entry(number)[1]),
-        )
+        def behind(number: int) -> bool:
+            _, batch, _, _, ordinal = entry(number)
+            return is_behind(start.covered + batch, start.records + ordinal)
+
+        number = bisect_left(range(1, count), True, key=behind)
         # An entry inside a batch says nothing of the text before that batch.
         while number and entry(number)[2] - entry(number)[1] not in (0, HEADER_SIZE):
             number -= 1
         text, batch, _, _, ordinal = entry(number)
         return start.text_length + text, start.covered + batch, start.records + ordinal
-
-    def _base_offset_at(self, position: int) -> int:
-        """Of the batch there; beyond every offset at the end of the log."""
-        buffer = memoryview(bytearray(8))
-        if position >= self.segment.size:
-            return 1 << 63
-        self.segment.read_into(buffer, position, True)
-        return int.from_bytes(buffer, "big")
 
     def unmap(self) -> None:
         """Another's map needs the room. Who still looks into this one keeps it alive."""

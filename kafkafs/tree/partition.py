@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.line_index import NEVER
@@ -74,8 +74,13 @@ class Partition:
         """
         found = self.views.get(view.name)
         if found is None:
-            cache = self.fs.cache_directory(self.log)
-            found = PartitionView(self.log, view, self.fs.store, cache)
+            found = PartitionView(
+                self.log,
+                view,
+                self.fs.store,
+                self.fs.cache_directory(self.log),
+                keeps_base=view is self.fs.views[0],
+            )
             # Replaced as a whole, for who walks over it in another thread.
             self.views = {**self.views, view.name: found}
         return found
@@ -223,7 +228,7 @@ class Partition:
             view.removing(len(segments))
         remaining = self.log.segments[len(segments) :]
         self._sealed_blocks = None
-        self._new_history(remaining)
+        self._new_history(remaining, self.views.values())
 
     def swapping(self, old: Sequence[Segment]) -> None:
         """Segments are about to be replaced by cleaned ones: a new history."""
@@ -249,7 +254,7 @@ class Partition:
         for view in self.views.values():
             view.truncated(old[0], segments, offset)
         self._sealed_blocks = None
-        self._new_history(segments)
+        self._new_history(segments, self.views.values())
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are gone."""
@@ -261,7 +266,7 @@ class Partition:
         self._catch_up()
         for view in self.views.values():
             view.removing(0)
-        self._new_history(self.log.segments)
+        self._new_history(self.log.segments, self.views.values())
 
     def _hold(self, segments: Sequence[Segment]) -> None:
         """Where somebody may read on in segments that another process deletes when it likes, have
@@ -281,39 +286,50 @@ class Partition:
                 view.catch_up(True)
 
     def _prepare_bases(self, segments: Sequence[Segment]) -> None:
-        """Where an absolute base goes with these segments, the text up to the next is needed.
+        """Where what a view's positions hang on goes with these segments, the text up to the next
+        is needed.
 
-        That can wait for the disk, but little: what has a base was measured once.
+        That can wait for the disk, but little: what is written down was measured once.
         """
         if not self._keeps_history:
             return
         self.nonce(wait=True)
-        for view in self.fs.views:
-            if self.log.history.base(view.name)[0] >= 0:
-                part = self.view(view)
-                if part.anchored_in(segments):
-                    try:
-                        # What another process has written meanwhile may take hours to measure.
-                        part.prepare(until=time.monotonic() + LOOK_S if self.fs.follows else NEVER)
-                    except (StorageError, OSError):
-                        # Not measured in time, or removed before anybody could look into them:
-                        # positions begin anew.
-                        if not self.fs.follows:
-                            raise
+        if self.log.history.base(self.fs.views[0].name)[0] >= 0:
+            self.view(self.fs.views[0])
+        bases = {segment.base_offset for segment in segments}
+        for view in self.views.values():
+            anchor = view.anchor()
+            if anchor in bases:
+                # What another process has written meanwhile may take hours to measure.
+                until = time.monotonic() + LOOK_S if self.fs.follows else NEVER
+                try:
+                    view.prepare(True, until, anchor)
+                except (StorageError, OSError):
+                    # Not measured in time, or removed before anybody could look into them:
+                    # positions begin anew.
+                    if not self.fs.follows:
+                        raise
 
     @property
     def _keeps_history(self) -> bool:
         """Of what others write only where somebody has looked: there is no inode to replace."""
         return self._history_read or not self.fs.follows
 
-    def _new_history(self, segments: Sequence[Segment]) -> None:
-        """Draw a new nonce, write it down, and drop the entries that lead to the old inodes."""
+    def _new_history(
+        self, segments: Sequence[Segment], changed: Iterable[PartitionView] = ()
+    ) -> None:
+        """Draw a new nonce, write it down, and drop the entries that lead to the old inodes.
+
+        `changed`: those views that show the new history already.
+        """
         if not self._keeps_history:
             return
         history = self.log.history
         history.new_nonce()
         history.log_start = self.log.log_start_offset
         history.save(segments)
+        for view in changed:
+            view.history_changed()
         for node in list(self.known.values()):
             parent = node.history_entry()
             if parent is not None:

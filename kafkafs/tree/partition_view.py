@@ -2,26 +2,20 @@
 
 It follows the log (the listener's events, passed on by `partition.py`). Where nobody has looked at
 the view yet it knows no text lengths, and keeps none up; the first who asks for a size or a byte
-has them loaded or measured (`generation`).
+has them loaded or measured (`placed_view.py`).
 
-What lies behind the last stable offset is no text yet. When that offset passes it the view is
-`behind` until it is measured (`catch_up`), and no size is told before.
-
-Threads: the owner's thread changes it; a worker thread may measure (`generation` with wait), and
-then places what it measured under the lock that the owner's changes take too.
+Threads: as there; generations are made in any.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import threading
-import time
 from collections.abc import Sequence
 
-from kafkafs.generations import KEPT, Generation, Timeline
-from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
+from kafkafs.generations import KEPT, Generation
+from kafkafs.line_index import NEVER, LineStore, Piece, SegmentLines
 from kafkafs.line_index.encoded import takes_long
+from kafkafs.tree.placed_view import PlacedView
 from kafkafs.tree.text import render_text
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
@@ -31,180 +25,82 @@ from storage.segment import Segment
 
 ViewGeneration = Generation[Piece]
 
-CATCH_UP_AT_ONCE = 1 << 20
-"""Bytes of log that a transaction's end may have measured on the owner's thread."""
 
+class PartitionView(PlacedView):
+    """See the module. `open` are the generations that somebody may read: they are told of every
+    change of the past.
+    """
 
-class PartitionView:
-    """See the module. `open` are the generations whose inodes the kernel knows."""
+    __slots__ = ("_active", "_current", "_hidden_records", "_left", "_pending", "open")
 
-    __slots__ = (
-        "_active",
-        "_cache",
-        "_current",
-        "_hidden_records",
-        "_left",
-        "_lock",
-        "_pending",
-        "_preparing",
-        "_ready",
-        "_slow",
-        "_store",
-        "behind",
-        "log",
-        "open",
-        "timeline",
-        "view",
-    )
-
-    def __init__(self, log: Log, view: View, store: LineStore, cache: str | None) -> None:
-        self.log = log
-        self.view = view
-        self._store = store
-        self._cache = cache
-        self.timeline = Timeline([self._piece(segment) for segment in log.segments])
+    def __init__(
+        self, log: Log, view: View, store: LineStore, cache: str | None, *, keeps_base: bool
+    ) -> None:
+        super().__init__(log, view, store, cache, keeps_base=keeps_base)
         self.open: dict[ViewGeneration, None] = {}
         self._active = self.timeline.pieces[-1]
         self._current: ViewGeneration | None = None
         self._hidden_records = 0
         # Pieces whose segments have left the log, until their files are gone.
         self._left: dict[Segment, SegmentLines] = {}
-        self._lock = threading.Lock()
-        self._preparing = threading.Lock()
-        # Whether all pieces are measured and placed.
-        self._ready = False
-        self.behind = False
-        # Whether what is not measured may take long to be decoded, however little it is.
-        self._slow = True
         # Text to be kept before a cut that could not be had without waiting.
         self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
-
-    def _piece(self, segment: Segment) -> Piece:
-        if isinstance(self.view, Batches):
-            return SegmentBatches(segment)
-        is_aborted = self.log.is_aborted if self.view.committed else None
-        return SegmentLines(self._store, segment, self.view, is_aborted, self._cache)
 
     # -- what it shows now ---------------------------------------------------------------------
 
     def generation(self, wait: bool, until: float = NEVER) -> ViewGeneration:
         """The current generation, all of it measured.
 
-        BlockingIOError where that has to wait and may not, or when `until` (time.monotonic) is
-        reached: what is measured by then is kept. StorageError, OSError.
+        BlockingIOError, StorageError, OSError, as `prepare`.
         """
         while (current := self._current) is None:
             self.prepare(wait, until)
-            nonce = self.log.history.nonce
-            starts, pieces = self.timeline.placed
-            position, hidden = self._log_start(pieces, starts, wait)
+            nonce, rewrites = self.log.history.nonce, self.timeline.rewrites
+            position, hidden = self._log_start(wait)
             with self._lock:
-                if self._ready and nonce == self.log.history.nonce:
+                if self._ready and self._is_same(nonce, rewrites):
                     self._hidden_records = hidden
                     self._current = Generation(self.timeline, nonce, position)
         return current
 
-    def _log_start(
-        self, pieces: Sequence[Piece], starts: Sequence[int], wait: bool
-    ) -> tuple[int, int]:
-        """(absolute position, records of these pieces before it) of the log start."""
+    def generation_from(self, offset: int, wait: bool, until: float = NEVER) -> ViewGeneration:
+        """One that begins with the first record from `offset` (≤ `bound`) on; as `generation`.
+
+        Only the segment that holds that and those behind it are measured.
+        """
+        while True:
+            self.prepare(wait, until, offset)
+            self.catch_up(wait, until)
+            nonce, rewrites = self.log.history.nonce, self.timeline.rewrites
+            position = self.position(offset, wait)
+            with self._lock:
+                if self._is_same(nonce, rewrites) and not self.behind:
+                    return Generation(self.timeline, nonce, position)
+
+    def history_changed(self) -> None:
+        """The history has a new nonce by now: what was made with the old one meanwhile is over."""
+        with self._lock:
+            self._current = None
+
+    def _is_same(self, nonce: int, rewrites: int) -> bool:
+        """Whether the past is as it was. Under the lock."""
+        return nonce == self.log.history.nonce and rewrites == self.timeline.rewrites
+
+    def _log_start(self, wait: bool) -> tuple[int, int]:
+        """(absolute position, records of all pieces before it) of the log start."""
         offset = self.log.log_start_offset
-        number = 0
-        while pieces[number].segment.next_offset <= offset and number < len(pieces) - 1:
-            number += 1
-        piece, start = pieces[number], starts[number]
-        records = sum(before.records for before in pieces[:number])
+        piece, start = self._placed_at(offset)
+        records = 0
+        for before in self.timeline.placed[1]:
+            if before is piece:
+                break
+            records += before.records
         if piece.segment.base_offset >= offset:
             return start, records
         if not wait:
             raise BlockingIOError
         text, inside = piece.text_before(offset)
         return start + text, records + inside
-
-    def prepare(self, wait: bool = True, until: float = NEVER) -> None:
-        """Measure and place every piece; as `generation`."""
-        if self._ready:
-            return
-        if not wait:
-            if not all(piece.complete for piece in self.timeline.pieces):
-                raise BlockingIOError
-            with self._lock:
-                self._place()
-            return
-        timeout = -1.0 if until == NEVER else max(until - time.monotonic(), 0)
-        if not self._preparing.acquire(timeout=timeout):
-            raise self._still_measuring()
-        try:
-            while not self._ready:
-                pieces = self.timeline.pieces
-                for piece in pieces:
-                    if not piece.complete:
-                        self._measure(piece, until)
-                with self._lock:
-                    # An open transaction may have ended in any of them meanwhile. Once it is ready
-                    # the owner places without the lock.
-                    complete = all(piece.complete for piece in pieces)
-                    if complete and self.timeline.pieces == pieces and not self._is_ready():
-                        self._place()
-        finally:
-            self._preparing.release()
-
-    def catch_up(self, wait: bool, until: float = NEVER) -> None:
-        """Measure what the last stable offset has passed; as `generation`."""
-        while self.behind:
-            pieces = self.timeline.pieces
-            unmeasured = [piece for piece in pieces if not piece.complete]
-            if unmeasured and not wait:
-                left = sum(piece.segment.size - piece.covered for piece in unmeasured)
-                if self._slow or left > CATCH_UP_AT_ONCE:
-                    raise BlockingIOError
-            for piece in unmeasured:
-                self._measure(piece, until)
-            with self._lock:
-                if not self._is_behind():
-                    # Another thread has done it, and the owner goes on without the lock.
-                    return
-                if self.timeline.pieces == pieces and all(piece.complete for piece in pieces):
-                    self.timeline.settle()
-                    self.behind = False
-                    # What is held back still may be what is slow.
-                    held = any(piece.covered < piece.segment.size for piece in pieces)
-                    self._slow = self._slow and held
-
-    def _is_ready(self) -> bool:
-        """`_ready`, by now: the type checker knows of no other threads."""
-        return self._ready
-
-    def _is_behind(self) -> bool:
-        return self.behind
-
-    def _measure(self, piece: Piece, until: float) -> None:
-        try:
-            piece.measure(until)
-        except BlockingIOError:
-            raise self._still_measuring() from None
-
-    def _still_measuring(self) -> BlockingIOError:
-        measured = sum(piece.covered for piece in self.timeline.pieces)
-        reason = f"measured {measured} of {self.log.size} bytes so far, try again"
-        return BlockingIOError(errno.EAGAIN, reason)
-
-    def _place(self) -> None:
-        """Everything is measured: find the absolute positions. Under the lock."""
-        pieces = self.timeline.pieces
-        base, position = self.log.history.base(self.view.name)
-        numbers = [n for n, piece in enumerate(pieces) if piece.segment.base_offset == base]
-        if numbers or self.timeline.placed[1]:
-            self.timeline.place(numbers[0] if numbers else 0, position)
-        else:
-            self.timeline.place()
-            self._set_base()
-        self._ready = True
-
-    def _set_base(self) -> None:
-        """Write down where the first placed piece begins."""
-        starts, pieces = self.timeline.placed
-        self.log.history.set_base(self.view.name, pieces[0].segment.base_offset, starts[0])
 
     @property
     def records(self) -> int:
@@ -219,14 +115,14 @@ class PartitionView:
         return None
 
     def attach(self, generation: ViewGeneration) -> bool:
-        """The kernel knows the inode of a generation; False where that is not the current one."""
+        """Somebody may read a generation from now on; False where that is over, and he cannot."""
         with self._lock:
-            if generation is self._current:
+            if generation.is_current:
                 self.open[generation] = None
             return generation in self.open
 
     def detach(self, generation: ViewGeneration) -> None:
-        """The kernel has forgotten the inode."""
+        """Nobody reads it any longer."""
         self.open.pop(generation, None)
 
     # -- what the log tells --------------------------------------------------------------------
@@ -241,21 +137,21 @@ class PartitionView:
             self.timeline.end = self.timeline.placed[0][-1] + active.text_length
             return
         with self._lock:
+            starts = self.timeline.placed[0]
             self._slow = self._slow or slow
-            if slow and self._ready:
+            if slow and starts:
                 self.behind = True
             if self.behind or slow:
                 # Who asks for it, or `catch_up` in the background, finds it.
                 return
             # Where a worker thread is measuring it finds these too: do not wait for it.
-            self._active.append(position, data, wait=self._ready)
-            starts = self.timeline.placed[0]
+            self._active.append(position, data, wait=bool(starts))
             if starts:
                 self.timeline.end = starts[-1] + self._active.text_length
 
     def stabilized(self) -> None:
         """The last stable offset has passed what was held back: measure it now if it is little."""
-        if self._ready:
+        if self.timeline.placed[1]:
             self.behind = True
             # Where this fails, who asks next does it in a worker thread, and is told what is wrong.
             with contextlib.suppress(StorageError, OSError):
@@ -275,8 +171,7 @@ class PartitionView:
             for piece in self.timeline.pieces[:count]:
                 self._leave(piece)
             self.timeline.remove_head(count)
-            if self.timeline.placed[1]:
-                self._set_base()
+            self._set_base()
 
     def swapped(self, count: int, segments: Sequence[Segment]) -> None:
         """`segments` have taken the place of the first `count`; those of them that stay, stay."""
@@ -288,8 +183,7 @@ class PartitionView:
             new = [old.get(segment) or self._piece(segment) for segment in segments]
             self.timeline.replace_head(count, new)
             self._ready = False
-            if self.timeline.placed[1]:
-                self._set_base()
+            self._set_base()
 
     def truncated(self, first: Segment, segments: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log, from `offset` in the segment `first` on.
@@ -317,15 +211,12 @@ class PartitionView:
             new = [stay.get(segment) or self._piece(segment) for segment in segments]
             self.timeline.replace_head(len(pieces), new)
             if placed:
-                position = self.timeline.end - kept
-                self.log.history.set_base(self.view.name, replacing.base_offset, position)
+                self._anchor = (replacing.base_offset, self.timeline.end - kept)
+                if self._recorded is not None:
+                    position = self._anchor[1] + self._recorded
+                    self.log.history.set_base(self.view.name, replacing.base_offset, position)
             self._active = new[-1]
             self._ready = self.behind = False
-
-    def anchored_in(self, segments: Sequence[Segment]) -> bool:
-        """Whether the absolute base that is written down is the start of one of these."""
-        base = self.log.history.base(self.view.name)[0]
-        return any(segment.base_offset == base for segment in segments)
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are gone: who shows it still can read it no longer."""

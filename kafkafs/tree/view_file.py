@@ -92,11 +92,9 @@ class ViewFile(Node):
         generation = self._generation
         if generation is None:
             generation = self.generation(wait)
-        if self.part.behind:
-            self.part.catch_up(wait, time.monotonic() + MEASURE_S)
-        if not self.part.timeline.placed[1]:
-            # Another process has cut the log, and nobody has measured what is left.
-            self.part.prepare(wait, time.monotonic() + MEASURE_S)
+        part = self.part
+        if part.behind or not part.timeline.placed[1]:
+            part.settle(wait, time.monotonic() + MEASURE_S)
         return self._attributes(generation.timeline.end - generation.shift, wait)
 
     def _attributes(self, size: int, wait: bool) -> Attributes:

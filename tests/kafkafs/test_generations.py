@@ -59,7 +59,7 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.pieces = [FakePiece()]
         self.timeline: Timeline[FakePiece] = Timeline(self.pieces)
-        self.timeline.place(0, 1000)
+        self.timeline.place(0, 0, 1000)
         self.open: list[Opened] = []
         self.retired: list[FakePiece] = []
 
@@ -167,7 +167,7 @@ TestHistory = History.TestCase
 
 def test_places_before_and_behind_the_anchor() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
-    timeline.place(1, -10)
+    timeline.place(0, 1, -10)
     assert timeline.placed[0] == (-12, -10, -7)
     assert timeline.end == -6
 

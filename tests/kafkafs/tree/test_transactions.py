@@ -9,7 +9,7 @@ import pytest
 
 from kafkafs.line_index import NEVER, SegmentLines
 from kafkafs.tree.filesystem import TreeOptions
-from kafkafs.tree.partition_view import CATCH_UP_AT_ONCE
+from kafkafs.tree.placed_view import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker

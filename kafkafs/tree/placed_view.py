@@ -1,0 +1,319 @@
+"""Where the text of one view of a log lies: measures its segments, and finds their places.
+
+The part of a `PartitionView` below generations. Nothing is measured before somebody asks for it,
+and who asks for what is behind an offset has no segment before that one measured: the timeline's
+head may be unplaced while its tail is not.
+
+The topic's own view keeps its absolute positions for ever: where a segment begins is written down
+in `log.history` (the *base*). The timeline itself may begin anywhere: `_recorded` is what has to be
+added to its positions.
+
+What lies behind the last stable offset is no text yet. When that offset passes it the view is
+`behind` until it is measured (`catch_up`), and no size is told before.
+
+Threads: the owner's thread changes it; a worker thread may measure (with `wait`), and then places
+what it measured under the lock that the owner's changes take too.
+
+Not here: what the log tells, what somebody reads (`partition_view.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from kafkafs.generations import Timeline
+from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
+from kafkafs.views import View
+from kafkafs.views.batches import Batches
+from storage.errors import SegmentGone
+from storage.log import Log
+from storage.segment import Segment
+
+CATCH_UP_AT_ONCE = 1 << 20
+"""Bytes of log that a transaction's end may have measured on the owner's thread."""
+
+
+class PlacedView:
+    """See the module. `keeps_base`: whether its absolute positions are written down."""
+
+    __slots__ = (
+        "_anchor",
+        "_cache",
+        "_lock",
+        "_preparing",
+        "_ready",
+        "_recorded",
+        "_slow",
+        "_store",
+        "behind",
+        "keeps_base",
+        "log",
+        "timeline",
+        "view",
+    )
+
+    def __init__(
+        self, log: Log, view: View, store: LineStore, cache: str | None, *, keeps_base: bool
+    ) -> None:
+        self.log = log
+        self.view = view
+        self.keeps_base = keeps_base
+        self._store = store
+        self._cache = cache
+        self.timeline = Timeline([self._piece(segment) for segment in log.segments])
+        self._lock = threading.Lock()
+        self._preparing = threading.Lock()
+        # Whether all pieces are measured and placed.
+        self._ready = False
+        # While nothing is placed: where the segment of a base offset has to begin.
+        self._anchor: tuple[int, int] | None = None
+        # Absolute positions as they are written down, less the timeline's; None: not known yet.
+        self._recorded: int | None = None
+        self.behind = False
+        # Whether what is not measured may take long to be decoded, however little it is.
+        self._slow = True
+
+    def _piece(self, segment: Segment) -> Piece:
+        if isinstance(self.view, Batches):
+            return SegmentBatches(segment)
+        is_aborted = self.log.is_aborted if self.view.committed else None
+        return SegmentLines(self._store, segment, self.view, is_aborted, self._cache)
+
+    @property
+    def bound(self) -> int:
+        """The offset up to which it shows the log."""
+        if isinstance(self.view, Batches) or not self.view.committed:
+            return self.log.log_end_offset
+        return self.log.last_stable_offset
+
+    # -- where records lie ---------------------------------------------------------------------
+
+    def position(self, offset: int, wait: bool) -> int:
+        """Absolute, of the first record from `offset` (≤ `bound`) on; its segment is placed.
+
+        BlockingIOError, StorageError, OSError.
+        """
+        piece, start = self._placed_at(offset)
+        if piece.segment.base_offset >= offset:
+            return start
+        if not wait:
+            raise BlockingIOError
+        return start + piece.text_before(offset)[0]
+
+    def position_behind(self, offset: int) -> int:
+        """Absolute, of the end of what holds the last record before `offset`. Waits."""
+        piece, start = self._placed_at(offset - 1)
+        return start + piece.text_until(offset)
+
+    def _placed_at(self, offset: int) -> tuple[Piece, int]:
+        """The placed piece that holds an offset, or else the next one, and where it begins."""
+        starts, pieces = self.timeline.placed
+        if not pieces:
+            raise SegmentGone("the log was cut while it was looked at")
+        number = _number_of(pieces, offset)
+        while number < len(pieces) - 1 and pieces[number].segment.next_offset <= offset:
+            number += 1
+        return pieces[number], starts[number]
+
+    def offset_of_last(self, count: int, wait: bool, until: float = NEVER) -> int:
+        """The offset of the first one of the last `count` records that it shows.
+
+        The log start where there are fewer. Measures from the end on, as far as it has to; as
+        `prepare`.
+        """
+        if not wait:
+            raise BlockingIOError
+        while True:
+            pieces, left = self.timeline.pieces, count
+            try:
+                for piece in reversed(pieces):
+                    if not piece.complete:
+                        self._measure(piece, until)
+                    records = piece.records
+                    if records >= left > 0:
+                        return max(piece.offset_of(records - left), self.log.log_start_offset)
+                    left -= records
+                return self.log.log_start_offset if count else self.bound
+            except SegmentGone:
+                if self.timeline.pieces == pieces:
+                    raise
+
+    # -- measuring and placing -----------------------------------------------------------------
+
+    def prepare(self, wait: bool = True, until: float = NEVER, offset: int | None = None) -> None:
+        """Measure and place every piece, or only what holds `offset` and what is behind it.
+
+        BlockingIOError where that has to wait and may not, or when `until` (time.monotonic) is
+        reached: what is measured by then is kept. StorageError, OSError.
+        """
+        if self._ready:
+            return
+        if not wait:
+            pieces, first = self._wanted(offset)
+            if self._is_placed(first):
+                return
+            if not all(piece.complete for piece in pieces[first:]):
+                raise BlockingIOError
+            with self._lock:
+                self._place(first)
+            return
+        timeout = -1.0 if until == NEVER else max(until - time.monotonic(), 0)
+        if not self._preparing.acquire(timeout=timeout):
+            raise self._still_measuring()
+        try:
+            while not self._is_ready():
+                pieces, first = self._wanted(offset)
+                if self._is_placed(first):
+                    return
+                for piece in pieces[first:]:
+                    if not piece.complete:
+                        self._measure(piece, until)
+                with self._lock:
+                    # An open transaction may have ended in any of them meanwhile. Once it is ready
+                    # the owner places without the lock.
+                    complete = all(piece.complete for piece in pieces[first:])
+                    same = self._wanted(offset) == (pieces, first)
+                    if complete and same and not self._is_ready():
+                        self._place(first)
+        finally:
+            self._preparing.release()
+
+    def _wanted(self, offset: int | None) -> tuple[tuple[Piece, ...], int]:
+        """All pieces, and the number of the first that is wanted by who asks from `offset` on.
+
+        None behind the anchor is, nor one behind the first that is placed.
+        """
+        pieces = self.timeline.pieces
+        if offset is None:
+            return pieces, 0
+        if self._anchor is not None:
+            offset = min(offset, self._anchor[0])
+        number = _number_of(pieces, offset)
+        return pieces, min(number, len(pieces) - len(self.timeline.placed[1]))
+
+    def _is_placed(self, first: int) -> bool:
+        """Whether all pieces from this number on are, and others are not: `_ready` is something
+        else.
+        """
+        timeline = self.timeline
+        return bool(timeline.placed[1]) and first >= len(timeline.unplaced) > 0
+
+    def settle(self, wait: bool, until: float = NEVER) -> None:
+        """See to it that the end of what is placed is known; as `prepare`."""
+        if self.behind:
+            self.catch_up(wait, until)
+        if not self.timeline.placed[1]:
+            # Another process has cut the log, and nobody has measured what is left.
+            self.prepare(wait, until, self.log.log_end_offset)
+
+    def catch_up(self, wait: bool, until: float = NEVER) -> None:
+        """Measure what the last stable offset has passed; as `prepare`."""
+        while self.behind:
+            pieces = self.timeline.placed[1]
+            unmeasured = [piece for piece in pieces if not piece.complete]
+            if unmeasured and not wait:
+                left = sum(piece.segment.size - piece.covered for piece in unmeasured)
+                if self._slow or left > CATCH_UP_AT_ONCE:
+                    raise BlockingIOError
+            for piece in unmeasured:
+                self._measure(piece, until)
+            with self._lock:
+                if not self._is_behind():
+                    # Another thread has done it, and the owner goes on without the lock.
+                    return
+                if self.timeline.placed[1] == pieces and all(piece.complete for piece in pieces):
+                    self._caught_up()
+
+    def _caught_up(self) -> None:
+        """All that is placed is measured. Under the lock."""
+        self.timeline.settle()
+        self.behind = False
+        # What is held back still may be what is slow.
+        pieces = self.timeline.placed[1]
+        held = any(piece.covered < piece.segment.size for piece in pieces)
+        self._slow = self._slow and held
+
+    def _is_ready(self) -> bool:
+        """`_ready`, by now: the type checker knows of no other threads."""
+        return self._ready
+
+    def _is_behind(self) -> bool:
+        return self.behind
+
+    def _measure(self, piece: Piece, until: float) -> None:
+        try:
+            piece.measure(until)
+        except BlockingIOError:
+            raise self._still_measuring() from None
+
+    def _still_measuring(self) -> BlockingIOError:
+        measured = sum(piece.covered for piece in self.timeline.pieces)
+        reason = f"measured {measured} of {self.log.size} bytes so far, try again"
+        return BlockingIOError(errno.EAGAIN, reason)
+
+    def _place(self, first: int) -> None:
+        """All from piece number `first` on is measured: find its positions. Under the lock."""
+        timeline = self.timeline
+        bases = [piece.segment.base_offset for piece in timeline.pieces]
+        if self.behind:
+            self._caught_up()
+        if timeline.placed[1]:
+            timeline.place(first)
+        else:
+            anchor = self._anchor
+            if anchor is None and self._recorded is None:
+                anchor = self._base
+            if anchor is not None and anchor[0] in bases[first:]:
+                timeline.place(first, bases.index(anchor[0]), anchor[1])
+            else:
+                # Behind all that anybody has seen, if anybody has.
+                timeline.place(first, first, timeline.end)
+            self._anchor = None
+        if self.keeps_base and self._recorded is None:
+            self._recognize_base(bases)
+        self._ready = not timeline.unplaced
+
+    # -- what is written down ------------------------------------------------------------------
+
+    @property
+    def _base(self) -> tuple[int, int] | None:
+        """(base offset of a segment, its absolute position) as they are written down."""
+        base = self.log.history.base(self.view.name) if self.keeps_base else (-1, 0)
+        return base if base[0] >= 0 else None
+
+    def _recognize_base(self, bases: Sequence[int]) -> None:
+        """Hold what is written down against the timeline; write it down where it is of no use.
+
+        `bases`: the base offsets of all pieces.
+        """
+        starts = self.timeline.placed[0]
+        base = self._base
+        if base is None or base[0] not in bases:
+            self._recorded = 0
+            self._set_base()
+            return
+        number = bases.index(base[0]) - (len(bases) - len(starts))
+        if number >= 0:
+            self._recorded = base[1] - starts[number]
+
+    def _set_base(self) -> None:
+        """Write down where the first placed piece begins."""
+        starts, pieces = self.timeline.placed
+        if self._recorded is not None and pieces:
+            position = starts[0] + self._recorded
+            self.log.history.set_base(self.view.name, pieces[0].segment.base_offset, position)
+
+    def anchor(self) -> int | None:
+        """The base offset of the segment without which its positions would be lost, if any."""
+        found = self._anchor or self._base
+        return None if found is None else found[0]
+
+
+def _number_of(pieces: Sequence[Piece], offset: int) -> int:
+    """Of the last piece that begins at or before `offset`; 0 where none does."""
+    number = bisect_right(pieces, offset, key=lambda piece: piece.segment.base_offset)
+    return max(number - 1, 0)
