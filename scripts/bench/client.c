@@ -1,7 +1,9 @@
-/* A client that costs little itself, so that what scripts/bench/mount.py measures is the file
+/* A client that costs little itself, so that what mount.py and views.py measure is the file
  * system. Prints its figures as "name value" on one line.
  *
  *   client write FILE COUNT SIZE     COUNT write() calls of one line of SIZE bytes, appended
+ *   client append SOURCE FILE SIZE   SOURCE's bytes appended to FILE, SIZE of them a write()
+ *   client heads SIZE FILE...        of each file, one after another: open, read SIZE bytes, close
  *   client read COUNT FILE...        preads of COUNT different 4 KiB pages of these files, at random
  *   client stat COUNT FILE           COUNT statx() calls that the kernel must not answer itself
  *   client drop FILE...              forget what the page cache holds of these files
@@ -14,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,6 +78,57 @@ static void write_lines(const char *path, long count, long size)
     }
     report(last - start, latencies, count);
     close(fd);
+}
+
+/* The source is mapped and touched first, so that the time is that of the write() calls. */
+static void append_source(const char *source, const char *path, long size)
+{
+    struct stat st;
+    int from = open(source, O_RDONLY), fd = open(path, O_WRONLY | O_APPEND);
+    const char *bytes;
+    float *latencies;
+    long count = 0;
+    double start, last;
+    if (from < 0 || fstat(from, &st) < 0 || !st.st_size)
+        fail(source);
+    if (fd < 0)
+        fail(path);
+    bytes = mmap(NULL, st.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, from, 0);
+    if (bytes == MAP_FAILED)
+        fail(source);
+    latencies = room(st.st_size / size + 1);
+    start = last = now();
+    for (off_t at = 0; at < st.st_size; at += size) {
+        size_t here = st.st_size - at < size ? st.st_size - at : size;
+        double time;
+        if (write(fd, bytes + at, here) != (ssize_t)here)
+            fail(path);
+        time = now();
+        latencies[count++] = time - last;
+        last = time;
+    }
+    report(last - start, latencies, count);
+    close(fd);
+}
+
+static void read_heads(long size, char **paths, int count)
+{
+    float *latencies = room(count);
+    char *head = malloc(size);
+    double start = now(), last = start;
+    if (!head)
+        fail("client: SIZE");
+    for (int n = 0; n < count; n++) {
+        int fd = open(paths[n], O_RDONLY);
+        double time;
+        if (fd < 0 || read(fd, head, size) != size)
+            fail(paths[n]);
+        close(fd);
+        time = now();
+        latencies[n] = time - last;
+        last = time;
+    }
+    report(last - start, latencies, count);
 }
 
 static uint64_t random_state = 88172645463325252u;
@@ -163,6 +217,10 @@ int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "write") == 0) {
         write_lines(argv[2], atol(argv[3]), atol(argv[4]));
+    } else if (argc == 5 && strcmp(argv[1], "append") == 0) {
+        append_source(argv[2], argv[3], atol(argv[4]));
+    } else if (argc >= 4 && strcmp(argv[1], "heads") == 0) {
+        read_heads(atol(argv[2]), argv + 3, argc - 3);
     } else if (argc >= 4 && strcmp(argv[1], "read") == 0) {
         read_randomly(atol(argv[2]), argv + 3, argc - 3);
     } else if (argc == 4 && strcmp(argv[1], "stat") == 0) {
@@ -171,7 +229,7 @@ int main(int argc, char **argv)
         for (int n = 2; n < argc; n++)
             drop(argv[n]);
     } else {
-        fprintf(stderr, "usage: client write|read|stat|drop ...\n");
+        fprintf(stderr, "usage: client write|append|heads|read|stat|drop ...\n");
         return 2;
     }
     return 0;

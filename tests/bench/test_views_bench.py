@@ -1,0 +1,33 @@
+"""The benchmark of the views runs, tiny: it must not rot. No time is judged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.interop.kafka_tools import jars
+
+BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+
+
+def test_the_table_has_every_work(tmp_path: Path) -> None:
+    jars()  # fetched where they are not there yet
+    command = [sys.executable, f"{BENCH}/views.py", "--tiny", "--directory", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--big", "0"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    titles = [row[0] for row in table[1:]]
+    for title, count in (
+        ("cold `cat`", 3),
+        ("first stat", 3),
+        ("64 KiB", 4),
+        ("print", 3),
+    ):
+        assert sum(title in found for found in titles) == count, title
+    for row in table[1:]:
+        assert float(row[2]) > 0
+    assert "JSON objects, " in done.stdout
+    assert list(tmp_path.iterdir()) == []
