@@ -32,6 +32,9 @@ class MountOptions:
     """`umask=OCTAL`: permission bits that nothing shows."""
     isolation: str = "read_committed"
     """`isolation=read_uncommitted`: aborted and open transactions are shown too."""
+    out_of_range: str = "reset"
+    """`out_of_range=error`: the lookup of `N@OFFSET` outside of the log is ERANGE, instead of a
+    file that starts at the log start or at the log end."""
     until: str = "log-end"
     """`until=high-watermark`: a broker's logs end where it has written down that all replicas have
     them; with `ro` only, as there is no other mark in a directory of our own."""
@@ -75,6 +78,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
         _one_of("read_committed", "read_uncommitted"),
         "read_committed or read_uncommitted",
     ),
+    "out_of_range": ("out_of_range", _one_of("reset", "error"), "reset or error"),
     "until": ("until", _one_of("log-end", "high-watermark"), "log-end or high-watermark"),
 }
 

@@ -133,15 +133,20 @@ class LogReader(TransactionalLog):
 
     def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
         start = self.log_start_offset
-        position = max(segment.position_before_time(timestamp_ms), segment.position_before(start))
-        for at, header in segment.batches(position):
-            if header.max_timestamp < timestamp_ms or header.last_offset < start:
-                continue
-            made, _ = next(plain_batches(segment, at, at + header.size))
-            for record in decode_plain(made):
-                if record.timestamp >= timestamp_ms and record.offset >= start:
-                    return record.timestamp, record.offset
-        return None
+        segment.lease()
+        try:
+            position = segment.position_before_time(timestamp_ms)
+            position = max(position, segment.position_before(start))
+            for at, header in segment.batches(position):
+                if header.max_timestamp < timestamp_ms or header.last_offset < start:
+                    continue
+                made, _ = next(plain_batches(segment, at, at + header.size))
+                for record in decode_plain(made):
+                    if record.timestamp >= timestamp_ms and record.offset >= start:
+                        return record.timestamp, record.offset
+            return None
+        finally:
+            segment.release()
 
     def list_offsets(
         self, timestamp_ms: int, isolation: Isolation = "read_committed"

@@ -21,8 +21,8 @@ from kafkafs.cli.progress import opening_shown
     "options",
     multiple=True,
     metavar="OPTIONS",
-    help="ro, until=high-watermark, isolation=read_uncommitted, allow_other, show_dot, uid=N, "
-    "gid=N, umask=OCTAL; separated by commas.",
+    help="ro, until=high-watermark, isolation=read_uncommitted, out_of_range=error, allow_other, "
+    "show_dot, uid=N, gid=N, umask=OCTAL; separated by commas.",
 )
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground.")
 def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:

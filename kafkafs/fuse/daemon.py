@@ -81,6 +81,7 @@ def run(
                 gid=options.gid,
                 umask=options.umask,
                 isolation=options.isolation,
+                out_of_range=options.out_of_range,
                 until_high_watermark=options.until == "high-watermark",
                 attr_timeout=0.0 if _written_by_another(manager) else KEEP_S,
             )

@@ -17,6 +17,7 @@ from kafkafs.tree.about import ABOUT, AboutDirectory
 from kafkafs.tree.dot_names import DOT_NAMES
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Change, Node, inode_number
+from kafkafs.tree.start_file import look_up_start
 from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.view_file import ViewFile
 from kafkafs.tree.virtual_file import Owner
@@ -117,6 +118,8 @@ class TopicDirectory(TreeDirectory):
         partition = self.fs.find_partition(self.topic, name)
         if partition is not None:
             return self.view_file(partition, self.fs.views[0], self.inode, wait)
+        if "@" in name:
+            return look_up_start(self, self.inode, name, self.fs.views[0], wait)
         make = DOT_NAMES.get(name)
         if make is None:
             raise missing(name)

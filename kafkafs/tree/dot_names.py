@@ -20,6 +20,7 @@ from kafkafs.tree.abort_transaction import NAME, abort_transactions, transaction
 from kafkafs.tree.control_file import Act, ControlFile
 from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.raw_file import RawFile, is_shown
+from kafkafs.tree.start_file import look_up_start
 from kafkafs.tree.topic_append import TopicAppend
 from kafkafs.tree.topic_config import apply_config, config_text
 from kafkafs.tree.tree_directory import TreeDirectory, missing
@@ -66,6 +67,8 @@ class ViewNames(InTopic):
             topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
             inode = inode_number(topic.topic.id, path)
             return self.known_or(TopicAppend, inode, lambda: TopicAppend(topic, inode, path, view))
+        if "@" in name:
+            return look_up_start(self.topic, self.inode, name, self._view, wait)
         partition = self.fs.find_partition(self.topic.topic, name)
         if partition is None:
             raise missing(name)

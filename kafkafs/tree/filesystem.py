@@ -41,6 +41,7 @@ from kafkafs.tree.inodes import (
 )
 from kafkafs.tree.notices import NoNotices, Notices
 from kafkafs.tree.partition import Partition
+from kafkafs.tree.start_file import StartNames
 from kafkafs.tree.virtual_file import Owner
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
@@ -79,6 +80,8 @@ class TreeOptions:
     isolation: str = "read_committed"
     until_high_watermark: bool = False
     """A log ends at the high watermark that its broker has written down."""
+    out_of_range: str = "reset"
+    """`error`: an offset outside of the log is no file (`N@OFFSET`)."""
     attr_timeout: float = KEEP_S
     """Seconds; 0 where another process appends and nobody tells us."""
 
@@ -141,6 +144,7 @@ class FileSystem(LogListener):
         self.root = Root(self)
         self.inodes.remember(self.root)
         self.handles = HandleTable()
+        self.start_names = StartNames()
         manager.listeners.append(self)
         if ABOUT in manager.topics:
             self.events(f"the topic {ABOUT!r} is not shown: its name is the file system's own")

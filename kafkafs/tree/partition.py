@@ -26,6 +26,7 @@ from storage.segment import Segment
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.inodes import Node
+    from kafkafs.tree.start_file import StartFile
 
 LOOK_S = 0.05
 """How long the owner's thread measures, at most, before another process's head is gone."""
@@ -35,7 +36,9 @@ _PAGE = 4096
 
 
 class Partition:
-    """See the module. `known`: inode -> node, of those whose attributes the kernel keeps."""
+    """See the module. `known`: inode -> node, of those whose attributes the kernel keeps.
+    `ranges`: the open files that have an end of their own.
+    """
 
     __slots__ = (
         "_history_read",
@@ -48,6 +51,7 @@ class Partition:
         "log",
         "mtime_ns",
         "name",
+        "ranges",
         "views",
         "writer",
     )
@@ -58,6 +62,7 @@ class Partition:
         self.name = str(log.partition)
         self.views: dict[str, PartitionView] = {}
         self.known: dict[int, Node] = {}
+        self.ranges: dict[StartFile, None] = {}
         self.mtime_ns = log.active.mtime_ns
         # The inode that is being written: it is told of its own size by who writes.
         self.writer = 0
@@ -251,6 +256,7 @@ class Partition:
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: a new history."""
         segments = self.log.segments
+        self._end_ranges(offset)
         for view in self.views.values():
             view.truncated(old[0], segments, offset)
         self._sealed_blocks = None
@@ -284,6 +290,12 @@ class Partition:
         for view in self.views.values():
             with contextlib.suppress(StorageError, OSError):
                 view.catch_up(True)
+        self._end_ranges()
+
+    def _end_ranges(self, limit: int | None = None) -> None:
+        """What ends before the log does shall end there in the history that it shows."""
+        for file in list(self.ranges):
+            file.history_ends(limit)
 
     def _prepare_bases(self, segments: Sequence[Segment]) -> None:
         """Where what a view's positions hang on goes with these segments, the text up to the next

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.line_index import Place
@@ -61,28 +61,33 @@ class ViewFile(Node):
         self._generation: ViewGeneration | None = None
 
     @staticmethod
-    def number(partition: Partition, view: View, nonce: int) -> int:
-        """The inode number of a generation."""
+    def number(partition: Partition, view: View, nonce: int, start: str = "", end: str = "") -> int:
+        """The inode number of a generation, of all of it or from an offset on, up to an end."""
         log = partition.log
         isolation = partition.fs.options.isolation
-        return inode_number(log.topic_id, log.partition, view.name, isolation, "", "", nonce)
+        return inode_number(log.topic_id, log.partition, view.name, isolation, start, end, nonce)
 
     def generation(self, wait: bool) -> ViewGeneration:
         """What it shows. ESTALE where that was over before anybody had seen a byte of it."""
         generation = self._generation
         if generation is not None:
             return generation
+        until = time.monotonic() + MEASURE_S
+        generation = self._within(wait, lambda: self.part.generation(wait, until))
+        if generation.nonce != self._nonce or (self.lookups and not self.part.attach(generation)):
+            raise OSError(errno.ESTALE, "the partition's history has been rewritten")
+        self._generation = generation
+        return generation
+
+    def _within(self, wait: bool, measure: Callable[[], ViewGeneration]) -> ViewGeneration:
+        """What `measure` gives; a line in the log where that was not there in time."""
         try:
-            generation = self.part.generation(wait, time.monotonic() + MEASURE_S)
+            return measure()
         except BlockingIOError as error:
             if wait:
                 log = self.partition.log
                 self.partition.fs.events(f"{log.topic}/{log.partition}: {error.strerror}")
             raise
-        if generation.nonce != self._nonce or (self.lookups and not self.part.attach(generation)):
-            raise OSError(errno.ESTALE, "the partition's history has been rewritten")
-        self._generation = generation
-        return generation
 
     # -- what stat shows -----------------------------------------------------------------------
 
@@ -117,11 +122,14 @@ class ViewFile(Node):
         try:
             return self.attributes(False)
         except BlockingIOError:
-            # A size that the kernel has been told never shrinks.
-            size = self._generation.size if self._generation is not None else 0
+            size = self._size_told()
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
             return Attributes(self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
+
+    def _size_told(self) -> int:
+        """A size that the kernel has been told never shrinks."""
+        return self._generation.size if self._generation is not None else 0
 
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""
@@ -205,7 +213,8 @@ class ReadHandle(Handle):
 
     __slots__ = ("_file", "_generation", "_last", "_part", "direct_io", "keep_cache")
 
-    def __init__(self, file: ViewFile, generation: ViewGeneration) -> None:
+    def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
+        """`generation` None: it is there before anything is read."""
         self.direct_io = file.partition.fs.grows
         self.keep_cache = not self.direct_io
         self._file = file
@@ -239,6 +248,7 @@ class ReadHandle(Handle):
 
     def _read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
         generation = self._generation
+        assert generation is not None
         absolute = position + generation.shift
         left = generation.timeline.end - absolute
         if left < size:

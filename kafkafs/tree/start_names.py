@@ -1,0 +1,131 @@
+"""Names that start a partition's file somewhere else: `N@START` and `N@START..END`.
+
+A point is one of:
+
+    1234                      an offset: all digits always are one
+    -10                       before the last ten records
+    start, end                the log start; the log end, as it is now
+    2026-11-21T08:00:00Z      a time in ISO 8601, as Python's fromisoformat takes it: a date, a date
+                              with a time of day, or a time of day, which is today's
+    -15m                      so long ago: s, m, h, d
+
+A time without a zone is local time. Times are in ms since 1970, as the timestamps of records are;
+one between two milliseconds counts as the later.
+
+Pure: clock and zone are the caller's. Not here: where in a log a point lies (`start_points.py`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from enum import Enum
+from typing import Final, NamedTuple
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Offset(NamedTuple):
+    """The first record with this offset or a larger one."""
+
+    offset: int
+
+
+class Last(NamedTuple):
+    """Before the last `records` records."""
+
+    records: int
+
+
+class Time(NamedTuple):
+    """The first record with this timestamp or a later one."""
+
+    timestamp_ms: int
+
+
+class Edge(Enum):
+    """The log start; the log end."""
+
+    START = "start"
+    END = "end"
+
+
+Point = Offset | Last | Time | Edge
+
+
+class StartName(NamedTuple):
+    """What a name says; `end` is exclusive, None where the file grows with the log."""
+
+    partition: str
+    start: Point
+    end: Point | None
+
+
+def parse_start_name(name: str, now_ms: int, zone: tzinfo | None = None) -> StartName | None:
+    """None where the name says no such thing. `zone` None: the process's local time."""
+    partition, at, points = name.partition("@")
+    if not at or not points.isascii():
+        return None
+    first, dots, last = points.partition("..")
+    start = _point(first, now_ms, zone)
+    end = _point(last, now_ms, zone) if dots else None
+    if start is None or (dots and end is None):
+        return None
+    return StartName(partition, start, end)
+
+
+def _point(text: str, now_ms: int, zone: tzinfo | None) -> Point | None:
+    if text.isdecimal():
+        return Offset(int(text))
+    if text in ("start", "end"):
+        return Edge(text)
+    if text.startswith("-"):
+        return _before_now(text[1:], now_ms)
+    return _time(text, now_ms, zone)
+
+
+def _before_now(text: str, now_ms: int) -> Point | None:
+    """What follows a minus: a count, or a count of units of time."""
+    if text.isdecimal():
+        return Last(int(text))
+    unit = _UNITS_MS.get(text[-1:])
+    if unit is None or not text[:-1].isdecimal():
+        return None
+    return Time(max(now_ms - int(text[:-1]) * unit, 0))
+
+
+def _time(text: str, now_ms: int, zone: tzinfo | None) -> Time | None:
+    try:
+        if "T" in text[1:] or " " in text:
+            moment = datetime.fromisoformat(text)
+        else:
+            moment = _date_or_time(text, now_ms, zone)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = _local(moment, zone)
+    # No record is older than 1970; whatever has no timestamp is older than any.
+    return Time(max(-((_EPOCH - moment) // _MS), 0))
+
+
+def _date_or_time(text: str, now_ms: int, zone: tzinfo | None) -> datetime:
+    """ValueError where it is neither."""
+    try:
+        return datetime.combine(date.fromisoformat(text), time())
+    except ValueError:
+        of_day = time.fromisoformat(text)
+    now = _EPOCH + now_ms * _MS
+    # Today is where the time of day is meant.
+    today = now.astimezone(of_day.tzinfo or zone).date()
+    return datetime.combine(today, of_day)
+
+
+def _local(moment: datetime, zone: tzinfo | None) -> datetime:
+    if zone is not None:
+        return moment.replace(tzinfo=zone)
+    try:
+        return moment.astimezone()
+    except (OverflowError, OSError, ValueError):
+        # At the ends of what Python knows of time: hours do not matter there.
+        return moment.replace(tzinfo=UTC)
