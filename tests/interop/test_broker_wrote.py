@@ -18,7 +18,8 @@ from tests.interop.brokers import Broker
 from tests.interop.clients import consume_all, offsets, run_all
 from tests.interop.kafka_tools import dump_log_segments, java_command, require, run_tool
 from tests.interop.workload import CODECS
-from tests.mount.mounting import Mount
+from tests.mount.mounting import Mount, mounted
+from tests.view_text import TEXTS
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
@@ -104,14 +105,15 @@ def test_there_is_something_to_see(consumed: dict[Isolation, dict[str, list[Reco
 
 @topics
 @isolations
-def test_values(
+def test_views(
     topic: str,
     isolation: Isolation,
     mounts: dict[Isolation, Mount],
     consumed: dict[Isolation, dict[str, list[Record]]],
 ) -> None:
-    values = [record.value or b"" for record in consumed[isolation][topic]]
-    assert (mounts[isolation] / topic / "0").read_bytes() == b"".join(v + b"\n" for v in values)
+    for directory, text in TEXTS.items():
+        shown = (mounts[isolation] / topic / directory / "0").read_bytes()
+        assert shown == text(consumed[isolation][topic]), directory
 
 
 @topics
@@ -146,6 +148,25 @@ def test_kcat_and_kafkas_consumer_see_what_cat_shows(
         consumer += ["--max-messages", str(shown.count(b"\n"))]
         done_text = run_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *consumer)
         assert done_text.stdout == shown.decode(), done_text.stderr
+
+
+def test_lines_of_json_appended_to_ours(
+    tmp_path: Path,
+    mounts: dict[Isolation, Mount],
+    consumed: dict[Isolation, dict[str, list[Record]]],
+) -> None:
+    """All of a record but its offset, and that a broker's clock gave it its time."""
+    source = mounts["read_committed"].path
+    with mounted(tmp_path) as ours:
+        for topic in TOPICS:
+            ours.topic(topic)
+            ours.run('cat "$SOURCE/$T/.jsonl/0" >> "$T/.jsonl/0"', SOURCE=source, T=topic)
+            expected = [
+                record._replace(offset=offset, timestamp_type=0)
+                for offset, record in enumerate(consumed["read_committed"][topic])
+            ]
+            for directory, text in TEXTS.items():
+                assert (ours / topic / directory / "0").read_bytes() == text(expected), topic
 
 
 @topics

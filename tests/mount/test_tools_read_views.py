@@ -5,7 +5,6 @@ What each is compared with is worked out in Python from the records that were wr
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 from storage import LogManager, Record, encode
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import program
+from tests.view_text import json_object
 
 T = 1_763_712_000_000  # 2025-11-21T08:00:00Z
 COUNT = 3000
@@ -103,26 +103,6 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
         yield mount
 
 
-def document(record: Record) -> dict[str, object]:
-    """The record as `.jsonl` has it."""
-
-    def data(some: bytes | None) -> object:
-        try:
-            return None if some is None else some.decode()
-        except UnicodeDecodeError:
-            assert some is not None
-            return {"base64": base64.b64encode(some).decode()}
-
-    return {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestampType": "CreateTime",
-        "key": data(record.key),
-        "value": data(record.value),
-        "headers": [[name, data(value)] for name, value in record.headers],
-    }
-
-
 def text(data: bytes | None) -> str | None:
     return None if data is None else data.decode()
 
@@ -158,7 +138,7 @@ def test_jq_sums(views: Mount, name: str, part: slice) -> None:
 def test_jq_reads_every_record(views: Mount, topic: str) -> None:
     written = {"orders": ORDERS[0], "odd": ODD, "bytes": BYTES, "keyless": KEYLESS}[topic]
     said = views.run('"$JQ" -c . "$F"', JQ=program("jq"), F=f"{topic}/.jsonl/0")
-    assert [json.loads(line) for line in said.splitlines()] == [document(r) for r in written]
+    assert [json.loads(line) for line in said.splitlines()] == [json_object(r) for r in written]
 
 
 def test_jq_reads_all_partitions(views: Mount) -> None:
@@ -268,7 +248,7 @@ def test_duckdb_reads_every_record(views: Mount, topic: str) -> None:
     for row in rows:
         texts = [None if text is None else json.loads(str(text)) for text in row[3:]]
         found.append(dict(zip(names, [*row[:3], *texts], strict=True)))
-    assert found == [document(record) for record in written]
+    assert found == [json_object(record) for record in written]
 
 
 def test_duckdb_reads_bytes_and_times(views: Mount) -> None:
