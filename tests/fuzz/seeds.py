@@ -66,7 +66,7 @@ def entries_07() -> Iterator[bytes]:
 def seeds(name: str) -> list[bytes]:
     """Of the target of this name."""
     logs = [*v2(), *legacy()]
-    if name in ("log", "log_of_right_crcs", "dumped_log", "dumped_log_of_right_crcs"):
+    if name in _OF_LOGS:
         return [*logs, b"".join(logs)]
     if name == "records_of_a_batch":
         body = encode_records(records(), 0, T)
@@ -97,11 +97,25 @@ def seeds(name: str) -> list[bytes]:
     return _SMALL[name]
 
 
+_OF_LOGS = (
+    "log",
+    "log_of_right_crcs",
+    "dumped_log",
+    "dumped_log_of_right_crcs",
+    "key_value_text",
+)
+
+
 def legacy_of(magic: int) -> Iterator[bytes]:
     return (entry for entry in legacy() if entry[16] == magic)
 
 
 _SMALL = {
+    "key_value_lines": [
+        b"key\tvalue\nno key\n\\N\nkey\t\\N",
+        b"a\\tb\\n\t\\\\\n\n\t\n" * 5,
+        b"\\N\tvalue\tmore\nkey\twrong\\q\nlast",
+    ],
     "snapshot": [
         encode_snapshot([]),
         encode_snapshot([ProducerEntry(1000, 3, 4, 14, 4, T, 7, -1)]),

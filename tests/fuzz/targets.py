@@ -25,9 +25,12 @@ from crc32c import crc32c
 
 from kafkafs.dump._dump import Walk
 from kafkafs.dump.decoders import topic_decoder
+from kafkafs.views import TextView
+from kafkafs.views._measure import Cursor, Measure
+from kafkafs.views.key_value import KeyValue
 from storage import checkpoint, fetch, producer_state
 from storage.config import SETTINGS_FILE, TOPICS_FILE, Settings
-from storage.errors import StorageError
+from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 from storage.index import txn_index
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
 from storage.record._columns import decode_columns
@@ -44,6 +47,8 @@ from tests.guard_page import ROOM, before_guard_page
 Target = Callable[[bytes], None]
 
 TARGETS: dict[str, Target] = {}
+
+KEY_VALUE = KeyValue()
 
 # As much as a stream may decompress to here: keeps a run in bounds that many may share a machine.
 LIMIT = 4 << 20
@@ -348,6 +353,79 @@ def dumped_coordinator_record(data: bytes) -> None:
         assert shown is not None
         if not shown.startswith((b"Unknown record type ", b"Error at offset 3, skipping. ")):
             json.loads(shown)
+
+
+# -- views ---------------------------------------------------------------------------------------
+
+
+@target
+def key_value_text(data: bytes) -> None:
+    """A log as lines of key and value, at once and in pieces, and back."""
+    for _, made, _ in _plain_batches(memoryview(data[:ROOM])):
+        try:
+            records = _records(made)
+        except StorageError:
+            continue
+        if parse_header(made).is_control:
+            continue
+        rows = [oracle.Row(0, 0, record.key, record.value) for record in records]
+        text = b"".join(map(oracle.key_value_line, rows))
+        # Of a transaction's plain form somebody else has judged whether it is shown.
+        plain_form = bytearray(made)
+        plain_form[22] &= ~0x10
+        with before_guard_page(plain_form) as batch:
+            assert _shown(KEY_VALUE, batch, len(batch), len(text) + 1) == text
+            assert _shown(KEY_VALUE, batch, 70, 7) == text
+            state = Measure()
+            KEY_VALUE.measure(batch, 0, len(batch), state)
+            assert state.text_length == len(text)
+        again, lines = KEY_VALUE.parse(text, 0, len(text), 0, 1 << 30)
+        assert lines == len(records)
+        assert [
+            (record.key, record.value) for record in (decode_plain(again) if lines else [])
+        ] == [(record.key, record.value) for record in records]
+
+
+def _shown(view: TextView, log: memoryview, window: int, room: int) -> bytes:
+    """What a view shows, given at least `window` bytes of the log and `room` of them taken."""
+    text = b""
+    out = bytearray(room)
+    cursor = Cursor(0)
+    while True:
+        start = min(cursor.position, len(log))
+        end = min(start + max(window, cursor.needed), len(log))
+        done, _ = view.render(log[start:end], start, end - start, cursor, out, 0, room, 0)
+        text += out[:done]
+        if not done and end == len(log):
+            return text
+
+
+@target
+def key_value_lines(data: bytes) -> None:
+    """Any bytes as lines of key and value."""
+    text = data[: ROOM - 1] + b"\n"
+    pairs: list[tuple[bytes | None, bytes | None]] = []
+    wrong = None
+    for number, line in enumerate(text[:-1].split(b"\n"), 1):
+        try:
+            pairs.append(oracle.key_value_fields(line))
+        except ValueError:
+            wrong = number
+            break
+    # By the first byte: how large a batch may be.
+    limit = (70, 100, 1000, 1 << 30)[text[0] % 4]
+    expected = oracle.encode_pairs(pairs, 0, limit)
+    if wrong is not None and not isinstance(expected, int):
+        expected = b"line %d" % wrong
+    found: bytes | int | None
+    with before_guard_page(text) as view:
+        try:
+            found = bytes(KEY_VALUE.parse(view, 0, len(view), 0, limit)[0])
+        except RecordTooLarge as error:
+            found = error.line
+        except InvalidRecord as error:
+            found = error.message.partition(": ")[0].encode()
+    assert found == expected
 
 
 # -- 0.7 -----------------------------------------------------------------------------------------
