@@ -6,6 +6,7 @@ truncates meanwhile, and a file that is opened anew is what a consumer reads fro
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -26,6 +27,8 @@ from tests.interop.clients import (
 )
 from tests.mount.mounting import Mount
 from tests.mount.programs import Running
+from tests.view_text import TEXTS, Text
+from tests.view_text import values as text
 
 T = 1_700_000_000_000
 FAST = ["--sleep-interval=0.02"]
@@ -73,16 +76,59 @@ def created(mount: Mount, broker: Broker, topic: str, **config: object) -> Path:
     return path
 
 
-def text(records: list[Record]) -> bytes:
-    """What a file of values shows of these."""
-    return b"".join((record.value or b"") + b"\n" for record in records)
-
-
 def lines(first: int, count: int, keys: int = 0) -> list[Record]:
+    """Numbered records, at the offsets that they get where nothing else is written."""
     return [
-        Record(0, T + n, 0, b"key %d" % (n % keys) if keys else None, b"." * 50 + b" line %d" % n)
+        Record(
+            n,
+            T + n,
+            0,
+            b"key %d" % (n % keys) if keys else None,
+            b"." * 50 + b" line %d" % n,
+            (("number", b"%d" % n),) if n % 3 == 0 else (),
+        )
         for n in range(first, first + count)
     ]
+
+
+class Followed:
+    """`tail -f` of a partition in every view. A context manager, which ends them."""
+
+    def __init__(self, partition: Path) -> None:
+        self.files = files(partition)
+        self._written: list[Record] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Followed:
+        self._tails = {
+            path: self._stack.enter_context(Running(["tail", "-f", "--lines=+1", *FAST, path]))
+            for path in self.files
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def show(self, more: list[Record]) -> None:
+        """After what they have shown so far, all of them show these too, and nothing else."""
+        self._written += more
+        for path, text_of in self.files.items():
+            written = text_of(self._written)
+            assert self._tails[path].read_until(written[-100:]) == written, path
+
+    def errors(self) -> str:
+        return "".join(tail.errors() for tail in self._tails.values())
+
+
+def files(partition: Path) -> dict[Path, Text]:
+    """The partition's file in each view, and what text that is of records."""
+    name = partition.name
+    return {partition.parent / directory / name: text_of for directory, text_of in TEXTS.items()}
+
+
+def are(partition: Path, records: list[Record]) -> bool:
+    """Whether all views of the partition show just these."""
+    return all(path.read_bytes() == text_of(records) for path, text_of in files(partition).items())
 
 
 def log_start(partition: Path) -> int:
@@ -97,16 +143,17 @@ def test_appends_are_seen_at_once(live: Broker, mount: Mount) -> None:
     path = created(mount, live, "appended")
     assert path.read_bytes() == b""
     sender = Sender(live)
-    written = b""
-    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+    written: list[Record] = []
+    with Followed(path) as tails:
         for number in range(50):
-            sent = lines(number * 10, 10)
+            sent = lines(number * 10, 10, keys=7 * (number % 2))
             sender.send("appended", sent)
-            written += text(sent)
-            assert path.stat().st_size == len(written)
-            assert path.read_bytes() == written
-            assert tail.read_until(text(sent)) == written
-    assert text(consume(live, "appended")) == written
+            written += sent
+            for file, text_of in tails.files.items():
+                assert file.stat().st_size == len(text_of(written))
+                assert file.read_bytes() == text_of(written)
+            tails.show(sent)
+    assert consume(live, "appended") == written
 
 
 def test_retention(live: Broker, mount: Mount) -> None:
@@ -119,21 +166,20 @@ def test_retention(live: Broker, mount: Mount) -> None:
         file_delete_delay_ms=1000,
         cleanup_policy="delete",
     )
-    sender, written, starts, inodes = Sender(live), b"", [0], set()
-    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+    sender, starts, inodes = Sender(live), [0], set()
+    with Followed(path) as tails:
         for number in range(40):
             sent = lines(number * 20, 20)
             sender.send("retained", sent)
-            written += text(sent)
-            assert tail.read_until(text(sent)[-70:]) == written
+            tails.show(sent)
             if number % 10 == 9:
                 eventually(lambda: log_start(path) > starts[-1])
                 starts.append(log_start(path))
-                inodes.add(path.stat().st_ino)
-        assert tail.errors() == ""
-    assert len(inodes) == 4
+                inodes |= {file.stat().st_ino for file in tails.files}
+        assert tails.errors() == ""
+    assert len(inodes) == 4 * len(TEXTS)
     # Until it has deleted as much as it will.
-    eventually(lambda: path.read_bytes() == text(consume(live, "retained")))
+    eventually(lambda: are(path, consume(live, "retained")))
     assert log_start(path) == offsets(live, "retained")[0]
 
 
@@ -148,19 +194,19 @@ def test_compaction(live: Broker, mount: Mount) -> None:
         file_delete_delay_ms=1000,
         delete_retention_ms=0,
     )
-    sender, written = Sender(live), b""
-    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+    sender = Sender(live)
+    with Followed(path) as tails:
         for number in range(20):
             sent = lines(number * 20, 20, keys=7)
             sender.send("compacted", sent)
-            written += text(sent)
-            assert tail.read_until(text(sent)[-70:]) == written
+            tails.show(sent)
             if number % 5 == 4:
                 # What is left: seven lines, and an active segment.
-                eventually(lambda: path.stat().st_size < min(len(written) - 1000, 7000))  # noqa: B023
-        assert tail.errors() == ""
+                written = len(text(lines(0, number * 20 + 20)))
+                eventually(lambda: path.stat().st_size < min(written - 1000, 7000))  # noqa: B023
+        assert tails.errors() == ""
     # Until it has cleaned as much as it will.
-    eventually(lambda: path.read_bytes() == text(consume(live, "compacted")))
+    eventually(lambda: are(path, consume(live, "compacted")))
     assert path.read_bytes().endswith(text(lines(393, 7, keys=7)))
 
 
@@ -190,7 +236,7 @@ def test_compaction_and_deletion_while_an_old_file_is_read(live: Broker, mount: 
             assert os.fstat(reader.fileno()).st_size == len(shown)
             at = max(len(shown) - 20_000, 0)
             assert old_bytes(reader.fileno(), 5000, at) in (None, shown[at : at + 5000])
-    eventually(lambda: path.read_bytes() == text(consume(live, "both")))
+    eventually(lambda: are(path, consume(live, "both")))
 
 
 def old_bytes(fd: int, size: int, position: int) -> bytes | None:
@@ -206,10 +252,11 @@ def old_bytes(fd: int, size: int, position: int) -> bytes | None:
 def test_delete_records(live: Broker, mount: Mount) -> None:
     path = created(mount, live, "deleted-records")
     Sender(live).send("deleted-records", lines(0, 100))
-    assert path.read_bytes() == text(lines(0, 100))
+    assert are(path, lines(0, 100))
     delete_records(live, "deleted-records", 37)
     eventually(lambda: log_start(path) == 37)
-    assert path.read_bytes() == text(lines(37, 63)) == text(consume(live, "deleted-records"))
+    assert are(path, lines(37, 63))
+    assert consume(live, "deleted-records") == lines(37, 63)
 
 
 def test_topics_come_and_go(live: Broker, mount: Mount) -> None:
@@ -234,21 +281,22 @@ def test_transactions(live: Broker, mount: Mount) -> None:
     path = created(mount, live, "transactions", internal_segment_bytes=4000)
     first, second = Sender(live, transactional_id="a"), Sender(live, transactional_id="b")
     plain = Sender(live)
-    shown = b""
-    with Running(["tail", "-f", "--lines=+1", *FAST, path]) as tail:
+    shown: list[Record] = []
+    with Followed(path) as tails:
         for number in range(10):
             at = number * 100
             with first.transaction(commit=number % 3 != 0):
                 first.send("transactions", lines(at, 10))
                 plain.send("transactions", lines(at + 20, 10))
-                assert path.stat().st_size == len(shown), "it is held back"
+                for file, text_of in tails.files.items():
+                    assert file.stat().st_size == len(text_of(shown)), "it is held back"
                 with second.transaction(commit=number % 2 == 0):
                     second.send("transactions", lines(at + 40, 10))
                 first.send("transactions", lines(at + 60, 10))
-            expected = text(consume(live, "transactions", committed=True))
-            eventually(lambda: path.read_bytes() == expected)  # noqa: B023
+            expected = consume(live, "transactions", committed=True)
+            eventually(lambda: are(path, expected))  # noqa: B023
+            tails.show(expected[len(shown) :])
             shown = expected
-            assert tail.read_until(shown[-200:]) == shown
     assert segments(path) > 1
 
 

@@ -16,6 +16,7 @@ from tests.interop.kafka_tools import batches, complaints, dump_log_segments
 from tests.interop.old_workload import CODECS
 from tests.mount.mounting import Mount
 from tests.storage.logs import NOW_MS, NOW_NS
+from tests.view_text import TEXTS, json_lines, values
 
 
 @contextlib.contextmanager
@@ -33,8 +34,12 @@ def held(manager: LogManager, old: Old) -> dict[str, list[Record]]:
     return {topic: list(manager.log(topic, 0).records()) for topic in old.topics}
 
 
-def shown(records: list[Record]) -> bytes:
-    return b"".join((record.value or b"") + b"\n" for record in records)
+def are(mount: Mount, topic: str, records: list[Record]) -> bool:
+    """Whether all views of the topic show just these."""
+    return all(
+        (mount / topic / directory / "0").read_bytes() == text(records)
+        for directory, text in TEXTS.items()
+    )
 
 
 def stored(partition: Path) -> Iterator[BatchHeader]:
@@ -82,14 +87,14 @@ def test_it_is_mounted_while_it_runs(old: Old, tmp_path: Path) -> None:
         old_workload.sender(old.broker, codec).send(topic, old_workload.plain(10))
     with mounted(tmp_path, old.broker.data, "ro") as mount:
         for topic, records in old.consumed.items():
-            assert (mount / topic / "0").read_bytes() == shown(records), topic
+            assert are(mount, topic, records), topic
         for codec, topic in more.items():
             for seed in range(3):
                 sent = old_workload.plain(10, seed=seed)
                 old_workload.sender(old.broker, codec).send(topic, sent)
             written = old_workload.read(old.broker, topic)
             assert len(written) == 40
-            assert (mount / topic / "0").read_bytes() == shown(written)
+            assert are(mount, topic, written)
 
 
 def test_after_a_kill_nothing_is_missing(old: Old, tmp_path: Path) -> None:
@@ -123,7 +128,9 @@ def test_after_it_has_stopped_it_is_written_on(old: Old, tmp_path: Path) -> None
     with mounted(tmp_path, data) as mount:
         mount.run("for topic in none gzip snappy lz4; do echo mounted >> $topic/0; done")
         for topic in CODECS:
-            assert (mount / topic / "0").read_bytes() == shown(expected[topic]) + b"mounted\n"
+            shown = (mount / topic / ".jsonl" / "0").read_bytes()
+            assert shown.startswith(json_lines(expected[topic]))
+            assert b'"key":null,"value":"mounted","headers":[]}' in shown.splitlines()[-1]
 
 
 def test_old_segments_are_appended_as_batches_of_today(old: Old, tmp_path: Path) -> None:
@@ -135,7 +142,7 @@ def test_old_segments_are_appended_as_batches_of_today(old: Old, tmp_path: Path)
             path = mount.topic(topic)
             source = old.left / f"{topic}-0"
             mount.run(f"cat $SOURCE/*.log >> {topic}/.batches/0", SOURCE=source)
-            assert path.read_bytes() == shown(old.consumed[topic])
+            assert path.read_bytes() == values(old.consumed[topic])
         mount.stop()
     with LogManager.open(str(data), read_only=True) as manager:
         for topic, records in old.consumed.items():

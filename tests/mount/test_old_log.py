@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from storage import Record
 from storage.record.compression import GZIP, SNAPPY
 from storage.record.legacy_07 import encode_entry, encode_set
 from tests.mount.mounting import KAFKAFS, Mount, check_data, mounted
+from tests.view_text import TEXTS
 
 
 class Partition:
@@ -23,7 +25,7 @@ class Partition:
         directory.mkdir(parents=True)
         self.directory = directory
         self.text = b""
-        self.records = 0
+        self.shown: list[Record] = []
         self.ids: list[int] = []
         self.start = start
         self.files: dict[str, int] = {}
@@ -31,20 +33,21 @@ class Partition:
             data = bytearray()
             for _ in range(entries):
                 self.ids.append(start + len(data))
-                data += self._entry(draw)
+                data += self._entry(draw, self.ids[-1])
             path = directory / f"{start:020d}.kafka"
             path.write_bytes(data)
             self.files[path.name] = len(data)
             start += len(data)
         self.end = start
 
-    def _entry(self, draw: random.Random) -> bytes:
+    def _entry(self, draw: random.Random, id_: int) -> bytes:
         kind = draw.choice(["magic 0", "magic 1", "magic 1", "gzip", "snappy"])
         payloads = [self._payload(draw)]
         if kind in ("gzip", "snappy"):
             payloads += [self._payload(draw) for _ in range(draw.randrange(40))]
         self.text += b"".join(payload + b"\n" for payload in payloads)
-        self.records += len(payloads)
+        # A message inside a set has no id of its own.
+        self.shown += [Record(id_, -1, 0, None, payload) for payload in payloads]
         if kind in ("gzip", "snappy"):
             return encode_set(payloads, GZIP if kind == "gzip" else SNAPPY)
         return encode_entry(payloads[0], magic=int(kind[-1]))
@@ -82,10 +85,17 @@ def test_the_text_is_that_of_all_messages(clicks: Partition, shown: Path) -> Non
     assert shown.read_bytes() == clicks.text
 
 
+def test_the_other_views(clicks: Partition, old_mount: Mount) -> None:
+    for directory, text in TEXTS.items():
+        path = old_mount / "clicks" / directory / "0"
+        assert path.stat().st_size == len(text(clicks.shown)), directory
+        assert path.read_bytes() == text(clicks.shown), directory
+
+
 def test_sizes_are_exact(clicks: Partition, old_mount: Mount, shown: Path) -> None:
     assert shown.stat().st_size == len(clicks.text)
     assert old_mount.run('wc -c < "$F"', F=shown) == b"%d\n" % len(clicks.text)
-    assert old_mount.run('wc -l < "$F"', F=shown) == b"%d\n" % clicks.records
+    assert old_mount.run('wc -l < "$F"', F=shown) == b"%d\n" % len(clicks.shown)
     assert old_mount.run('tail -c 12345 "$F"', F=shown) == clicks.text[-12345:]
     assert old_mount.run('tail -c +12345 "$F"', F=shown) == clicks.text[12344:]
     lines = clicks.text.split(b"\n")[:-1]
@@ -115,7 +125,7 @@ def test_what_the_log_knows(clicks: Partition, old_mount: Mount, shown: Path) ->
     columns = [dict(zip(rows[0].split(), row.split(), strict=True)) for row in rows[1:]]
     assert [int(row["bytes"]) for row in columns] == list(clicks.files.values())
     assert [f"{int(row['base_offset']):020d}.kafka" for row in columns] == list(clicks.files)
-    assert sum(int(row["records"]) for row in columns) == clicks.records
+    assert sum(int(row["records"]) for row in columns) == len(clicks.shown)
     assert [row["state"] for row in columns] == ["sealed", "sealed", "active"]
     for table in ("index", "timeindex"):
         assert len((old_mount / "clicks" / ".meta" / "0" / table).read_text().splitlines()) == 1
@@ -126,7 +136,7 @@ def test_what_the_log_knows(clicks: Partition, old_mount: Mount, shown: Path) ->
     assert xattrs == {
         "log_start": b"%d" % clicks.start,
         "log_end": b"%d" % clicks.end,
-        "records": b"%d" % clicks.records,
+        "records": b"%d" % len(clicks.shown),
         "bytes": b"%d" % (clicks.end - clicks.start),
         "segments": b"3",
     }
