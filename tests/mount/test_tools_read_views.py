@@ -118,7 +118,19 @@ def sums(records: list[Record]) -> dict[str, int]:
     return dict(found)
 
 
-RANGES = [("0", slice(None))]
+def time(number: int) -> str:
+    """The timestamp of a record of that number, as a name has it."""
+    return datetime.fromtimestamp(T // 1000 + number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+RANGES = [
+    ("0", slice(None)),
+    ("0@1234", slice(1234, None)),
+    ("0@-10", slice(-10, None)),
+    ("0@100..250", slice(100, 250)),
+    (f"0@{time(2000)}", slice(2000, None)),
+    (f"0@{time(150)}..{time(2750)}", slice(150, 2750)),
+]
 ranges = pytest.mark.parametrize(("name", "part"), RANGES)
 
 
