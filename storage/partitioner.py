@@ -46,6 +46,9 @@ class Partitioner:
     def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
         self._choose = choose
         self.sticky = Sticky()
+        # How many partitions there were last, and the count that keys go by.
+        self._known = 0
+        self._count = 0
 
     def route(self, batches: Buffer, partitions: Collection[int], max_batch_bytes: int) -> Routed:
         """Split batches that were made here over the partitions that there are.
@@ -63,10 +66,12 @@ class Partitioner:
             sticky = Sticky()
 
         def another(before: int) -> int:
-            others = [partition for partition in partitions if partition != before]
-            return self._choose(others or [before])
+            others = list(partitions)
+            if before in partitions and len(others) > 1:
+                others.remove(before)
+            return self._choose(others)
 
-        count = max(partitions) + 1
+        count = self._count_of(partitions)
         parts, partition, left = route(
             batches, count, *sticky, another, STAY_BYTES, max_batch_bytes
         )
@@ -77,3 +82,10 @@ class Partitioner:
                         f"a key belongs to partition {number} of {count}, which is not here"
                     )
         return Routed(parts, Sticky(partition, left))
+
+    def _count_of(self, partitions: Collection[int]) -> int:
+        """One more than the highest number.  A topic gets partitions at its end and loses none."""
+        if len(partitions) != self._known:
+            numbers = list(partitions)
+            self._known, self._count = len(numbers), max(numbers) + 1
+        return self._count

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kafkafs.views import TextView
     from storage.append import Prepared
     from storage.config import LogConfig
-    from storage.log import Log
     from storage.manager import Topic
 
 
@@ -86,15 +85,14 @@ class TopicTarget:
         # Those that have been told of an unfinished line.
         self._unfinished: list[Partition] = []
 
-    def _logs(self) -> dict[int, Log]:
-        logs = self._topic.partitions.copy()
-        if not logs:
-            raise LogClosed("the topic has been deleted")
-        return logs
-
     @property
     def config(self) -> LogConfig:
-        return next(iter(self._logs().values())).config
+        # Threads that make and delete partitions change the dict: nobody walks over itself.
+        partitions = self._topic.partitions
+        log = partitions.get(0) or next(iter(partitions.copy().values()), None)
+        if log is None:
+            raise LogClosed("the topic has been deleted")
+        return log.config
 
     def append(self, batches: bytearray, now_ns: int) -> None:
         routed, prepared = self._prepared(batches, now_ns)
@@ -115,12 +113,15 @@ class TopicTarget:
         self, batches: bytearray, now_ns: int
     ) -> tuple[Routed, list[tuple[Partition, Prepared, int]]]:
         """What each partition is to append, and when; or why one of them refuses it."""
-        logs = self._logs()
         limit = self.config.max_message_bytes
-        routed = self._partitioner.route(batches, logs, limit)
+        partitions = self._topic.partitions
+        routed = self._partitioner.route(batches, partitions, limit)
         prepared = []
         for number, part in routed.batches.items():
-            partition = self.fs.partition(logs[number])
+            log = partitions.get(number)
+            if log is None:
+                raise LogClosed("the topic is being deleted")
+            partition = self.fs.partition(log)
             at_ns = partition.rising(now_ns)
             prepared.append((partition, partition.log.prepared(part, now_ns=at_ns), at_ns))
         return routed, prepared
@@ -140,7 +141,8 @@ class TopicTarget:
         return planned(self.fs.partition(log) for log in logs)
 
     def line_begun(self) -> None:
-        self._unfinished = [self.fs.partition(log) for log in self._logs().values()]
+        logs = self._topic.partitions.copy().values()
+        self._unfinished = [self.fs.partition(log) for log in logs]
         for partition in self._unfinished:
             partition.line_begun(0)
 
