@@ -6,7 +6,7 @@
       ControlDirectory    a file per command: `.control`
     OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
 
-Inside of them everything is listed.
+Inside of them everything is listed, but for `append` (`topic_append.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ class InTopic(TreeDirectory):
 
 
 class ViewNames(InTopic):
-    """The partitions of a topic in another view than its own files have, and the way into all."""
+    """The partitions of a topic in another view than its own files have.
+
+    `append`, which takes lines for any of them, is listed with `show_dot` only, so that `.kv/*` is
+    the partitions.
+    """
 
     __slots__ = ("_name", "_view")
 
@@ -76,7 +80,9 @@ class ViewNames(InTopic):
 
     def names(self) -> list[str]:
         names = self.topic.partition_names(self._view)
-        return names if isinstance(self._view, Batches) else [*names, APPEND]
+        if isinstance(self._view, Batches) or not self.fs.options.show_dot:
+            return names
+        return [*names, APPEND]
 
 
 class PartitionNames(InTopic):

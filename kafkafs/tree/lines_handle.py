@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.append_handle import AppendHandle
 from kafkafs.tree.append_target import AppendTarget
 from kafkafs.tree.handles import Handle
-from storage.errors import RecordTooLarge, StorageError
+from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 
 if TYPE_CHECKING:
     from kafkafs.views import TextView
@@ -84,16 +84,41 @@ class LinesHandle(AppendHandle[AppendTarget]):
     def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
         limit = self._target.config.max_message_bytes
         batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit)
-        self._target.append(batches, now_ns)
+        try:
+            self._target.append(batches, now_ns)
+        except InvalidRecord as error:
+            raise self._of_its_line(error, data, start, end, now_ns) from None
+
+    def _of_its_line(
+        self, error: InvalidRecord, data: bytes | bytearray, start: int, end: int, now_ns: int
+    ) -> InvalidRecord:
+        """What the target refused of these lines, as it says of the first such line alone."""
+        good, bad = start, end
+        while True:
+            # Refused is what ends at `bad`, not what ends at `good`: look at half of the lines.
+            middle = (good + bad) // 2
+            half = data.rfind(b"\n", good, middle) + 1 or data.find(b"\n", middle, bad) + 1
+            try:
+                self._check(data, good, half, now_ns)
+                good = half
+            except InvalidRecord as found:
+                error, bad = found, half
+                if data.find(b"\n", good, bad) + 1 == bad:
+                    break
+        number = data.count(b"\n", start, good) + 1
+        error.message = f"line {number}: {error.message}"
+        return error
 
     def _check_rest(self) -> None:
         self._check_line(self._rest)
 
     def _check_line(self, line: bytes | bytearray) -> None:
         """Whether an unfinished line would be accepted as it is."""
-        now_ns = self._target.fs.clock_ns()
+        self._check(line + b"\n", 0, len(line) + 1, self._target.fs.clock_ns())
+
+    def _check(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
         limit = self._target.config.max_message_bytes
-        batches, _ = self._view.parse(line + b"\n", 0, len(line) + 1, now_ns // 1_000_000, limit)
+        batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit)
         self._target.check(batches, now_ns)
 
     def _is_inside(self) -> bool:

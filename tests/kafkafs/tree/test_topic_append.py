@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
+from kafkafs.tree.topic_append import TopicAppend
 from storage import Record
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
@@ -121,12 +122,22 @@ def test_any_way_of_opening_appends(tree: Tree) -> None:
 
 
 def test_only_views_of_text_have_it(tree: Tree) -> None:
-    assert tree.directory("t/.kv").names() == ["0", "1", "2", "3", "append"]
-    assert tree.directory("t/.batches").names() == ["0", "1", "2", "3"]
+    assert isinstance(tree.node("t/.jsonl/append"), TopicAppend)
     with pytest.raises(FileNotFoundError):
         tree.node("t/.batches/append")
     with pytest.raises(FileNotFoundError):
         tree.node("t/append")
+
+
+def test_it_is_listed_with_the_dot_names(tmp_path: Path) -> None:
+    """So that `.kv/*` is the partitions, as `*` is."""
+    for show_dot in (False, True):
+        with a_tree(tmp_path / f"data{show_dot}", TreeOptions(show_dot=show_dot)) as tree:
+            create(tree, 2)
+            extra = ["append"] if show_dot else []
+            for view in (".kv", ".jsonl"):
+                assert tree.directory(f"t/{view}").names() == ["0", "1", *extra]
+            assert tree.directory("t/.batches").names() == ["0", "1"]
 
 
 # -- where lines go ------------------------------------------------------------------------------
@@ -221,6 +232,35 @@ def test_a_refusal_appends_nothing_to_any_partition(tree: Tree, keyed: Handle) -
     assert shown(tree) == [[], [], [], []]
     keyed.write(0, good)
     assert shown(tree) == [[b"good"]] * 4
+
+
+@pytest.mark.parametrize("path", ["t/.jsonl/append", "t/.jsonl/0"])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(bad=st.sets(st.integers(1, 40), min_size=1, max_size=3), last=st.integers(1, 40))
+def test_what_a_log_refuses_has_its_line_s_number(
+    tree: Tree, path: str, bad: set[int], last: int
+) -> None:
+    """The first line whose time or key the topic's settings do not allow, and what is wrong."""
+    last = max(last, *bad)
+    for name, value, wrong, reason in (
+        ("message.timestamp.before.max.ms", "1000", b'{"key":"k","timestamp":%d}\n', "ms old"),
+        ("cleanup.policy", "compact", b'{"value":"%d"}\n', "without a key"),
+    ):
+        tree.manager.set_topic_setting("t", name, value)
+        good = b'{"key":"k","value":"v"}\n'
+        lines = [wrong % n if n in bad else good for n in range(1, last + 1)]
+        handle = tree.open(path, APPEND)
+        # Part of the first line has come before.
+        handle.write(0, lines[0][:5])
+        with pytest.raises(InvalidRecord, match=f"^line {min(bad)}: .*{reason}") as caught:
+            handle.write(5, b"".join(lines)[5:])
+        if "old" in reason:
+            assert f"timestamp {min(bad)} is" in str(caught.value)
+        handle.release()
+        tree.manager.set_topic_setting("t", name, None)
+    assert total(tree) == 0
 
 
 def test_the_topic_s_settings_hold_for_each_partition(tree: Tree, handle: Handle) -> None:

@@ -254,7 +254,10 @@ def test_a_time_that_is_too_far_off(mount: Mount, topic: Path) -> None:
     good = b"".join(b'{"key":"%s","value":"v"}\n' % key_of(n) for n in range(PARTITIONS))
     for old in (0, 1_000_000_000_000):
         bad = b'{"key":"k","value":"v","timestamp":%d}\n' % old
-        fails(errno.EINVAL, append, topic / ".jsonl" / "append", good + bad)
+        before = mount.events()
+        fails(errno.EINVAL, append, topic / ".jsonl" / "append", good + bad + good)
+        said = mount.events().removeprefix(before)
+        assert f"{topic.name}/.jsonl/append: append refused: line 5: timestamp {old} is" in said
     assert shown(topic) == [b""] * PARTITIONS
     append(topic / ".jsonl" / "append", good)
     assert shown(topic) == [b"v\n"] * PARTITIONS
@@ -507,10 +510,15 @@ def test_a_read_only_mount(own: Mount) -> None:
     assert lines_of(topic) == [b"one"]
 
 
-def test_it_is_listed_with_the_dot_names(tmp_path: Path) -> None:
-    with mounted(tmp_path, "show_dot") as mount:
-        topic = mount.topic().parent
-        assert ".append" in os.listdir(topic)
+def test_it_is_listed_with_the_dot_names(mount: Mount, topic: Path, tmp_path: Path) -> None:
+    """… readdir returns it only with `-o show_dot`, so that `.kv/*` is the partitions."""
+    append(topic / ".kv" / "append", EVERYWHERE)
+    lines = mount.run('cat "$T"/.kv/*', T=topic)
+    assert lines == EVERYWHERE
+    assert sorted(os.listdir(topic / ".jsonl")) == ["0", "1", "2", "3"]
+    with mounted(tmp_path, "show_dot") as other:
+        shown_topic = other.topic().parent
+        assert ".append" in os.listdir(shown_topic)
         for view in (".kv", ".jsonl"):
-            assert sorted(os.listdir(topic / view)) == ["0", "append"]
-        assert os.listdir(topic / ".batches") == ["0"]
+            assert sorted(os.listdir(shown_topic / view)) == ["0", "append"]
+        assert os.listdir(shown_topic / ".batches") == ["0"]

@@ -80,7 +80,7 @@ def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -
         *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
     }
     assert sorted(os.listdir(topic / ".batches")) == ["0", "1"]
-    assert sorted(os.listdir(topic / ".kv")) == ["0", "1", "append"]
+    assert sorted(os.listdir(topic / ".kv")) == ["0", "1"]
     assert os.listdir(topic / ".control") == ["abort-transaction"]
     assert {"version", "log", "help"} <= set(os.listdir(mount / ".kafkafs"))
     assert "00000000000000000000.log" in os.listdir(topic / ".raw" / "0")
