@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from storage import checkpoint, paths
 from storage.config import Settings
@@ -31,6 +32,11 @@ from storage.log import Log
 from storage.recovery import Origin, recover
 
 __all__ = ["LogManager", "Progress", "Topic"]
+
+# A log that is closed waits for several fsyncs, of which the disk does many at once: that of many
+# logs takes a third of the time, or less where others use the disk too.
+CLOSING_THREADS = 8
+CLOSED_BY_ONE = 32
 
 
 class LogManager(DataDirectory):
@@ -350,13 +356,13 @@ class LogManager(DataDirectory):
         A log that cannot be closed keeps the marker from being written and its error is raised
         after the others have been closed: the next start recovers.
         """
-        failure: Exception | None = None
-        for log in self.logs():
-            try:
-                log.close()
-            except OSError as error:
-                failure = failure or error
-                log.abandon()
+        logs = list(self.logs())
+        if len(logs) < CLOSED_BY_ONE:
+            outcomes = [self._close_log(log) for log in logs]
+        else:
+            with ThreadPoolExecutor(CLOSING_THREADS, "closing") as pool:
+                outcomes = list(pool.map(self._close_log, logs))
+        failure = next((error for error in outcomes if error is not None), None)
         try:
             if not self.read_only:
                 self.checkpoint()
@@ -366,6 +372,15 @@ class LogManager(DataDirectory):
             self._release()
         if failure is not None:
             raise failure
+
+    def _close_log(self, log: Log) -> OSError | None:
+        """Close a log, or let go of it: then this is the error."""
+        try:
+            log.close()
+        except OSError as error:
+            log.abandon()
+            return error
+        return None
 
     def abandon(self) -> None:
         """Release everything and write nothing: the next start recovers, as after a crash."""

@@ -34,6 +34,7 @@ import pyfuse3
 import trio
 
 from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, reason_of
+from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.mount_point import PID_ATTRIBUTE
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.refusals import RefusedOperations
@@ -50,19 +51,6 @@ Ts = TypeVarTuple("Ts")
 #: Worker threads for what waits for a disk, and apart from them for fsync.
 READ_THREADS = 32
 SYNC_THREADS = 64
-
-#: Names looked up in one worker thread, when listing has to wait.
-LISTED_AT_ONCE = 64
-
-
-class _Listing:
-    """An open directory: its names as they were when reading began."""
-
-    __slots__ = ("directory", "names")
-
-    def __init__(self, directory: Directory) -> None:
-        self.directory = directory
-        self.names: list[str] = []
 
 
 class Operations(RefusedOperations):
@@ -86,7 +74,7 @@ class Operations(RefusedOperations):
         self._notices = notices
         self._spinner = spinner
         self._on_init = on_init
-        self._listings: dict[int, _Listing] = {}
+        self._listings: dict[int, Listing] = {}
         self._listings_opened = 0
         self._readers = trio.CapacityLimiter(READ_THREADS)
         self._syncers = trio.CapacityLimiter(SYNC_THREADS)
@@ -269,7 +257,7 @@ class Operations(RefusedOperations):
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         self._requests["opendir"] += 1
         try:
-            listing = _Listing(self._directory(inode))
+            listing = Listing(self._directory(inode), self._inodes, self._in_thread)
         except Exception as error:
             self._fail("opendir", error)
         self._listings_opened += 1
@@ -289,39 +277,10 @@ class Operations(RefusedOperations):
         try:
             listing = self._listings[fh]
             if start_id == 0:
-                listing.names = listing.directory.names()
-            await self._list(listing, start_id, token)
+                listing.rewind()
+            await listing.reply(start_id, token)
         except Exception as error:
             self._fail("readdir", error)
-
-    async def _list(self, listing: _Listing, start: int, token: pyfuse3.ReaddirToken) -> None:
-        """Reply with entries from number `start` on, as many as the kernel takes at once.
-
-        No await between the first entry and the reply: where a name has to wait, the page ends
-        before it, or, if it is the first, its node and the next ones are looked up beforehand.
-        """
-        directory, names = listing.directory, listing.names
-        found: dict[str, Node] = {}
-        replied = False
-        for position in range(start, len(names)):
-            name = names[position]
-            try:
-                node = found.get(name) or directory.lookup(name, False)
-            except FileNotFoundError:
-                continue  # removed since
-            except BlockingIOError:
-                if replied:
-                    return
-                ahead = names[position : position + LISTED_AT_ONCE]
-                found = await self._in_thread(_look_up, directory, ahead)
-                if name not in found:
-                    continue
-                node = found[name]
-            entry = entry_of(node.listed_attributes())
-            if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
-                return
-            self._inodes.remember(node)
-            replied = True
 
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
@@ -460,14 +419,3 @@ class Operations(RefusedOperations):
                 handle.release()
         except Exception as error:
             self._fail("release", error, (StorageError, OSError))
-
-
-def _look_up(directory: Directory, names: Sequence[str]) -> dict[str, Node]:
-    """The nodes of these names, without those that are gone; waits for the disk."""
-    found: dict[str, Node] = {}
-    for name in names:
-        try:
-            found[name] = directory.lookup(name, True)
-        except FileNotFoundError:
-            continue
-    return found

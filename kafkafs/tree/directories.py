@@ -160,15 +160,24 @@ class TopicDirectory(TreeDirectory):
         except StorageError as error:
             self.fs.events(f"creation of {self.topic.name}/{name} refused: {error}")
             raise
-        manager.settings.set_owner(
-            self.topic.name, int(name), caller.uid, caller.gid, mode & 0o7777
-        )
+        owner = (caller.uid, caller.gid, mode & 0o7777)
+        if owner != self._partitions_owner():
+            manager.settings.set_owner(self.topic.name, int(name), *owner)
         node = self.lookup(name, True)
         assert isinstance(node, ViewFile)
         node.partition.owner_changed()
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return node, node.open(flags & ~os.O_TRUNC, True)
         return node, node.open_for_append(flags, True)
+
+    def _partitions_owner(self) -> tuple[int, int, int] | None:
+        """(uid, gid, mode) that its partitions have by the topic's, where that was ever set.
+
+        Those of their own are lines of one file, which is written anew for each: of thousands of
+        partitions made alike that is left out.
+        """
+        owner = self.fs.manager.settings.get_owner(self.topic.name, None)
+        return None if owner is None else (owner[0], owner[1], owner[2] & 0o666)
 
     def unlink(self, name: str) -> None:
         raise self.refused(

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,7 +127,6 @@ class FileSystem(LogListener):
         self.views: tuple[View, ...] = (Values(committed), *self.dot_views.values())
         """The first is the one whose files stand in the topic itself."""
         self.store = LineStore(manager.files)
-        self.history_lock = threading.Lock()
         self.counters = MountCounters()
         self.mounted_with = mounted_with or MountOptions()
         self.about: dict[str, Callable[[], str]] = texts(self)

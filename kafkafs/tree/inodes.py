@@ -83,6 +83,16 @@ class Node:
         """What readdirplus shows: never waits, and a size may be too small (with timeout 0)."""
         return self.attributes(False)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether `look_ahead` may have something to do."""
+        return False
+
+    def look_ahead(self) -> None:
+        """In a worker thread, before it is listed: have at hand what that shows, where it takes
+        next to no time. Raises nothing.
+        """
+
     def set_attributes(self, change: Change) -> None:
         """chmod, chown, truncate, utimens. EPERM where filesystem.md does not allow it."""
         raise OSError(errno.EPERM, "only topics and partitions have a mode and an owner to set")

@@ -10,6 +10,7 @@ Invariant: `mtime_ns` rises with each append.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ class Partition:
     """
 
     __slots__ = (
+        "_history_lock",
         "_history_read",
         "_owner",
         "_refused",
@@ -67,6 +69,7 @@ class Partition:
         # The inode that is being written: it is told of its own size by who writes.
         self.writer = 0
         self._history_read = False
+        self._history_lock = threading.Lock()
         self._owner: tuple[int, int, int] | None = None
         self._refused = ""
         self._sealed_blocks: int | None = None
@@ -98,7 +101,7 @@ class Partition:
             active = self.log.active
             active.lease()
             try:
-                with self.fs.history_lock:
+                with self._history_lock:
                     assert self.log.history is not None
             finally:
                 active.release()

@@ -8,6 +8,7 @@ Appending is `lines_handle.py` and `batches_handle.py`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -23,7 +24,7 @@ from kafkafs.tree.lines_handle import LinesHandle
 from kafkafs.tree.partition_view import PartitionView, ViewGeneration
 from kafkafs.tree.text import render_text
 from kafkafs.views.batches import Batches
-from storage.errors import CorruptRecord, SegmentGone
+from storage.errors import CorruptRecord, SegmentGone, StorageError
 
 if TYPE_CHECKING:
     from kafkafs.tree.partition import Partition
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 MEASURE_S = 10.0
 """How long stat and open wait for a partition's measurement."""
+
+MEASURED_WHEN_LISTED = 64 << 10
+"""Bytes of log that are measured when a partition is listed; more only when that is asked for."""
+LISTED_S = 0.01
+"""How long listing it waits, at most, for another thread that is measuring it."""
 
 _PREFIX = "user.kafkafs."
 _FACTS = (
@@ -130,6 +136,21 @@ class ViewFile(Node):
     def _size_told(self) -> int:
         """A size that the kernel has been told never shrinks."""
         return self._generation.size if self._generation is not None else 0
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self.part.timeline.unplaced)
+
+    def look_ahead(self) -> None:
+        """Load the view's indexes, where they were saved, or measure what is as quickly read: then
+        listing it shows its size, and whoever stats or opens all of a topic waits for none of them.
+        """
+        until = time.monotonic()
+        if self.partition.log.size <= MEASURED_WHEN_LISTED:
+            until += LISTED_S
+        with contextlib.suppress(StorageError, OSError):
+            self.part.prepare(until=until)
+            self.partition.blocks(True)
 
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""

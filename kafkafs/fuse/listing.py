@@ -1,0 +1,110 @@
+"""An open directory: its names as they were when reading began, replied page by page.
+
+Each name comes with its inode and attributes (readdirplus), and who reads a directory wants both of
+all of its names: where a name has to wait for the disk, the next ones are looked up with it, in
+several threads, since a partition that is shown for the first time has an fsync to wait for, and
+the disk does many of these at once.
+
+No await comes between the first entry of a page and its reply: a change in between would come
+before the kernel knows what to forget. Where a name has to wait, the page ends before it, or, if it
+is the first, it is waited for.
+
+What this does not do: tell a size that takes long to be measured. While a directory is read the
+kernel lets nobody else look up names in it, unless FUSE_PARALLEL_DIROPS is on, which libfuse 3.14
+never asks for; so such a size is left to getattr.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+
+import pyfuse3
+import trio
+
+from kafkafs.fuse.answers import entry_of
+from kafkafs.tree.inodes import Directory, InodeTable, Node
+
+#: Names looked up together, when one has to wait, and the threads that do it.
+LISTED_AT_ONCE = 256
+LISTING_THREADS = 8
+
+_Found = dict[str, Node]
+#: Calls a function in a worker thread.
+InThread = Callable[[Callable[[Sequence[str]], _Found], Sequence[str]], Awaitable[_Found]]
+
+
+class Listing:
+    """See the module. `rewind` before the first page, and when it is read anew."""
+
+    __slots__ = ("_directory", "_in_thread", "_inodes", "_looked_up", "_names")
+
+    def __init__(self, directory: Directory, inodes: InodeTable, in_thread: InThread) -> None:
+        self._directory = directory
+        self._inodes = inodes
+        self._in_thread = in_thread
+        self._names: list[str] = []
+        # Up to which number the names were looked up ahead.
+        self._looked_up = 0
+
+    def rewind(self) -> None:
+        """Take the names as they are now."""
+        self._names = self._directory.names()
+        self._looked_up = 0
+
+    async def reply(self, start: int, token: pyfuse3.ReaddirToken) -> None:
+        """Entries from number `start` on, as many as the kernel takes at once."""
+        directory, names = self._directory, self._names
+        found: _Found = {}
+        replied = False
+        for position in range(start, len(names)):
+            name = names[position]
+            try:
+                node = found.get(name) or directory.lookup(name, False)
+                waits = node.is_behind and position >= self._looked_up
+            except FileNotFoundError:
+                continue  # removed since
+            except BlockingIOError:
+                waits = True
+            if waits:
+                if replied:
+                    return
+                self._looked_up = position + LISTED_AT_ONCE
+                found = await self._look_up(names[position : self._looked_up])
+                if name not in found:
+                    continue
+                node = found[name]
+            entry = entry_of(node.listed_attributes())
+            if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
+                return
+            self._inodes.remember(node)
+            replied = True
+
+    async def _look_up(self, names: Sequence[str]) -> _Found:
+        """The nodes of these names, without those that are gone."""
+        found: _Found = {}
+        failures: list[Exception] = []
+
+        async def look_up(part: Sequence[str]) -> None:
+            try:
+                found.update(await self._in_thread(self._look_up_some, part))
+            except Exception as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(min(LISTING_THREADS, len(names))):
+                nursery.start_soon(look_up, names[number::LISTING_THREADS])
+        if failures:
+            raise failures[0]
+        return found
+
+    def _look_up_some(self, names: Sequence[str]) -> _Found:
+        """In a worker thread."""
+        found: _Found = {}
+        for name in names:
+            try:
+                node = found[name] = self._directory.lookup(name, True)
+            except FileNotFoundError:
+                continue
+            node.look_ahead()
+        return found
