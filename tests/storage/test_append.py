@@ -351,3 +351,25 @@ def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
         manager.sweep(NOW_MS + 1000)
         assert log.append_batches(once, now_ns=NOW_NS) == [Appended(0, 0, True)]
         assert values(log) == [b"once"]
+
+
+def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
+    """Batches that were made here, in two steps: the first one says all that content can do."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"before"], 7, 0))
+        files = {path: path.stat().st_size for path in Path(log.directory).iterdir()}
+        ready = log.prepared(batch([b"one", b"two"]), now_ns=NOW_NS)
+        manager.set_topic_setting(log.topic, "max.message.bytes", "100")
+        with pytest.raises(RecordTooLarge):
+            log.prepared(batch([b"v" * 100]), now_ns=NOW_NS)
+        with pytest.raises(InvalidTimestamp):
+            log.prepared(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
+        manager.set_topic_setting(log.topic, "cleanup.policy", "compact")
+        with pytest.raises(InvalidRecord):
+            log.prepared(batch([b"no key"]), now_ns=NOW_NS)
+        assert values(log) == [b"before"]
+        assert {path: path.stat().st_size for path in Path(log.directory).iterdir()} == files
+        assert log.append_prepared(ready, now_ns=NOW_NS) == 1
+        assert values(log) == [b"before", b"one", b"two"]
+        assert log.log_end_offset == 3
