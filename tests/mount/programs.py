@@ -107,6 +107,10 @@ class Running:
         return self._output.wait(lambda data: data.endswith(ending))
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def size(self) -> int:
         """Bytes of output so far."""
         return self._output.size

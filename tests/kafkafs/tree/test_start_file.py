@@ -353,7 +353,7 @@ def test_names_of_one_meaning_are_one_inode(tree: Tree) -> None:
 
 def test_the_inode_is_the_same_after_a_remount(tmp_path: Path) -> None:
     names = ["0@13", "0@13..20", ".jsonl/0@-4"]
-    inodes = []
+    inodes: list[list[int]] = []
     for _ in range(2):
         with a_tree(tmp_path / "data") as tree:
             if not inodes:
