@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import LogManager
 from storage.config import LogConfig
+from storage.log import Log
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount
@@ -119,7 +121,9 @@ def test_timeindex(steered_mount: SteeredMount, orders: Path) -> None:
     assert rows == expected
 
 
-@pytest.mark.parametrize("name", ["offsets", "segments", "index", "timeindex"])
+@pytest.mark.parametrize(
+    "name", ["offsets", "segments", "index", "timeindex", "txnindex", "producers"]
+)
 def test_sized_exactly_at_open(orders: Path, name: str) -> None:
     """Text, one fact per line …, stable enough for awk, sized exactly at open."""
     path = meta(orders, name)
@@ -164,6 +168,101 @@ def test_meta_is_read_only(orders: Path) -> None:
         fails(errno.EACCES, os.open, meta(orders, name), os.O_WRONLY)
         fails(errno.EACCES, os.open, meta(orders, name), os.O_RDWR | os.O_APPEND)
         assert meta(orders, name).stat().st_mode & 0o222 == 0
+
+
+@pytest.fixture
+def written_by_another(tmp_path: Path) -> Iterator[tuple[Mount, Log]]:
+    """A read-only mount of a directory that another process writes: two segments, and entries."""
+    (tmp_path / "data").mkdir()
+    with LogManager.open(str(tmp_path / "data")) as manager:
+        log = manager.create_topic("orders", 1).partitions[0]
+        grow(log)
+        log.roll(1)
+        grow(log)
+        mount = Mount(tmp_path, ["ro"])
+        try:
+            mount.start()
+            yield mount, log
+        finally:
+            mount.end()
+
+
+def grow(log: Log) -> None:
+    for _ in range(20):
+        append_records(log, *[b"x" * 100] * 20)
+
+
+def check_meta(mount: Mount, log: Log) -> None:
+    """What `.meta` and the attributes tell is what who writes the log knows."""
+    path = mount / "orders" / "0"
+    index = [
+        {"offset": str(offset), "position": str(position)}
+        for segment in log.segments
+        for offset, position in segment.offset_index.entries()
+    ]
+    assert len(index) > 8
+    assert table(meta(path, "index")) == index
+    times = [
+        {"timestamp": str(timestamp), "offset": str(offset)}
+        for segment in log.segments
+        for timestamp, offset in segment.time_index.entries()
+    ]
+    assert table(meta(path, "timeindex")) == times
+    rows = table(meta(path, "segments"))
+    assert [(row["base_offset"], row["next_offset"], row["bytes"]) for row in rows] == [
+        (str(segment.base_offset), str(segment.next_offset), str(segment.size))
+        for segment in log.segments
+    ]
+    assert [row["state"] for row in rows] == ["sealed"] * (len(rows) - 1) + ["active"]
+    assert sum(int(row["index_entries"]) for row in rows) == len(index)
+    assert sum(int(row["timeindex_entries"]) for row in rows) == len(times)
+    assert sum(int(row["records"]) for row in rows) == log.log_end_offset
+    assert [(row["first_timestamp"], row["last_timestamp"]) for row in rows] == [
+        (str(segment.first_timestamp), str(segment.max_timestamp)) for segment in log.segments
+    ]
+    assert f"log_end {log.log_end_offset}\n" in meta(path, "offsets").read_text()
+    shown = facts(path)
+    assert (shown["log_end"], shown["records"]) == (str(log.log_end_offset),) * 2
+    assert (shown["bytes"], shown["segments"]) == (str(log.size), str(len(log.segments)))
+    assert shown["last_timestamp"] == str(log.active.max_timestamp)
+    for name in os.listdir(meta(path, ".")):
+        assert meta(path, name).stat().st_size == len(meta(path, name).read_bytes())
+
+
+def test_meta_follows_the_process_that_writes(written_by_another: tuple[Mount, Log]) -> None:
+    """Everything of `.meta` also with `-o ro`, beside who writes the log, as it is now."""
+    mount, log = written_by_another
+    check_meta(mount, log)
+    grow(log)
+    check_meta(mount, log)
+    log.roll(1)
+    grow(log)
+    check_meta(mount, log)
+
+
+def test_meta_of_a_directory_that_nobody_writes(
+    written_by_another: tuple[Mount, Log],
+) -> None:
+    """… and of one that lies still."""
+    mount, log = written_by_another
+    mount.stop()
+    segments = log.segments
+    assert len(segments) == 2
+    rows_before = [(segment.first_timestamp, segment.max_timestamp) for segment in segments]
+    log.close()
+    mount.start()
+    path = mount / "orders" / "0"
+    rows = table(meta(path, "segments"))
+    assert [row["records"] for row in rows] == ["400", "400"]
+    assert [(row["first_timestamp"], row["last_timestamp"]) for row in rows] == [
+        (str(first), str(last)) for first, last in rows_before
+    ]
+    for name, kind, layout in (("index", "index", ">ii"), ("timeindex", "timeindex", ">qi")):
+        stored = sum(
+            file.stat().st_size // struct.calcsize(layout)
+            for file in (mount.data / "orders-0").glob(f"*.{kind}")
+        )
+        assert len(table(meta(path, name))) == stored > 1
 
 
 # -- .raw ----------------------------------------------------------------------------------------
@@ -401,3 +500,12 @@ def test_other_attributes(orders_here: Path) -> None:
     fails(errno.EOPNOTSUPP, os.setxattr, orders_here, "user.other", b"1")
     fails(errno.EOPNOTSUPP, os.removexattr, orders_here, "user.kafkafs.log_end")
     assert os.listxattr(orders_here.parent) == []
+
+
+def test_attributes_in_every_view(steered_mount: SteeredMount, orders: Path) -> None:
+    """They are the partition's, whatever file of it is asked: but the view's own generation."""
+    topic = orders.parent
+    of_values = facts(orders)
+    for view in (".kv", ".jsonl", ".batches"):
+        shown = facts(topic / view / "0")
+        assert shown == of_values, view
