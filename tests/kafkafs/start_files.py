@@ -1,0 +1,91 @@
+"""What tests of files that start somewhere else share: a partition with lines, and an oracle."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from kafkafs.tree.start_file import StartFile
+from storage.record.batch import parse_header
+from tests.kafkafs.trees import Tree
+
+DIRECTORIES = ["", ".kv/", ".jsonl/", ".batches/"]
+
+
+def start_file(tree: Tree, name: str) -> StartFile:
+    file = tree.file(f"t/{name}")
+    assert isinstance(file, StartFile)
+    return file
+
+
+def text(tree: Tree, name: str) -> bytes:
+    """All of it; its size agrees."""
+    file = start_file(tree, name)
+    data = tree.read(file)
+    assert tree.attributes(file).size == len(data)
+    return data
+
+
+def lines(start: int, end: int) -> bytes:
+    return b"".join(b"line %d\n" % number for number in range(start, end))
+
+
+def fill(tree: Tree, segments: int = 4) -> None:
+    """Ten lines in each, in batches of three, three and four."""
+    for number in range(0, segments * 10, 10):
+        for begin, end in ((0, 3), (3, 6), (6, 10)):
+            tree.append("t/0", lines(number + begin, number + end))
+        tree.roll()
+
+
+def iso(timestamp_ms: int) -> str:
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC).replace(tzinfo=None)
+    return f"{moment.isoformat()}.{timestamp_ms % 1000:03d}Z"
+
+
+class Oracle:
+    """A log as a list, and what its files show, found without any index."""
+
+    def __init__(self, tree: Tree) -> None:
+        log = tree.log()
+        self.log = log
+        self.records = list(log.records(isolation="read_committed"))
+        self.texts = {
+            directory: tree.read(f"t/{directory}0").splitlines(keepends=True)
+            for directory in DIRECTORIES[:3]
+        }
+        for shown in self.texts.values():
+            assert len(shown) == len(self.records)
+        self.batches: list[tuple[int, int, bytes]] = []
+        stored = tree.read("t/.batches/0")
+        at = 0
+        while at < len(stored):
+            header = parse_header(stored[at:])
+            batch = stored[at : at + header.size]
+            self.batches.append((header.base_offset, header.last_offset, batch))
+            at += header.size
+
+    def of_time(self, timestamp_ms: int) -> int | None:
+        """As LogSegment.findOffsetByTimestamp: in the first segment that can have it."""
+        for segment in self.log.segments:
+            if segment.largest_timestamp >= timestamp_ms:
+                for record in self.records:
+                    inside = segment.base_offset <= record.offset < segment.next_offset
+                    if inside and record.timestamp >= timestamp_ms:
+                        return record.offset
+                return None
+        return None
+
+    def of_last(self, count: int) -> int:
+        if not count:
+            return self.log.log_end_offset
+        return self.records[-count].offset if count <= len(self.records) else 0
+
+    def text(self, directory: str, start: int, end: int | None) -> bytes:
+        end = self.log.log_end_offset if end is None else end
+        if directory in self.texts:
+            numbers = range(len(self.records))
+            shown = [n for n in numbers if start <= self.records[n].offset < end]
+            return b"".join(self.texts[directory][n] for n in shown)
+        if end <= start:
+            return b""
+        return b"".join(data for first, last, data in self.batches if last >= start and first < end)
