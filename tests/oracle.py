@@ -269,7 +269,9 @@ def encode_json(records: list[JsonFields], timestamp_ms: int, max_batch_bytes: i
 
     def record(fields: JsonFields, timestamp: int) -> bytes:
         base = batch[0][0] if batch else timestamp
-        row = Row(timestamp - base, len(batch), fields.key, fields.value, fields.headers)
+        # What exceeds 64 bits wraps, as Java's numbers do.
+        delta = (timestamp - base + 2**63) % 2**64 - 2**63
+        row = Row(delta, len(batch), fields.key, fields.value, fields.headers)
         return put_row(row)
 
     def finished() -> bytes:

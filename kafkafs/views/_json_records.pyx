@@ -1,20 +1,23 @@
-"""The `jsonl` view's way in, behind the JSON parser: objects to record batches.
+"""The `jsonl` view's way in: lines of JSON to record batches.
 
-The objects are `json_records.JsonRecord`, which have been checked. Text becomes its UTF-8 bytes; an
-object stands for the bytes in its field `base64`. Each record has its own timestamp: a batch's base
-timestamp is its first record's, and the largest is in its header. A batch is ready but for its
-offsets, as those of `_parse.pyx`.
+A line as the view itself writes it (`_json_lines.pyx`), to the byte, is read here, with the loops
+that wrote it: so a copy of a partition takes a quarter of the time. Any other line goes to the
+JSON parser, which alone decides what is allowed; what is read here it takes for the same record.
+
+Each record has its own timestamp: a batch's base timestamp is its first record's, and the largest
+is in its header. A batch is ready but for its offsets, as those of `_parse.pyx`.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE, PyByteArray_Resize
 )
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_Check
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, strlen
 
+from kafkafs.views._json_text cimport prepare, take_base64, take_string
 from kafkafs.views._parse cimport RECORD_ROOM, finish_batch
 from storage.record._batch cimport HEADER_SIZE, put_varint, varint_size, zigzag_bits
 
@@ -25,6 +28,11 @@ cdef extern from "Python.h":
 
 cdef enum:
     LARGEST_BATCH = 0x7FFFFFFF
+    # Bytes behind what is read that may be touched.
+    SLACK = 64
+
+prepare()
+
 
 cdef struct Field:
     # A key, a value, or what a header has; -1: null.
@@ -32,8 +40,137 @@ cdef struct Field:
     int64_t size
 
 
-cdef int take(object text, Field *field) except -1:
-    """Where a field's bytes are. They stay there as long as its record does."""
+cdef struct Fields:
+    # What a line says of a record.
+    int64_t timestamp
+    Field key
+    Field value
+    int64_t header_count
+    Field headers  # as they are stored, without their number
+
+
+cdef inline int64_t field_size(const Field *field) noexcept nogil:
+    return varint_size(zigzag_bits(field.size)) + max(field.size, 0)
+
+
+cdef inline uint8_t *put_field(uint8_t *out, const Field *field) noexcept nogil:
+    out = put_varint(out, zigzag_bits(field.size))
+    if field.size > 0:
+        memcpy(out, field.start, field.size)
+        out += field.size
+    return out
+
+
+# -- lines as the view writes them ---------------------------------------------------------------
+
+cdef inline const uint8_t *skip(
+    const uint8_t *at, const uint8_t *end, const char *text
+) noexcept nogil:
+    """Behind `text`; NULL where something else comes, or nothing."""
+    cdef int64_t size = strlen(text)
+    if at == NULL or end - at < size or memcmp(at, text, size) != 0:
+        return NULL
+    return at + size
+
+
+cdef inline const uint8_t *take_integer(
+    const uint8_t *at, const uint8_t *end, int64_t *number
+) noexcept nogil:
+    """Behind an integer of at most 18 digits, which something that is no digit follows."""
+    cdef const uint8_t *start
+    cdef bint negative
+    cdef int64_t found = 0
+    if at == NULL:
+        return NULL
+    negative = at[0] == c"-"
+    at += negative
+    start = at
+    while c"0" <= at[0] <= c"9":
+        if at - start == 18:
+            return NULL
+        found = 10 * found + (at[0] - c"0")
+        at += 1
+    if at == start or (start[0] == c"0" and (at - start > 1 or negative)):
+        return NULL
+    number[0] = -found if negative else found
+    return at
+
+
+cdef inline const uint8_t *take_field(
+    const uint8_t *at, const uint8_t *end, uint8_t **out, Field *field
+) noexcept nogil:
+    """Behind a string, Base64 or null; the bytes are put to `out`."""
+    if at == NULL:
+        return NULL
+    field.start = out[0]
+    if at[0] == c'"':
+        at = take_string(out, at + 1, end)
+    elif at[0] == c"{":
+        at = skip(at, end, b'{"base64":"')
+        if at != NULL:
+            at = skip(take_base64(out, at, end), end, b'"}')
+    else:
+        field.size = -1
+        return skip(at, end, b"null")
+    field.size = out[0] - field.start
+    return at
+
+
+cdef const uint8_t *take_headers(
+    const uint8_t *at, const uint8_t *end, uint8_t *out, uint8_t *stored, Fields *fields
+) noexcept nogil:
+    """Behind the headers of a line; `stored` is where they are put down."""
+    cdef Field field
+    fields.headers.start = stored
+    while True:
+        at = take_field(skip(at, end, b"["), end, &out, &field)
+        if at == NULL or field.size < 0:
+            return NULL
+        stored = put_field(stored, &field)
+        at = take_field(skip(at, end, b","), end, &out, &field)
+        at = skip(at, end, b"]")
+        if at == NULL:
+            return NULL
+        stored = put_field(stored, &field)
+        fields.header_count += 1
+        if at[0] != c",":
+            fields.headers.size = stored - fields.headers.start
+            return at
+        at += 1
+
+
+cdef const uint8_t *take_line(
+    const uint8_t *at, const uint8_t *end, uint8_t *out, uint8_t *stored, Fields *fields
+) noexcept nogil:
+    """Behind a line as the view writes it; NULL: it is another one.
+
+    A newline comes before `end`. `out` and `stored` have room for the line, and SLACK.
+    """
+    cdef int64_t offset
+    at = take_integer(skip(at, end, b'{"offset":'), end, &offset)
+    at = take_integer(skip(at, end, b',"timestamp":'), end, &fields.timestamp)
+    at = skip(at, end, b',"timestampType":"')
+    if at == NULL or fields.timestamp < -1:
+        return NULL
+    at = skip(at, end, b"CreateTime" if at[0] == c"C" else b"LogAppendTime")
+    at = take_field(skip(at, end, b'","key":'), end, &out, &fields.key)
+    at = take_field(skip(at, end, b',"value":'), end, &out, &fields.value)
+    at = skip(at, end, b',"headers":[')
+    if at == NULL:
+        return NULL
+    fields.header_count = 0
+    fields.headers.size = 0
+    if at[0] != c"]":
+        at = take_headers(at, end, out, stored, fields)
+    return skip(at, end, b"]}\n")
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+cdef int take_object(object text, Field *field) except -1:
+    """Where the bytes of a key, a value or a part of a header are. They stay there as long as the
+    object does that has it.
+    """
     cdef Py_ssize_t size
     cdef bytes data
     if text is None:
@@ -49,68 +186,112 @@ cdef int take(object text, Field *field) except -1:
     return 0
 
 
-cdef class Encoder:
-    """Records to batches, one by one."""
+cdef class LineEncoder:
+    """Lines to batches, once.
 
+    `decode` is the parser: of a line without its newline it makes a `json_records.JsonRecord`, or
+    raises; that goes through, and then `lines` are the lines before it, and `line` is it.
+    """
+
+    cdef readonly long long lines
+    cdef readonly bytes line
+    cdef object decode
+    cdef int64_t now_ms
+    cdef int64_t limit
     cdef bytearray result
     cdef int64_t room  # bytes that `result` has
     cdef int64_t batch  # where the batch begins that is being made
     cdef int64_t out  # and where it ends
-    cdef int64_t limit
     cdef int64_t records  # in that batch
-    cdef int64_t lines  # in all
     cdef int64_t base_timestamp
     cdef int64_t max_timestamp
-    # The headers of the record at hand, as they are stored.
-    cdef bytearray headers
-    cdef int64_t headers_size
+    # A record's fields, and behind them or alone its headers as they are stored.
+    cdef bytearray scratch
 
-    def __cinit__(self, int64_t room, int64_t limit):
-        self.result = PyByteArray_FromStringAndSize(NULL, room)
-        self.room = room
-        self.out = HEADER_SIZE
-        self.limit = min(limit, <int64_t> LARGEST_BATCH)
-        self.headers = bytearray(64)
+    def __init__(self, decode not None, long long timestamp_ms, long long max_batch_bytes):
+        self.decode = decode
+        self.now_ms = timestamp_ms
+        self.limit = min(max_batch_bytes, <long long> LARGEST_BATCH)
+        self.scratch = bytearray()
 
-    cdef int take_headers(self, tuple headers) except -1:
-        """Put the headers down as they are stored, without their number."""
-        cdef int64_t at = 0
-        cdef Field field
-        cdef uint8_t *out
-        for header in headers:
-            for text in <tuple> header:
-                take(text, &field)
-                if PyByteArray_GET_SIZE(self.headers) - at < field.size + RECORD_ROOM:
-                    PyByteArray_Resize(self.headers, 2 * at + field.size + RECORD_ROOM)
-                out = put_field(<uint8_t *> PyByteArray_AS_STRING(self.headers) + at, &field)
-                at = out - <uint8_t *> PyByteArray_AS_STRING(self.headers)
-        self.headers_size = at
+    def encode(self, data not None, long long start, long long end):
+        """As `_parse.encode_lines`; what `decode` raises, too. `data` must not change meanwhile."""
+        cdef Py_buffer view
+        cdef const uint8_t *line
+        cdef const uint8_t *input_end
+        cdef const uint8_t *newline
+        cdef uint8_t *scratch
+        cdef uint8_t *stored
+        cdef Fields fields
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if start < 0 or end < start or end > view.len:
+                raise ValueError(f"lines {start} to {end} of a buffer of {view.len}")
+            if start == end:
+                return bytearray(), 0
+            line = <const uint8_t *> view.buf + start
+            input_end = <const uint8_t *> view.buf + end
+            if input_end[-1] != c"\n":
+                raise ValueError("the last line has no newline")
+            self.room = HEADER_SIZE + RECORD_ROOM + end - start
+            self.result = PyByteArray_FromStringAndSize(NULL, self.room)
+            self.out = HEADER_SIZE
+            while line < input_end:
+                newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
+                self.need(2 * (newline - line + SLACK))
+                scratch = <uint8_t *> PyByteArray_AS_STRING(self.scratch)
+                stored = scratch + (newline - line + SLACK)
+                if take_line(line, input_end, scratch, stored, &fields) != NULL:
+                    self.add(&fields)
+                else:
+                    self.line = PyBytes_FromStringAndSize(<const char *> line, newline - line)
+                    self.add_object(self.decode(self.line))
+                line = newline + 1
+            self.finish()
+            PyByteArray_Resize(self.result, self.out)
+            return self.result, self.lines
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int need(self, int64_t size) except -1:
+        """Have `size` bytes in `scratch`."""
+        if PyByteArray_GET_SIZE(self.scratch) < size:
+            PyByteArray_Resize(self.scratch, 2 * size)
         return 0
 
-    cdef int add(self, object record, int64_t now_ms) except -1:
-        cdef Field key
-        cdef Field value
-        cdef int64_t timestamp = record.timestamp
+    cdef int add_object(self, object record) except -1:
+        cdef Fields fields
+        cdef Field field
         cdef tuple headers = record.headers
-        cdef int64_t count = len(headers)
-        cdef int64_t fields
+        cdef uint8_t *out
+        fields.timestamp = record.timestamp
+        if fields.timestamp < -1:
+            fields.timestamp = self.now_ms
+        take_object(record.key, &fields.key)
+        take_object(record.value, &fields.value)
+        fields.header_count = len(headers)
+        fields.headers.size = 0
+        for header in headers:
+            for text in <tuple> header:
+                take_object(text, &field)
+                self.need(fields.headers.size + field.size + RECORD_ROOM)
+                out = <uint8_t *> PyByteArray_AS_STRING(self.scratch) + fields.headers.size
+                out = put_field(out, &field)
+                fields.headers.size = out - <uint8_t *> PyByteArray_AS_STRING(self.scratch)
+        fields.headers.start = <uint8_t *> PyByteArray_AS_STRING(self.scratch)
+        return self.add(&fields)
+
+    cdef int add(self, const Fields *fields) except -1:
+        cdef int64_t size_but_deltas = field_size(&fields.key) + field_size(&fields.value)
         cdef int64_t body
         cdef int64_t size
         cdef uint8_t *out
-        if timestamp < -1:
-            timestamp = now_ms
-        take(record.key, &key)
-        take(record.value, &value)
-        self.headers_size = 0
-        if count:
-            self.take_headers(headers)
-        fields = field_size(&key) + field_size(&value) + self.headers_size
-        fields += varint_size(<uint64_t> count << 1)
+        size_but_deltas += 1 + fields.headers.size
+        size_but_deltas += varint_size(<uint64_t> fields.header_count << 1)
         while True:
             if self.records == 0:
-                self.base_timestamp = self.max_timestamp = timestamp
-            # The difference wraps as Kafka's does.
-            body = 1 + fields + varint_size(self.delta_bits(timestamp))
+                self.base_timestamp = self.max_timestamp = fields.timestamp
+            body = size_but_deltas + varint_size(self.delta_bits(fields.timestamp))
             body += varint_size(<uint64_t> self.records << 1)
             size = varint_size(<uint64_t> body << 1) + body
             if self.out - self.batch + size <= self.limit:
@@ -126,21 +307,21 @@ cdef class Encoder:
         out = <uint8_t *> PyByteArray_AS_STRING(self.result) + self.out
         out = put_varint(out, <uint64_t> body << 1)
         out[0] = 0
-        out = put_varint(out + 1, self.delta_bits(timestamp))
+        out = put_varint(out + 1, self.delta_bits(fields.timestamp))
         out = put_varint(out, <uint64_t> self.records << 1)
-        out = put_field(put_field(out, &key), &value)
-        out = put_varint(out, <uint64_t> count << 1)
-        memcpy(out, PyByteArray_AS_STRING(self.headers), self.headers_size)
+        out = put_field(put_field(out, &fields.key), &fields.value)
+        out = put_varint(out, <uint64_t> fields.header_count << 1)
+        if fields.headers.size:
+            memcpy(out, fields.headers.start, fields.headers.size)
         self.out += size
-        self.max_timestamp = max(self.max_timestamp, timestamp)
+        self.max_timestamp = max(self.max_timestamp, fields.timestamp)
         self.records += 1
         self.lines += 1
         return 0
 
     cdef uint64_t delta_bits(self, int64_t timestamp) noexcept:
-        return zigzag_bits(
-            <int64_t> (<uint64_t> timestamp - <uint64_t> self.base_timestamp)
-        )
+        # The difference wraps as Kafka's does.
+        return zigzag_bits(<int64_t> (<uint64_t> timestamp - <uint64_t> self.base_timestamp))
 
     cdef int finish(self) except -1:
         cdef uint8_t *batch = <uint8_t *> PyByteArray_AS_STRING(self.result) + self.batch
@@ -149,78 +330,3 @@ cdef class Encoder:
         )
         self.records = 0
         return 0
-
-
-cdef inline int64_t field_size(const Field *field) noexcept nogil:
-    return varint_size(zigzag_bits(field.size)) + max(field.size, 0)
-
-
-cdef inline uint8_t *put_field(uint8_t *out, const Field *field) noexcept nogil:
-    out = put_varint(out, zigzag_bits(field.size))
-    if field.size > 0:
-        memcpy(out, field.start, field.size)
-        out += field.size
-    return out
-
-
-def encode_records(
-    records not None, long long text_size, long long timestamp_ms, long long max_batch_bytes
-):
-    """Encode objects as (batches back to back, records). `text_size` is a guess of the size.
-
-    One batch, or as few as keep each within `max_batch_bytes`, its header included; a record
-    without a timestamp has `timestamp_ms`. Raises RecordTooLarge, with the record's number from 1
-    as the line that it came from.
-    """
-    cdef Encoder encoder
-    if not records:
-        return bytearray(), 0
-    encoder = Encoder(HEADER_SIZE + RECORD_ROOM + text_size, max_batch_bytes)
-    for record in records:
-        encoder.add(record, timestamp_ms)
-    encoder.finish()
-    PyByteArray_Resize(encoder.result, encoder.out)
-    return encoder.result, encoder.lines
-
-
-cdef inline bint is_space(uint8_t byte) noexcept nogil:
-    return byte == c" " or byte == c"\t" or byte == c"\r"
-
-
-def count_lines(data not None, long long start, long long end):
-    """How many lines `data[start:end]` has, each an object as far as its first and last byte tell;
-    0: another line is among them.
-
-    Where a parser then finds as many objects in them as there are lines, each line is one: between
-    a `}` and a `{` no object goes on, so that none reaches beyond its line.
-    """
-    cdef Py_buffer view
-    cdef const uint8_t *line
-    cdef const uint8_t *input_end
-    cdef const uint8_t *newline
-    cdef const uint8_t *last
-    cdef long long lines = 0
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if start < 0 or end < start or end > view.len:
-            raise ValueError(f"lines {start} to {end} of a buffer of {view.len}")
-        line = <const uint8_t *> view.buf + start
-        input_end = <const uint8_t *> view.buf + end
-        if start < end and input_end[-1] != c"\n":
-            raise ValueError("the last line has no newline")
-        while line < input_end:
-            newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
-            if newline == NULL:  # someone writes to the input while it is read
-                return 0
-            last = newline
-            while last > line and is_space(last[-1]):
-                last -= 1
-            while line < last and is_space(line[0]):
-                line += 1
-            if line == last or line[0] != c"{" or last[-1] != c"}":
-                return 0
-            line = newline + 1
-            lines += 1
-        return lines
-    finally:
-        PyBuffer_Release(&view)

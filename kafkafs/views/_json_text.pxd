@@ -1,4 +1,4 @@
-"""Bytes and numbers as JSON text (RFC 8259), measured or written, whichever is wanted.
+"""Bytes and numbers as JSON text (RFC 8259), measured, written or, where it was written so, read.
 
 Bytes that are UTF-8 (RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF) are a
 string, in which only what must be is escaped: quote, backslash and what is below 0x20, by two
@@ -157,12 +157,17 @@ cdef extern from *:
     static inline int kafkafs_lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
     static inline int kafkafs_bits_in(uint32_t bits) { return __builtin_popcount(bits); }
 
-    /* What stands for a byte below 0x80 in a string, and its length; two digits of each number up
-       to 99; two of Base64's digits of each of 12 bits. */
+    /* What stands for a byte below 0x80 in a string, and its length; what a byte behind a backslash
+       stands for, 0 where that is nothing; what it is as a hexadecimal digit, 0xFF where it is
+       none; two digits of each number up to 99; two of Base64's digits of each of 12 bits; what a
+       byte is as a digit of Base64, 0xFF where it is none. */
     static uint8_t kafkafs_escapes[128][8];
     static uint8_t kafkafs_escape_sizes[128];
+    static uint8_t kafkafs_unescapes[256];
+    static uint8_t kafkafs_hex[256];
     static uint8_t kafkafs_pairs[100][2];
     static uint8_t kafkafs_base64[4096][2];
+    static uint8_t kafkafs_digits[256];
     """
     ctypedef struct Specials "kafkafs_specials":
         uint32_t quotes
@@ -179,8 +184,11 @@ cdef extern from *:
     int bits_in "kafkafs_bits_in"(uint32_t bits) noexcept nogil
     uint8_t ESCAPES "kafkafs_escapes"[128][8]
     uint8_t ESCAPE_SIZES "kafkafs_escape_sizes"[128]
+    uint8_t UNESCAPES "kafkafs_unescapes"[256]
+    uint8_t HEX "kafkafs_hex"[256]
     uint8_t PAIRS "kafkafs_pairs"[100][2]
     uint8_t BASE64 "kafkafs_base64"[4096][2]
+    uint8_t DIGITS "kafkafs_digits"[256]
 
 
 cdef inline int prepare() except -1:
@@ -196,8 +204,14 @@ cdef inline int prepare() except -1:
             text = short.get(number, b"\\u00%02x" % number)
         elif number == 34 or number == 92:
             text = b"\\" + text
+        if len(text) == 2:
+            UNESCAPES[<uint8_t> text[1]] = <uint8_t> number
         ESCAPE_SIZES[number] = <uint8_t> len(text)
         memcpy(ESCAPES[number], <const char *> text, len(text))
+    UNESCAPES[c"/"] = c"/"
+    for number in range(256):
+        DIGITS[number] = <uint8_t> digits.find(number)
+        HEX[number] = <uint8_t> b"0123456789abcdef".find(bytes([number]).lower())
     for number in range(100):
         PAIRS[number][0] = <uint8_t> (48 + number // 10)
         PAIRS[number][1] = <uint8_t> (48 + number % 10)
@@ -440,6 +454,87 @@ cdef inline uint8_t *put_string(
     return out + 1
 
 
+cdef inline uint32_t take_escapes(
+    uint8_t **position, const uint8_t *at, uint32_t found
+) noexcept nogil:
+    """The other way: a block that has been copied, up to the first special byte that does not
+    begin an escape of two: how many bytes, 17 where the last escape goes on behind it. Reads 33.
+    """
+    cdef uint8_t *out = position[0]
+    cdef uint32_t done = 0
+    cdef uint32_t special
+    while found:
+        special = lowest_bit(found)
+        out += special - done
+        done = special
+        if at[special] != c"\\" or UNESCAPES[at[special + 1]] == 0:
+            break
+        out[0] = UNESCAPES[at[special + 1]]
+        out += 1
+        done += 2
+        memcpy(out, at + done, 16)
+        found &= ~(<uint32_t> 3 << special)
+    else:
+        if done < 16:
+            out += 16 - done
+            done = 16
+    position[0] = out
+    return done
+
+
+cdef inline const uint8_t *take_string(
+    uint8_t **position, const uint8_t *at, const uint8_t *end
+) noexcept nogil:
+    """Write the bytes that a string stands for, which begins at `at`, behind its first quote;
+    behind its last one. NULL where something is in it that `put_string` does not write.
+
+    A newline comes before `end`, beyond which nothing is read.
+    """
+    cdef uint8_t *out = position[0]
+    cdef uint8_t pad[16]
+    cdef uint32_t found
+    cdef int64_t plain
+    while True:
+        if end - at >= 48:
+            found = copy16(out, at)
+            if found == 0:
+                plain = 16 + copy_plain(out + 16, at + 16, end - at - 16)
+                at += plain
+                out += plain
+                continue
+            at += take_escapes(&out, at, found)
+        else:
+            # The zeros behind the end are special, so that nothing goes beyond it.
+            memset(pad, 0, 16)
+            memcpy(pad, at, min(end - at, <int64_t> 16))
+            plain = lowest_bit(copy16(out, pad) | 0x10000)
+            at += plain
+            out += plain
+            if plain == 16:
+                continue
+        if at[0] == c'"':
+            position[0] = out
+            return at + 1
+        if at[0] == c"\\":
+            if UNESCAPES[at[1]]:
+                out[0] = UNESCAPES[at[1]]
+                at += 2
+            elif at[1] == c"u" and at[2] == c"0" and at[3] == c"0" and HEX[at[4]] < 8 and (
+                HEX[at[5]] < 16
+            ):
+                out[0] = HEX[at[4]] << 4 | HEX[at[5]]
+                at += 6
+            else:
+                return NULL
+            out += 1
+        elif at[0] >= 0x80:
+            out = put_sequences(out, &at, end)
+            if out == NULL:
+                return NULL
+        elif at[0] < 0x20:
+            return NULL
+
+
 # -- bytes that are no text ----------------------------------------------------------------------
 
 cdef inline int64_t base64_size(int64_t size) noexcept nogil:
@@ -475,6 +570,46 @@ cdef inline uint8_t *put_base64(
     if at - end > 0:
         memset(out - (at - end), c"=", at - end)
     return put(out, b'"}')
+
+
+cdef inline const uint8_t *take_base64(
+    uint8_t **position, const uint8_t *at, const uint8_t *end
+) noexcept nogil:
+    """The other way, from the first digit on and up to behind the last or the padding; NULL where
+    it is not as `put_base64` writes it. A newline comes before `end`.
+    """
+    cdef uint8_t *out = position[0]
+    cdef uint32_t bits
+    while end - at >= 4:
+        # The highest bit of what is no digit is set.
+        if (DIGITS[at[0]] | DIGITS[at[1]] | DIGITS[at[2]] | DIGITS[at[3]]) & 0x80:
+            break
+        bits = (
+            <uint32_t> DIGITS[at[0]] << 18 | <uint32_t> DIGITS[at[1]] << 12
+            | <uint32_t> DIGITS[at[2]] << 6 | DIGITS[at[3]]
+        )
+        out[0] = <uint8_t> (bits >> 16)
+        out[1] = <uint8_t> (bits >> 8)
+        out[2] = <uint8_t> bits
+        out += 3
+        at += 4
+    if DIGITS[at[0]] < 64:
+        # The last digit has bits too many, which are zeros.
+        if DIGITS[at[1]] >= 64:
+            return NULL
+        out[0] = DIGITS[at[0]] << 2 | DIGITS[at[1]] >> 4
+        out += 1
+        if at[2] == c"=":
+            if at[3] != c"=" or DIGITS[at[1]] & 15:
+                return NULL
+        else:
+            if DIGITS[at[2]] >= 64 or at[3] != c"=" or DIGITS[at[2]] & 3:
+                return NULL
+            out[0] = (DIGITS[at[1]] & 15) << 4 | DIGITS[at[2]] >> 2
+            out += 1
+        at += 4
+    position[0] = out
+    return at
 
 
 # -- either --------------------------------------------------------------------------------------

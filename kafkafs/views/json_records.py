@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
-from kafkafs.views._json_records import count_lines, encode_records
+from kafkafs.views._json_records import LineEncoder
 from storage.errors import InvalidRecord
 
 if TYPE_CHECKING:
@@ -69,24 +69,12 @@ def parse(
     data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
 ) -> tuple[bytearray, int]:
     """As `_parse.encode_lines`, for lines of JSON."""
-    lines = count_lines(data, start, end)
-    if lines:
-        with memoryview(data) as view:
-            try:
-                records = _decoder.decode_lines(view[start:end])
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                records = []
-        if len(records) == lines:
-            return encode_records(records, end - start, timestamp_ms, max_batch_bytes)
-    records = []
-    with memoryview(data) as view:
-        text = bytes(view[start:end])
-    for line in text.split(b"\n")[:-1]:
-        try:
-            records.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidRecord(f"line {len(records) + 1}: {_reason(error, line)}") from None
-    return encode_records(records, end - start, timestamp_ms, max_batch_bytes)
+    encoder = LineEncoder(_decoder.decode, timestamp_ms, max_batch_bytes)
+    try:
+        return encoder.encode(data, start, end)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        reason = _reason(error, encoder.line)
+        raise InvalidRecord(f"line {encoder.lines + 1}: {reason}") from None
 
 
 def _reason(error: Exception, line: bytes) -> str:
