@@ -12,6 +12,7 @@ HOT_LOOPS = (
     "storage/record/_codec.pyx",
     "storage/record/_legacy.pyx",
     "storage/record/_plain.pyx",
+    "storage/record/_seek.pyx",
     "storage/record/_columns.pyx",
     "storage/record/_route.pyx",
     "storage/record/_legacy_07.pyx",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from storage.errors import CorruptRecord, InvalidRecord, OffsetOutOfRange
+from storage.record._seek import find_record
 from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
 from storage.segment import Segment
 from storage.transactions import TransactionalLog
@@ -141,9 +142,9 @@ class LogReader(TransactionalLog):
                 if header.max_timestamp < timestamp_ms or header.last_offset < start:
                     continue
                 made, _ = next(plain_batches(segment, at, at + header.size))
-                for record in decode_plain(made):
-                    if record.timestamp >= timestamp_ms and record.offset >= start:
-                        return record.timestamp, record.offset
+                found = find_record(made, offset=start, timestamp=timestamp_ms)
+                if found is not None:
+                    return found[2], found[1]
             return None
         finally:
             segment.release()

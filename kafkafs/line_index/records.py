@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from kafkafs.line_index.encoded import judge
 from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage.errors import CorruptRecord
-from storage.record.batch import BatchHeader, Buffer, decode_plain
+from storage.record._seek import find_record
+from storage.record.batch import BatchHeader, Buffer
 
 if TYPE_CHECKING:
     from kafkafs.line_index.segment_lines import SegmentLines
@@ -35,11 +36,11 @@ def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
     text, position, records = lines.batch_before(is_behind)
     for header, data, batch in _batches(lines, position):
         if batch.records and header.last_offset >= offset:
-            shown = sum(record.offset < offset for record in decode_plain(data))
-            # With a granularity of 1 each record has an entry.
-            if shown < batch.records:
-                text += _TEXT_BEFORE.unpack_from(batch.entries, shown * ENTRY_SIZE)[0]
-                return text, records + shown
+            found = find_record(data, offset=offset)
+            if found is not None:
+                # With a granularity of 1 each record has an entry.
+                text += _TEXT_BEFORE.unpack_from(batch.entries, found[0] * ENTRY_SIZE)[0]
+                return text, records + found[0]
         text += batch.text_length
         records += batch.records
         if header.last_offset >= offset:
@@ -52,7 +53,9 @@ def offset_of(lines: SegmentLines, number: int) -> int:
     _, position, records = lines.batch_before(lambda _, before: before > number)
     for _, data, batch in _batches(lines, position):
         if number - records < batch.records:
-            return decode_plain(data)[number - records].offset
+            found = find_record(data, number=number - records)
+            assert found is not None, "a batch shows fewer records than were measured"
+            return found[1]
         records += batch.records
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
 

@@ -1,0 +1,97 @@
+"""The first record of a batch that is wanted: by offset, by timestamp or by number.
+
+The batch is in plain form (`plain.py`), and of its records only the heads are read. Records are not
+taken to be in order of time. CRC, record count, values and headers are not looked at.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from storage.record._batch cimport (
+    APPEND_TIME_BIT, ATTRIBUTES, BAD_VARINT, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE,
+    MAX_TIMESTAMP, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault, RecordHead, Window, at_position,
+    judge_head, load64, parse_head, readable,
+)
+
+from storage.record._batch import refusal
+
+cdef int64_t LEAST = -0x7FFFFFFFFFFFFFFF
+
+
+cdef struct Found:
+    int64_t position  # in the batch; its end where no record is wanted
+    int64_t number
+    int64_t offset
+    int64_t timestamp
+
+
+cdef Fault seek(
+    const Window *batch, int64_t min_offset, int64_t min_timestamp, int64_t min_number,
+    Found *found,
+) noexcept nogil:
+    """Stop at the first record with at least these. A fault leaves `found` at the record."""
+    cdef uint8_t pad[WINDOW]
+    cdef RecordHead head
+    cdef int64_t available
+    cdef Fault fault
+    cdef const uint8_t *header = batch.data
+    cdef bint append_time = header[ATTRIBUTES + 1] & APPEND_TIME_BIT != 0
+    cdef int64_t base_offset = <int64_t> load64(header + BASE_OFFSET)
+    cdef uint64_t base_timestamp = load64(header + BASE_TIMESTAMP)
+    found.position = HEADER_SIZE
+    found.number = 0
+    while found.position < batch.end:
+        available = batch.end - found.position
+        fault = parse_head(readable(batch, found.position, available, pad), &head)
+        if available < WINDOW and (fault != NO_FAULT or head.head > available):
+            return BAD_VARINT
+        if fault == NO_FAULT:
+            fault = judge_head(&head, available)
+        if fault != NO_FAULT:
+            return fault
+        found.offset = base_offset + head.offset_delta
+        if append_time:
+            found.timestamp = <int64_t> load64(header + MAX_TIMESTAMP)
+        else:
+            found.timestamp = <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
+        if (
+            found.offset >= min_offset
+            and found.timestamp >= min_timestamp
+            and found.number >= min_number
+        ):
+            return NO_FAULT
+        found.position += head.size
+        found.number += 1
+    return NO_FAULT
+
+
+def find_record(
+    batch not None, *, long long offset=LEAST, long long timestamp=LEAST, long long number=0,
+):
+    """The first record of a plain batch with at least this offset, timestamp (ms) and number:
+
+    (number, counted from 0; offset; timestamp), or None. CorruptRecord with the position in it.
+    """
+    cdef Py_buffer view
+    cdef Window window
+    cdef Found found
+    cdef Fault fault
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < HEADER_SIZE:
+            raise ValueError(f"a batch of {view.len} bytes")
+        window.data = <const uint8_t *> view.buf
+        window.start = 0
+        window.end = view.len
+        if view.len >= RELEASE_GIL_FROM:
+            with nogil:
+                fault = seek(&window, offset, timestamp, number, &found)
+        else:
+            fault = seek(&window, offset, timestamp, number, &found)
+        if fault != NO_FAULT:
+            raise refusal(fault, found.position)
+        if found.position >= view.len:
+            return None
+        return found.number, found.offset, found.timestamp
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,80 @@
+"""storage.record._seek: the same record as a walk over the decoded batch finds, or CorruptRecord."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Record, encode
+from storage.errors import CorruptRecord
+from storage.record._seek import find_record
+from storage.record.batch import APPEND_TIME_BIT, HEADER_SIZE, decode_plain
+from tests.guard_page import before_guard_page
+
+RECORDS = st.lists(
+    st.builds(
+        lambda delta, time, key, value: (delta, time, key, value),
+        st.integers(1, 300),
+        st.integers(-1, 40) | st.integers(0, 2**40),
+        st.none() | st.binary(max_size=90),
+        st.none() | st.binary(max_size=200),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(records=RECORDS, append_time=st.booleans(), base=st.integers(0, 2**62), data=st.data())
+def test_the_first_that_is_wanted(
+    records: list[tuple[int, int, bytes | None, bytes | None]],
+    append_time: bool,
+    base: int,
+    data: st.DataObject,
+) -> None:
+    offset, made = base, []
+    for delta, time, key, value in records:
+        made.append(Record(offset, time, 0, key, value))
+        offset += delta
+    batch = encode(made, attributes=APPEND_TIME_BIT if append_time else 0)
+    known = decode_plain(batch)
+    least = data.draw(st.sampled_from(known))
+    wanted = (
+        data.draw(st.sampled_from([0, least.offset, least.offset + 1, offset])),
+        data.draw(st.sampled_from([-1, least.timestamp, least.timestamp + 1])),
+        data.draw(st.integers(0, len(known))),
+    )
+    expected = next(
+        (
+            (number, record.offset, record.timestamp)
+            for number, record in enumerate(known)
+            if (record.offset, record.timestamp, number)
+            == tuple(map(max, (record.offset, record.timestamp, number), wanted))
+        ),
+        None,
+    )
+    with before_guard_page(bytes(batch)) as guarded:
+        found = find_record(guarded, offset=wanted[0], timestamp=wanted[1], number=wanted[2])
+    assert found == expected
+
+
+@given(records=RECORDS, cut=st.integers(1, 60), flip=st.integers(0, 2000))
+def test_damage_is_refused_or_reads_as_something(
+    records: list[tuple[int, int, bytes | None, bytes | None]], cut: int, flip: int
+) -> None:
+    made = [Record(n, time, 0, key, value) for n, (_, time, key, value) in enumerate(records)]
+    batch = bytearray(encode(made))
+    batch[HEADER_SIZE + flip % (len(batch) - HEADER_SIZE)] ^= 0x55
+    for damaged in (batch, batch[: max(HEADER_SIZE, len(batch) - cut)]):
+        with before_guard_page(bytes(damaged)) as guarded:
+            try:
+                find_record(guarded, number=len(records))
+            except CorruptRecord as error:
+                assert error.position is not None
+                assert HEADER_SIZE <= error.position < len(damaged)
+
+
+def test_less_than_a_header_is_no_batch() -> None:
+    with pytest.raises(ValueError, match="a batch of 60 bytes"):
+        find_record(bytes(60))
+    assert find_record(bytes(HEADER_SIZE)) is None
