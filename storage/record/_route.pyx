@@ -31,8 +31,8 @@ cdef enum:
     POSITIVE = 0x7FFFFFFF
     # What a record takes before its key, at most: length, attributes, both deltas, key length.
     HEAD_ROOM = 26
-    # Tails up to this long are copied COPY_STEP bytes at a time, without a call.
-    SHORT_TAIL = 256
+    # Up to this many bytes after a head are copied COPY_STEP bytes at a time, without a call.
+    SHORT_REST = 256
     COPY_STEP = 32
 
 
@@ -125,17 +125,17 @@ cdef Fault enter_batch(Work *work) noexcept nogil:
     return NO_FAULT
 
 
-cdef inline void copy_tail(
-    uint8_t *out, const uint8_t *tail, int64_t size, int64_t readable_bytes
+cdef inline void copy_rest(
+    uint8_t *out, const uint8_t *rest, int64_t size, int64_t readable_bytes
 ) noexcept nogil:
     """The caller has made sure that `out` has COPY_STEP bytes more than `size`."""
     cdef int64_t at = 0
-    if size <= SHORT_TAIL and size + COPY_STEP <= readable_bytes:
+    if size <= SHORT_REST and size + COPY_STEP <= readable_bytes:
         while at < size:
-            memcpy(out + at, tail + at, COPY_STEP)
+            memcpy(out + at, rest + at, COPY_STEP)
             at += COPY_STEP
     else:
-        memcpy(out, tail, size)
+        memcpy(out, rest, size)
 
 
 cdef void begin_batch(Part *part, int64_t timestamp) noexcept nogil:
@@ -174,22 +174,53 @@ cdef inline bint make_room(Part *part, int64_t needed, int64_t ahead) noexcept n
     return True
 
 
+cdef inline int64_t put_record(
+    Part *part, const RecordHead *head, const uint8_t *rest, int64_t readable_bytes,
+    int64_t timestamp, int64_t max_batch_bytes
+) noexcept nogil:
+    """Write a record, of which `rest` is what follows its head; the bytes that it takes.
+
+    The part has room for it, and for the header of another batch if the last one is full.
+    """
+    cdef int64_t rest_size = head.size - head.head
+    cdef uint64_t key_bits = zigzag_bits(head.key_length)
+    cdef uint64_t delta
+    cdef uint64_t offset_delta
+    cdef int64_t body
+    cdef int64_t size
+    cdef uint8_t *out
+    if part.records == 0:
+        begin_batch(part, timestamp)
+    while True:
+        delta = zigzag_bits(<int64_t> (<uint64_t> timestamp - <uint64_t> part.base_timestamp))
+        offset_delta = <uint64_t> part.records << 1
+        body = 1 + varint_size(delta) + varint_size(offset_delta) + varint_size(key_bits) + rest_size
+        size = varint_size(<uint64_t> body << 1) + body
+        if part.records == 0 or part.used + size - part.batch <= max_batch_bytes:
+            break
+        end_batch(part)
+        begin_batch(part, timestamp)
+    out = put_varint(part.data + part.used, <uint64_t> body << 1)
+    out[0] = 0
+    out = put_varint(out + 1, delta)
+    out = put_varint(out, offset_delta)
+    out = put_varint(out, key_bits)
+    copy_rest(out, rest, rest_size, readable_bytes)
+    part.used += size
+    part.records += 1
+    part.max_timestamp = max(part.max_timestamp, timestamp)
+    return size
+
+
 cdef Stop run(Work *work) noexcept nogil:
     """Route records until they end, or something has to be seen to first."""
     cdef uint8_t pad[WINDOW]
     cdef RecordHead head
     cdef const uint8_t *record
     cdef Part *part
-    cdef uint8_t *out
     cdef int64_t available
-    cdef int64_t tail
-    cdef int64_t timestamp
-    cdef int64_t body
+    cdef int64_t needed
     cdef int64_t size
-    cdef uint64_t delta
-    cdef uint64_t offset_delta
-    cdef uint64_t key_bits
-    cdef bint fits
     while True:
         while work.records_left <= 0:
             if work.position != work.batch_end:
@@ -211,42 +242,19 @@ cdef Stop run(Work *work) noexcept nogil:
             part = work.parts + (hash_of(record + head.head, head.key_length) & POSITIVE) % (
                 work.count
             )
+        elif work.stays <= 0:
+            return STICK_ANEW
         else:
-            if work.stays <= 0:
-                return STICK_ANEW
             part = work.parts + work.stuck_to
-        tail = head.size - head.head
-        timestamp = <int64_t> (<uint64_t> work.timestamp + <uint64_t> head.timestamp_delta)
-        if part.room - part.used < tail + HEADER_SIZE + HEAD_ROOM + COPY_STEP:
-            # As much again, or if it is new its share of what there is.
-            if not make_room(
-                part, tail + HEADER_SIZE + HEAD_ROOM + COPY_STEP, available // work.count
-            ):
-                return OUT_FULL
-        if part.records == 0:
-            begin_batch(part, timestamp)
-        key_bits = zigzag_bits(head.key_length)
-        while True:
-            delta = zigzag_bits(
-                <int64_t> (<uint64_t> timestamp - <uint64_t> part.base_timestamp)
-            )
-            offset_delta = <uint64_t> part.records << 1
-            body = 1 + varint_size(delta) + varint_size(offset_delta) + varint_size(key_bits) + tail
-            size = varint_size(<uint64_t> body << 1) + body
-            fits = part.used + size - part.batch <= work.max_batch_bytes
-            if fits or part.records == 0:
-                break
-            end_batch(part)
-            begin_batch(part, timestamp)
-        out = put_varint(part.data + part.used, <uint64_t> body << 1)
-        out[0] = 0
-        out = put_varint(out + 1, delta)
-        out = put_varint(out, offset_delta)
-        out = put_varint(out, key_bits)
-        copy_tail(out, record + head.head, tail, available - head.head)
-        part.used += size
-        part.records += 1
-        part.max_timestamp = max(part.max_timestamp, timestamp)
+        needed = head.size - head.head + HEADER_SIZE + HEAD_ROOM + COPY_STEP
+        # As much again as it has, or if it is new its share of what there is.
+        if part.room - part.used < needed and not make_room(part, needed, available // work.count):
+            return OUT_FULL
+        size = put_record(
+            part, &head, record + head.head, available - head.head,
+            <int64_t> (<uint64_t> work.timestamp + <uint64_t> head.timestamp_delta),
+            work.max_batch_bytes,
+        )
         if head.key_length < 0:
             work.stays -= size
         work.position += head.size
