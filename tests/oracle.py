@@ -218,48 +218,62 @@ class JsonFields:
     headers: Headers
 
 
-def json_fields(line: bytes) -> JsonFields:
-    """The same, or ValueError."""
+class _Object(list[tuple[str, object]]):
+    """A JSON object, names that come twice included."""
 
-    def no_constant(name: str) -> None:
-        raise ValueError(name)
+
+def json_fields(line: bytes) -> JsonFields:
+    """The same, or ValueError. Of a name that comes twice the last counts; all must be right."""
 
     def check(right: bool) -> None:
         if not right:
             raise ValueError(line)
 
+    def no_constant(name: str) -> None:
+        raise ValueError(name)
+
     def to_bytes(text: object) -> bytes:
-        if isinstance(text, dict):
-            check(text.keys() == {"base64"} and isinstance(text["base64"], str))
-            pattern = r"(?:[\w+/]{4})*(?:[\w+/]{2}==|[\w+/]{3}=)?"
-            check(re.fullmatch(pattern, text["base64"], re.ASCII) is not None)
-            check("_" not in text["base64"])
-            return base64.b64decode(text["base64"])
+        if isinstance(text, _Object):
+            check(bool(text))
+            for name, digits in text:
+                check(name == "base64" and isinstance(digits, str))
+                pattern = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+                check(re.fullmatch(pattern, str(digits)) is not None)
+            return base64.b64decode(str(text[-1][1]))
         check(isinstance(text, str))
-        assert isinstance(text, str)
-        return text.encode()  # half of a surrogate pair is a UnicodeEncodeError, a ValueError
+        return str(text).encode()  # half of a surrogate pair is a UnicodeEncodeError, a ValueError
+
+    def to_headers(found: object) -> Headers:
+        check(isinstance(found, list) and not isinstance(found, _Object))
+        assert isinstance(found, list)
+        for header in found:
+            check(isinstance(header, list) and not isinstance(header, _Object))
+            check(len(header) == 2)
+        return [(to_bytes(name), None if text is None else to_bytes(text)) for name, text in found]
 
     check(not line.startswith(b"\xef\xbb\xbf"))
-    found = json.loads(line.decode(), parse_constant=no_constant)
-    check(isinstance(found, dict))
-    names = {"offset", "timestamp", "timestampType", "key", "value", "headers"}
-    check(found.keys() <= names)
-    check(type(found.get("offset", 0)) is int)
-    timestamp = found.get("timestamp")
-    if "timestamp" in found:
-        check(type(timestamp) is int and -1 <= timestamp < 2**63)
-    check(found.get("timestampType", "CreateTime") in ("CreateTime", "LogAppendTime"))
-    key, value = found.get("key"), found.get("value")
-    headers = found.get("headers", [])
-    check(isinstance(headers, list))
-    for header in headers:
-        check(isinstance(header, list) and len(header) == 2)
-    return JsonFields(
-        timestamp,
-        None if key is None else to_bytes(key),
-        None if value is None else to_bytes(value),
-        [(to_bytes(name), None if text is None else to_bytes(text)) for name, text in headers],
-    )
+    try:
+        found = json.loads(line.decode(), parse_constant=no_constant, object_pairs_hook=_Object)
+    except RecursionError:
+        raise ValueError(line) from None
+    check(isinstance(found, _Object))
+    fields = JsonFields(None, None, None, [])
+    for name, value in found:
+        if name == "offset":
+            check(type(value) is int)
+        elif name == "timestamp":
+            check(type(value) is int and -1 <= value < 2**63)
+            fields.timestamp = value
+        elif name == "timestampType":
+            check(value in ("CreateTime", "LogAppendTime"))
+        elif name == "key":
+            fields.key = None if value is None else to_bytes(value)
+        elif name == "value":
+            fields.value = None if value is None else to_bytes(value)
+        else:
+            check(name == "headers")
+            fields.headers = to_headers(value)
+    return fields
 
 
 def encode_json(records: list[JsonFields], timestamp_ms: int, max_batch_bytes: int) -> bytes | int:

@@ -103,6 +103,7 @@ _OF_LOGS = (
     "dumped_log",
     "dumped_log_of_right_crcs",
     "key_value_text",
+    "json_text",
 )
 
 
@@ -115,6 +116,19 @@ _SMALL = {
         b"key\tvalue\nno key\n\\N\nkey\t\\N",
         b"a\\tb\\n\t\\\\\n\n\t\n" * 5,
         b"\\N\tvalue\tmore\nkey\twrong\\q\nlast",
+    ],
+    "json_lines": [
+        b'{"offset":5,"timestamp":1700000000000,"timestampType":"CreateTime","key":"k","value":'
+        b'"a\\"b\\u0001\\n\xc3\xa9","headers":[["n","v"],["",null],["b",{"base64":"/w=="}]]}',
+        b'{"offset":5,"timestamp":-1,"timestampType":"LogAppendTime","key":null,"value":'
+        b'{"base64":"AP8A"},"headers":[]}\n{"offset":6,"timestamp":0,"timestampType":"CreateTime",'
+        b'"key":{"base64":"/w=="},"value":"","headers":[]}',
+        b'{}\n { "value" : "\\ud83d\\ude00\\u00e9\\/" , "key":null }\n'
+        b'{"headers":[["a",{"base64":""}]]}',
+        b'{"timestamp":-1,"offset":-1}\n{"timestampType":"CreateTime","value":"'
+        + b"x" * 99
+        + b'"}',
+        b'{"value":"a","value":"b"}\n{"value":1.5e3}\n{"value":{"base64":"AA="}}',
     ],
     "snapshot": [
         encode_snapshot([]),

@@ -27,6 +27,7 @@ from kafkafs.dump._dump import Walk
 from kafkafs.dump.decoders import topic_decoder
 from kafkafs.views import TextView
 from kafkafs.views._measure import Cursor, Measure
+from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from storage import checkpoint, fetch, producer_state
 from storage.config import SETTINGS_FILE, TOPICS_FILE, Settings
@@ -49,6 +50,7 @@ Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {}
 
 KEY_VALUE = KeyValue()
+JSON_LINES = JsonLines()
 
 # As much as a stream may decompress to here: keeps a run in bounds that many may share a machine.
 LIMIT = 4 << 20
@@ -370,20 +372,25 @@ def key_value_text(data: bytes) -> None:
             continue
         rows = [oracle.Row(0, 0, record.key, record.value) for record in records]
         text = b"".join(map(oracle.key_value_line, rows))
-        # Of a transaction's plain form somebody else has judged whether it is shown.
-        plain_form = bytearray(made)
-        plain_form[22] &= ~0x10
-        with before_guard_page(plain_form) as batch:
-            assert _shown(KEY_VALUE, batch, len(batch), len(text) + 1) == text
-            assert _shown(KEY_VALUE, batch, 70, 7) == text
-            state = Measure()
-            KEY_VALUE.measure(batch, 0, len(batch), state)
-            assert state.text_length == len(text)
+        _assert_shown(KEY_VALUE, made, text)
         again, lines = KEY_VALUE.parse(text, 0, len(text), 0, 1 << 30)
         assert lines == len(records)
         assert [
             (record.key, record.value) for record in (decode_plain(again) if lines else [])
         ] == [(record.key, record.value) for record in records]
+
+
+def _assert_shown(view: TextView, made: bytes | bytearray, text: bytes) -> None:
+    """A view shows this text of a batch in plain form."""
+    # Of a transaction's somebody else has judged whether it is shown.
+    plain_form = bytearray(made)
+    plain_form[22] &= ~0x10
+    with before_guard_page(plain_form) as batch:
+        assert _shown(view, batch, len(batch), len(text) + 1) == text
+        assert _shown(view, batch, 70, 7) == text
+        state = Measure()
+        view.measure(batch, 0, len(batch), state)
+        assert state.text_length == len(text)
 
 
 def _shown(view: TextView, log: memoryview, window: int, room: int) -> bytes:
@@ -425,6 +432,75 @@ def key_value_lines(data: bytes) -> None:
             found = error.line
         except InvalidRecord as error:
             found = error.message.partition(": ")[0].encode()
+    assert found == expected
+
+
+@target
+def json_text(data: bytes) -> None:
+    """A log as lines of JSON, at once and in pieces, and back."""
+    for _, made, _ in _plain_batches(memoryview(data[:ROOM])):
+        try:
+            records = _records(made)
+        except StorageError:
+            continue
+        if parse_header(made).is_control:
+            continue
+        text = b"".join(map(_json_line, records))
+        _assert_shown(JSON_LINES, made, text)
+        if any(json.loads(line)["timestamp"] < -1 for line in text.splitlines()):
+            with contextlib.suppress(InvalidRecord):
+                JSON_LINES.parse(text, 0, len(text), 0, 1 << 30)
+                raise AssertionError("a timestamp below -1")
+            continue
+        again, lines = JSON_LINES.parse(text, 0, len(text), 0, 1 << 30)
+        assert lines == len(records)
+        for record, back in zip(records, decode_plain(again) if lines else [], strict=True):
+            assert back == record._replace(
+                offset=back.offset, timestamp=back.timestamp, timestamp_type=0
+            )
+            assert back.timestamp == _wrapped(record.timestamp)
+
+
+def _json_line(record: Record) -> bytes:
+    headers = [(name.encode("utf-8", "surrogateescape"), value) for name, value in record.headers]
+    offset, timestamp = _wrapped(record.offset), record.timestamp
+    attributes = 8 if record.timestamp_type else 0
+    batch = oracle.Batch(0, 0, offset, 0, attributes, 0, timestamp, timestamp, 1)
+    return oracle.json_line(batch, oracle.Row(0, 0, record.key, record.value, headers))
+
+
+def _wrapped(number: int) -> int:
+    """As Java's numbers of 64 bits."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+@target
+def json_lines(data: bytes) -> None:
+    """Any bytes as lines of JSON."""
+    text = data[: ROOM - 1] + b"\n"
+    records: list[oracle.JsonFields] = []
+    wrong = None
+    for number, line in enumerate(text[:-1].split(b"\n"), 1):
+        try:
+            records.append(oracle.json_fields(line))
+        except ValueError:
+            wrong = number
+            break
+    # By the last byte: how large a batch may be.
+    limit = (70, 100, 1000, 1 << 30)[text[-2:][0] % 4]
+    expected = oracle.encode_json(records, 0, limit)
+    if wrong is not None and not isinstance(expected, int):
+        expected = b"line %d" % wrong
+    found: bytes | int | None
+    with before_guard_page(text) as view:
+        try:
+            found = bytes(JSON_LINES.parse(view, 0, len(view), 0, limit)[0])
+        except RecordTooLarge as error:
+            found = error.line
+        except InvalidRecord as error:
+            found = error.message.partition(": ")[0].encode()
+            if not error.message.isprintable():
+                raise AssertionError("the reason is no line of text") from error
     assert found == expected
 
 
