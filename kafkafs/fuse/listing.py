@@ -83,7 +83,22 @@ class Listing:
     async def _look_up(self, names: Sequence[str]) -> _Found:
         """The nodes of these names, without those that are gone."""
         found: _Found = {}
+        waiting: list[str] = []
         failures: list[Exception] = []
+        for name in names:
+            # Each first on this thread, as `Directory.lookup` has it: what is made of a partition
+            # when it is first asked for is made here.
+            try:
+                node = self._directory.lookup(name, False)
+            except FileNotFoundError:
+                continue
+            except BlockingIOError:
+                waiting.append(name)
+            else:
+                if node.is_behind:
+                    waiting.append(name)
+                else:
+                    found[name] = node
 
         async def look_up(part: Sequence[str]) -> None:
             try:
@@ -92,8 +107,8 @@ class Listing:
                 failures.append(error)
 
         async with trio.open_nursery() as nursery:
-            for number in range(min(LISTING_THREADS, len(names))):
-                nursery.start_soon(look_up, names[number::LISTING_THREADS])
+            for number in range(min(LISTING_THREADS, len(waiting))):
+                nursery.start_soon(look_up, waiting[number::LISTING_THREADS])
         if failures:
             raise failures[0]
         return found

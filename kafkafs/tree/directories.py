@@ -137,17 +137,13 @@ class TopicDirectory(TreeDirectory):
             ViewFile, inode, lambda: ViewFile(inode, parent, partition, part, nonce)
         )
 
-    def partition_names(self, view: View | None = None) -> list[str]:
-        """In order of number; the lookups that follow are to be in this view."""
+    def partition_names(self) -> list[str]:
+        """In order of number."""
         self.fs.look_for_partitions()
-        if view is not None:
-            for log in list(self.topic.partitions.values()):
-                # Here and now: those lookups may be in a worker thread.
-                self.fs.partition(log).view(view)
         return [str(number) for number in sorted(self.topic.partitions)]
 
     def names(self) -> list[str]:
-        names = self.partition_names(self.fs.views[0])
+        names = self.partition_names()
         return [*DOT_NAMES, *names] if self.fs.options.show_dot else names
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:

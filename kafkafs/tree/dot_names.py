@@ -79,7 +79,7 @@ class ViewNames(InTopic):
         return self.topic.view_file(partition, self._view, self.inode, wait)
 
     def names(self) -> list[str]:
-        names = self.topic.partition_names(self._view)
+        names = self.topic.partition_names()
         if isinstance(self._view, Batches) or not self.fs.options.show_dot:
             return names
         return [*names, APPEND]

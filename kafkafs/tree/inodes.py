@@ -125,7 +125,11 @@ class Directory(Node):
     __slots__ = ()
 
     def lookup(self, name: str, wait: bool) -> Node:
-        """The node that a name leads to. ENOENT. Does not raise its lookup count."""
+        """The node that a name leads to. ENOENT. Does not raise its lookup count.
+
+        With wait=True in any thread, after it was asked on the owner's: what belongs to a partition
+        is made there.
+        """
         raise NotImplementedError
 
     def names(self) -> list[str]:
