@@ -150,7 +150,7 @@ def prepare(given: argparse.Namespace, directory: Path) -> Bench:
         block=Block.draw(drawn),
         lines=Block.draw(drawn, lines_only=True),
         size=size,
-        append=size // 4,
+        append=size // 8,
         big=given.big * MIB,
         small=max(size // 100, MIB),
         heads=20 if given.tiny else 1000,
