@@ -1,46 +1,44 @@
 """Where single records lie in a segment's text: found by offset, or by number.
 
-The line index leads to the start of a batch near by; from there the log is read batch by batch, and
-each batch measured record by record. So nothing is kept for it, and it waits for the disk.
+The line index leads to a batch near by; from there the log is read batch by batch, and each batch
+measured record by record. So nothing is kept for it, and it waits for the disk.
 
 A number counts the records that the view shows of the segment, from 0. All that is shown of the
 segment must be measured.
 
-Not here: how the entries near by are found (`segment_lines.py`).
+Not here: how the entry near by is found (`segment_lines.py`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kafkafs.line_index.encoded import judge
 from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage.errors import CorruptRecord
 from storage.record._seek import find_record
-from storage.record.batch import BatchHeader, Buffer
+from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
 
 if TYPE_CHECKING:
     from kafkafs.line_index.segment_lines import SegmentLines
 
-_TEXT_BEFORE = struct.Struct("<Q")
+_ENTRY = struct.Struct("<QII")
 
 
 def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
     """(bytes of text, records shown) before the first record with an offset ≥ `offset`."""
-
-    def is_behind(position: int, _: int) -> bool:
-        return _base_offset_at(lines, position) > offset
-
-    text, position, records = lines.batch_before(is_behind)
-    for header, data, batch in _batches(lines, position):
+    text, position, records = _batch_before(lines, _behind(lines, offset))
+    for at, header in _headers(lines, position):
+        if header.base_offset >= offset and not header.is_legacy:
+            break
+        data, batch = _measure(lines, at, header)
         if batch.records and header.last_offset >= offset:
             found = find_record(data, offset=offset)
             if found is not None:
-                # With a granularity of 1 each record has an entry.
-                text += _TEXT_BEFORE.unpack_from(batch.entries, found[0] * ENTRY_SIZE)[0]
-                return text, records + found[0]
+                return text + _entry(batch, found[0])[0], records + found[0]
         text += batch.text_length
         records += batch.records
         if header.last_offset >= offset:
@@ -50,8 +48,9 @@ def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
 
 def offset_of(lines: SegmentLines, number: int) -> int:
     """The offset of record `number`, which there must be."""
-    _, position, records = lines.batch_before(lambda _, before: before > number)
-    for _, data, batch in _batches(lines, position):
+    _, position, records = _batch_before(lines, lambda _, before: before > number)
+    for at, header in _headers(lines, position):
+        data, batch = _measure(lines, at, header)
         if number - records < batch.records:
             found = find_record(data, number=number - records)
             assert found is not None, "a batch shows fewer records than were measured"
@@ -60,36 +59,80 @@ def offset_of(lines: SegmentLines, number: int) -> int:
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
 
 
-def _batches(lines: SegmentLines, position: int) -> Iterator[tuple[BatchHeader, Buffer, Measure]]:
-    """Each batch that is shown from `position` on: its plain form, measured record by record."""
-    segment, measure = lines.segment, lines.view.measure
+def _behind(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
+    """Whether the batch at a position is behind what holds an offset, or near before that.
+
+    By the log's own index where it has any; else by what the batch says.
+    """
+    segment = lines.segment
+    if segment.always_expand:
+        return lambda position, _: position > offset - segment.base_offset
+    near = segment.position_before(offset)
+    if near:
+        return lambda position, _: position > near
+
+    def is_behind(position: int, _: int) -> bool:
+        if position >= segment.size:
+            return True
+        buffer = memoryview(bytearray(8))
+        segment.read_into(buffer, position, True)
+        return int.from_bytes(buffer, "big") > offset
+
+    return is_behind
+
+
+def _batch_before(
+    lines: SegmentLines, is_behind: Callable[[int, int], bool]
+) -> tuple[int, int, int]:
+    """(text, position, records) at the start of a batch that is not behind, near what is."""
+    segment = lines.segment
+    segment.lease()
+    try:
+        text, position, record, number = lines.entry_before(is_behind)
+        inside = record - position
+        if inside not in (0, HEADER_SIZE):
+            # What comes before it in its batch is counted too.
+            _, batch = _measure(lines, position, next(segment.batches(position))[1])
+            before = bisect_left(
+                range(batch.records), inside, key=lambda record: _entry(batch, record)[2]
+            )
+            text -= _entry(batch, before)[0]
+            number -= before
+        return text, position, number
+    finally:
+        segment.release()
+
+
+def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Each batch that is shown from `position` on."""
+    segment = lines.segment
     segment.lease()
     try:
         for at, header in segment.batches(position):
             if at >= lines.end:
                 return
-            data: Buffer = segment.read_at(at, header.size)
-            batch = Measure(1)
-            if not segment.always_expand:
-                measure(data, 0, header.size, batch)
-            if segment.always_expand or batch.encoded:
-                shown = judge(segment, lines.is_aborted, data, 0, header.size, at)
-                if not shown.hidden:
-                    data = data if shown.plain is None else shown.plain
-                    batch.step_into(len(data), data)
-                    measure(data, 0, len(data), batch)
-            yield header, data, batch
+            yield at, header
     finally:
         segment.release()
 
 
-def _base_offset_at(lines: SegmentLines, position: int) -> int:
-    """Of the batch there; beyond every offset at the end of the log."""
-    segment = lines.segment
-    if position >= segment.size:
-        return 1 << 63
-    if segment.always_expand:
-        return segment.base_offset + position
-    buffer = memoryview(bytearray(8))
-    segment.read_into(buffer, position, True)
-    return int.from_bytes(buffer, "big")
+def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
+    """The plain form of a batch, and its text: with a granularity of 1 each record has an entry."""
+    segment, measure = lines.segment, lines.view.measure
+    data: Buffer = segment.read_at(at, header.size)
+    batch = Measure(1)
+    if not segment.always_expand:
+        measure(data, 0, header.size, batch)
+    if segment.always_expand or batch.encoded:
+        shown = judge(segment, lines.is_aborted, data, 0, header.size, at)
+        if not shown.hidden:
+            data = data if shown.plain is None else shown.plain
+            batch.step_into(len(data), data)
+            measure(data, 0, len(data), batch)
+    return data, batch
+
+
+def _entry(batch: Measure, number: int) -> tuple[int, int, int]:
+    """(text before record `number`, its batch's position, its own)"""
+    text, position, record = _ENTRY.unpack_from(batch.entries, number * ENTRY_SIZE)
+    return text, position, record

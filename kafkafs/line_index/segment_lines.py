@@ -288,10 +288,11 @@ class SegmentLines:
         """The offset of record `number` (< `records`) of those shown; as `text_before`."""
         return records.offset_of(self, number)
 
-    def batch_before(self, is_behind: Callable[[int, int], bool]) -> tuple[int, int, int]:
-        """(text, position, records) at the start of a batch that is not behind something, near it.
+    def entry_before(self, is_behind: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
+        """The last entry that is not behind something, or the first one:
 
-        `is_behind(position, records)` says so of a batch by its file position and the records shown
+        (bytes of text before its record, its batch's position, its record's, records before it).
+        `is_behind(position, records)` says it of an entry by its batch's position and the records
         before it. Waits.
         """
         saved, tail = self._state
@@ -300,24 +301,18 @@ class SegmentLines:
             known = self._map or self._open_entries()
             entries, count, start = known[0], known[1], Saved()
         elif tail is None:
-            return 0, 0, 0  # sealed, and a cleaner has left nothing of it
+            return 0, 0, 0, 0  # sealed, and a cleaner has left nothing of it
         else:
             entries, count, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
 
-        def entry(number: int) -> tuple[int, int, int, int, int]:
-            text, batch, record, end, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-            return text, batch, record, end, ordinal
-
         def behind(number: int) -> bool:
-            _, batch, _, _, ordinal = entry(number)
+            _, batch, _, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
             return is_behind(start.covered + batch, start.records + ordinal)
 
         number = bisect_left(range(1, count), True, key=behind)
-        # An entry inside a batch says nothing of the text before that batch.
-        while number and entry(number)[2] - entry(number)[1] not in (0, HEADER_SIZE):
-            number -= 1
-        text, batch, _, _, ordinal = entry(number)
-        return start.text_length + text, start.covered + batch, start.records + ordinal
+        text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+        at = start.covered
+        return start.text_length + text, at + batch, at + record, start.records + ordinal
 
     def unmap(self) -> None:
         """Another's map needs the room. Who still looks into this one keeps it alive."""
