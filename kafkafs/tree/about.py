@@ -40,6 +40,12 @@ A topic is a directory, a partition a file: each record's value is a line.
   touch TOPIC/N                 creates the next partition
   echo line >> TOPIC/0          appends a record
   cat TOPIC/0, tail -f TOPIC/0  read
+  TOPIC/0@1234, 0@-10, 0@-15m, 0@08:00..09:00, 0@start, 0@end
+                                read from an offset, a count of records, a time on
+  TOPIC/.kv/N                   key TAB value; >> appends (\\N is null; \\\\, \\t, \\n)
+  TOPIC/.jsonl/N                whole records as JSON; >> appends
+  TOPIC/.append                 >> appends, and the partitioner chooses where; so do
+                                .kv/append and .jsonl/append, by key
   TOPIC/.batches/N              the record batches as they are stored; >> appends ready ones
   TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
   TOPIC/.raw/N/                 the segment files
