@@ -58,32 +58,37 @@ cdef extern from *:
     static inline int kafkafs_trailing_zeros(uint64_t bits)
     { return __builtin_ctzll(bits); }
 
-    /* How many of 64 bytes are to be escaped. The compiler makes vector code of these two. */
-    static inline unsigned kafkafs_escaped_in_block(const uint8_t *at)
-    {
-        uint8_t count = 0;
-        for (int i = 0; i < 64; i++)
-            count += (uint8_t) ((at[i] == 9) | (at[i] == 10) | (at[i] == 0x5C));
-        return count;
-    }
+    static inline uint8_t kafkafs_is_escaped(uint8_t byte)
+    { return (byte == 9) | (byte == 10) | (byte == 0x5C); }
 
-    /* The same as a question, while the bytes are copied. */
+    /* The compiler makes vector code of both loops: they are of a fixed length and have no branch.
+
+       Copy 64 bytes; whether any is to be escaped. */
     static inline int kafkafs_copy_block(uint8_t *restrict out, const uint8_t *restrict at)
     {
         uint8_t found = 0;
-        for (int i = 0; i < 64; i++) {
-            uint8_t byte = at[i];
-            out[i] = byte;
-            found |= (uint8_t) ((byte == 9) | (byte == 10) | (byte == 0x5C));
-        }
+        memcpy(out, at, 64);
+        for (int i = 0; i < 64; i++)
+            found |= kafkafs_is_escaped(at[i]);
         return found;
+    }
+
+    /* How many of the first `size` of 64 bytes are to be escaped. */
+    static inline unsigned kafkafs_escaped_in_block(const uint8_t *at, uint8_t size)
+    {
+        uint8_t count = 0;
+        for (uint8_t i = 0; i < 64; i++)
+            count += kafkafs_is_escaped(at[i]) & (i < size);
+        return count;
     }
     """
     uint64_t escaped_bytes "kafkafs_escaped_bytes"(uint64_t word) noexcept nogil
     uint64_t backslashes "kafkafs_backslashes"(uint64_t word) noexcept nogil
     int trailing_zeros "kafkafs_trailing_zeros"(uint64_t bits) noexcept nogil
-    unsigned escaped_in_block "kafkafs_escaped_in_block"(const uint8_t *at) noexcept nogil
     bint copy_block "kafkafs_copy_block"(uint8_t *out, const uint8_t *at) noexcept nogil
+    unsigned escaped_in_block "kafkafs_escaped_in_block"(
+        const uint8_t *at, uint8_t size
+    ) noexcept nogil
 
 
 # -- records to text -----------------------------------------------------------------------------
@@ -156,9 +161,11 @@ cdef inline int64_t escaped_size(
     cdef int64_t text = size
     cdef uint64_t marks
     while size >= BLOCK:
-        text += escaped_in_block(at)
+        text += escaped_in_block(at, BLOCK)
         at += BLOCK
         size -= BLOCK
+    if readable_end - at >= BLOCK:
+        return text + escaped_in_block(at, <uint8_t> size)
     while size > 0:
         marks = escaped_bytes(load_word(at, size, readable_end))
         if size < WORD:
