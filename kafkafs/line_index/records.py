@@ -11,6 +11,7 @@ Not here: how the entry near by is found (`segment_lines.py`).
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -24,39 +25,51 @@ from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
 
 if TYPE_CHECKING:
     from kafkafs.line_index.segment_lines import SegmentLines
+    from storage.segment import Segment
 
 _ENTRY = struct.Struct("<QII")
 
 
 def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
     """(bytes of text, records shown) before the first record with an offset ≥ `offset`."""
-    text, position, records = _batch_before(lines, _behind(lines, offset))
-    for at, header in _headers(lines, position):
-        if header.base_offset >= offset and not header.is_legacy:
-            break
-        data, batch = _measure(lines, at, header)
-        if batch.records and header.last_offset >= offset:
-            found = find_record(data, offset=offset)
-            if found is not None:
-                return text + _entry(batch, found[0])[0], records + found[0]
-        text += batch.text_length
-        records += batch.records
-        if header.last_offset >= offset:
-            break
-    return text, records
+    with _leased(lines.segment):
+        text, position, records = _batch_before(lines, _behind(lines, offset))
+        for at, header in _headers(lines, position):
+            if header.base_offset >= offset and not header.is_legacy:
+                break
+            data, batch = _measure(lines, at, header)
+            if batch.records and header.last_offset >= offset:
+                found = find_record(data, offset=offset)
+                if found is not None:
+                    return text + _entry(batch, found[0])[0], records + found[0]
+            text += batch.text_length
+            records += batch.records
+            if header.last_offset >= offset:
+                break
+        return text, records
 
 
 def offset_of(lines: SegmentLines, number: int) -> int:
     """The offset of record `number`, which there must be."""
-    _, position, records = _batch_before(lines, lambda _, before: before > number)
-    for at, header in _headers(lines, position):
-        data, batch = _measure(lines, at, header)
-        if number - records < batch.records:
-            found = find_record(data, number=number - records)
-            assert found is not None, "a batch shows fewer records than were measured"
-            return found[1]
-        records += batch.records
+    with _leased(lines.segment):
+        _, position, records = _batch_before(lines, lambda _, before: before > number)
+        for at, header in _headers(lines, position):
+            data, batch = _measure(lines, at, header)
+            if number - records < batch.records:
+                found = find_record(data, number=number - records)
+                assert found is not None, "a batch shows fewer records than were measured"
+                return found[1]
+            records += batch.records
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
+
+
+@contextlib.contextmanager
+def _leased(segment: Segment) -> Iterator[None]:
+    segment.lease()
+    try:
+        yield
+    finally:
+        segment.release()
 
 
 def _behind(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
@@ -85,35 +98,25 @@ def _batch_before(
     lines: SegmentLines, is_behind: Callable[[int, int], bool]
 ) -> tuple[int, int, int]:
     """(text, position, records) at the start of a batch that is not behind, near what is."""
-    segment = lines.segment
-    segment.lease()
-    try:
-        text, position, record, number = lines.entry_before(is_behind)
-        inside = record - position
-        if inside not in (0, HEADER_SIZE):
-            # What comes before it in its batch is counted too.
-            _, batch = _measure(lines, position, next(segment.batches(position))[1])
-            before = bisect_left(
-                range(batch.records), inside, key=lambda record: _entry(batch, record)[2]
-            )
-            text -= _entry(batch, before)[0]
-            number -= before
-        return text, position, number
-    finally:
-        segment.release()
+    text, position, record, number = lines.entry_before(is_behind)
+    inside = record - position
+    if inside not in (0, HEADER_SIZE):
+        # What comes before it in its batch is counted too.
+        _, batch = _measure(lines, position, next(lines.segment.batches(position))[1])
+        before = bisect_left(
+            range(batch.records), inside, key=lambda record: _entry(batch, record)[2]
+        )
+        text -= _entry(batch, before)[0]
+        number -= before
+    return text, position, number
 
 
 def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """Each batch that is shown from `position` on."""
-    segment = lines.segment
-    segment.lease()
-    try:
-        for at, header in segment.batches(position):
-            if at >= lines.end:
-                return
-            yield at, header
-    finally:
-        segment.release()
+    for at, header in lines.segment.batches(position):
+        if at >= lines.end:
+            return
+        yield at, header
 
 
 def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:

@@ -319,11 +319,15 @@ def look_up_start(topic: TopicDirectory, parent: int, name: str, view: View, wai
     strict = fs.options.out_of_range == "error"
     try:
         start = start_offset(partition, part, said.start, strict=strict, wait=wait)
+        looked = part.bound
+        until = end_of(partition, part, said.end, wait)
     except OffsetOutOfRange as error:
         fs.events(f"lookup of {topic.topic.name}/{name} refused: {error}")
         raise
-    looked = part.bound
-    until = end_of(partition, part, said.end, wait)
+    except BlockingIOError as error:
+        if wait:
+            fs.events(f"lookup of {topic.topic.name}/{name}: {error.strerror}")
+        raise
     inode = StartFile.number(partition, view, nonce, str(start), str(until))
     fs.start_names.note(parent, name, inode)
 

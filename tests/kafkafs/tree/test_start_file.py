@@ -11,10 +11,11 @@ import pytest
 
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.inodes import Change
+from kafkafs.tree.start_file import StartFile
 from storage.record.control import ABORT, COMMIT
 from tests.kafkafs.start_files import DIRECTORIES, Oracle, fill, iso, lines, start_file, text
 from tests.kafkafs.tree.test_transactions import Producer
-from tests.kafkafs.trees import Tree, a_tree, read
+from tests.kafkafs.trees import Tree, a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, append
 
 
@@ -203,3 +204,39 @@ def test_what_was_looked_up_before_the_past_changed_is_stale(tree: Tree) -> None
             ask()
         assert caught.value.errno == errno.ESTALE
     assert text(tree, "0@5") == lines(10, 40)
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_the_disk_is_left_to_a_worker_thread(tree: Tree) -> None:
+    fill(tree)
+    topic = tree.directory("t")
+    tree.file()
+    for name in ("0@-3", "0@08:00", "0@5..-3", "0@5..08:00"):
+        with pytest.raises(BlockingIOError):
+            topic.lookup(name, False)
+        assert isinstance(in_thread(lambda: topic.lookup(name, True)), StartFile)  # noqa: B023
+    # An offset is one without looking; where it lies is asked for by stat and open.
+    file = topic.lookup("0@5", False)
+    assert file.listed_attributes().size == 0
+    with pytest.raises(BlockingIOError):
+        file.attributes(False)
+    with pytest.raises(BlockingIOError):
+        file.open(os.O_RDONLY, False)
+    assert tree.attributes(file).size == len(lines(5, 40))
+    assert file.listed_attributes().size == len(lines(5, 40))
+
+
+def test_counting_that_takes_long_is_eagain_and_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        append(tree.log(), b"value")
+    monkeypatch.setattr("kafkafs.tree.start_points.MEASURE_S", 0)
+    with a_tree(tmp_path / "data") as tree:
+        with pytest.raises(BlockingIOError) as caught:
+            tree.node("t/0@-1")
+        assert caught.value.errno == errno.EAGAIN
+        assert "lookup of t/0@-1: measured 0 of 73 bytes so far" in tree.events()
