@@ -304,7 +304,7 @@ def test_timestamp_limits(mount: Mount, orders: Path) -> None:
         for wrong in (now - 2_000_000, now + 10_000_000):
             line = b'{"value":"good"}\n{"timestamp":%d}\n' % wrong
             fails(errno.EINVAL, os.write, fd, line)
-            assert f"timestamp {wrong} is " in mount.events()
+            assert f"line 2: timestamp {wrong} is " in mount.events()
         os.write(fd, b'{"timestamp":%d}\n{"timestamp":-1}\n' % (now - 500_000))
     assert [record.timestamp for record in stored(orders)] == [now - 500_000, -1]
 
@@ -431,4 +431,8 @@ def test_a_compacted_topic_wants_keys(mount: Mount, orders: Path) -> None:
     with opened(jsonl(orders)) as fd:
         fails(errno.EINVAL, os.write, fd, b'{"key":"a"}\n{"value":"no key"}\n')
         os.write(fd, b'{"key":"a","value":"1"}\n{"key":"a","value":null}\n')
+    topic = orders.parent.name
+    assert f"{topic}/0: append refused: line 2: a topic whose cleanup.policy has compact" in (
+        mount.events()
+    )
     assert [(each.key, each.value) for each in stored(orders)] == [(b"a", b"1"), (b"a", None)]
