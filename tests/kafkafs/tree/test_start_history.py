@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
+from kafkafs.tree.start_file import StartFile
+from kafkafs.tree.view_file import ViewFile
 from storage.errors import SegmentGone
+from storage.record.control import ABORT, COMMIT
 from storage.record.legacy_07 import encode_entry
 from tests.broker_files import BrokerDirectory
 from tests.kafkafs.start_files import fill, lines, start_file, text
+from tests.kafkafs.tree.test_transactions import Producer
 from tests.kafkafs.trees import Tree, a_tree, clean, in_thread, read
+from tests.storage.logs import append
 
 
 @pytest.fixture
@@ -185,3 +193,146 @@ def test_a_log_of_kafka_0_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             text(tree, f".batches/0@{ids[31]}..{ids[33]}")
             == tree.read("t/.batches/0")[ids[31] : ids[33]]
         )
+
+
+# -- any history -----------------------------------------------------------------------------------
+
+
+class Model:
+    """A log as a list, and files that are open: what each must show."""
+
+    def __init__(self, tree: Tree, scratch: Path) -> None:
+        self.tree = tree
+        self.scratch = scratch
+        # (offset, line, producer), of those that are in the log.
+        self.content: list[tuple[int, bytes, int]] = []
+        self.files: list[tuple[StartFile, Handle, list[tuple[int, bytes, int]], int, int]] = []
+        self.ended: dict[int, bool] = {}
+        self.producer: Producer | None = None
+        self.cleaned = 0
+        self.transactional = False
+
+    def append(self, count: int) -> None:
+        log = self.tree.log()
+        values = [b"%d:%d" % (log.log_end_offset, n) for n in range(count)]
+        number = 0
+        first = log.log_end_offset
+        if self.producer is not None and count % 2:
+            number = self.producer.number
+            self.producer.send(*values)
+        else:
+            append(log, *values)
+        for n, value in enumerate(values):
+            self._add((first + n, value + b"\n", number))
+
+    def _add(self, record: tuple[int, bytes, int]) -> None:
+        self.content.append(record)
+        for _, _, content, _, _ in self.files:
+            content.append(record)
+
+    def begin(self) -> None:
+        if self.producer is None:
+            self.producer = Producer(self.tree.log(), len(self.ended) + 1)
+            self.producer.send(b"first of it")
+            self._add((self.tree.log().log_end_offset - 1, b"first of it\n", self.producer.number))
+            self.transactional = True
+
+    def end(self, commit: bool) -> None:
+        if self.producer is not None:
+            self.producer.end(COMMIT if commit else ABORT)
+            self.ended[self.producer.number] = commit
+            self.producer = None
+
+    def remove_head(self) -> None:
+        if len(self.tree.log().segments) > 1 and self.producer is None:
+            self.tree.remove_head(1)
+            start = self.tree.log().log_start_offset
+            self.content = [record for record in self.content if record[0] >= start]
+
+    def clean(self) -> None:
+        count = len(self.tree.log().segments) - 1
+        if count and not self.transactional:
+            self.cleaned += 1
+            name = f"{self.scratch.name}-{self.cleaned}"
+            end = self.tree.log().segments[count].base_offset
+            clean(
+                self.tree.log(),
+                count,
+                lambda record: record.offset % 3 == 0,
+                self.scratch.with_name(name),
+            )
+            self.content = [r for r in self.content if r[0] >= end or r[0] % 3]
+
+    def open(self, back: int, length: int | None) -> None:
+        log = self.tree.log()
+        start = max(log.log_end_offset - back, log.log_start_offset)
+        end = 1 << 40 if length is None else start + length
+        name = f"t/0@{start}" + ("" if length is None else f"..{end}")
+        file = self.tree.file(name)
+        assert isinstance(file, StartFile)
+        handle = self.tree.open(file)
+        self.files.append((file, handle, list(self.content), start, end))
+
+    def forget(self) -> None:
+        """Nothing of what is measured and placed is known any more."""
+        inodes = self.tree.fs.inodes
+        if not self.files:
+            for node in list(inodes.nodes.values()):
+                if isinstance(node, ViewFile):
+                    inodes.forget(node.inode, node.lookups)
+            self.tree.fs.partition(self.tree.log()).views = {}
+            for path in Path(self.tree.log().directory).glob("*.lines"):
+                path.unlink()
+
+    def close(self) -> None:
+        if self.files:
+            self.files.pop(0)[1].release()
+
+    def check(self) -> None:
+        bound = self.tree.log().last_stable_offset
+        for file, handle, content, start, end in self.files:
+            text_ = b"".join(
+                line
+                for offset, line, producer in content
+                if start <= offset < min(end, bound) and self.ended.get(producer, not producer)
+            )
+            assert self.tree.attributes(file).size == len(text_)
+            assert read(handle) == text_
+            assert read(handle, len(text_) // 2, 30) == text_[len(text_) // 2 :][:30]
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 4)),
+    st.tuples(st.just("open"), st.integers(0, 12), st.none() | st.integers(0, 15)),
+    st.tuples(
+        st.sampled_from(["roll", "remove_head", "clean", "begin", "close", "check", "whole"])
+    ),
+    st.tuples(st.just("end"), st.booleans()),
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=st.lists(STEPS, max_size=25))
+def test_any_history(tmp_path: Path, steps: list[tuple[object, ...]]) -> None:
+    """Whoever has a file open sees one text, whatever becomes of the log, asked for or not."""
+    number = next(_numbers)
+    with a_tree(tmp_path / f"data{number}") as tree:
+        tree.mkdir("t")
+        model = Model(tree, tmp_path / f"cleaned{number}")
+        model.append(5)
+        for name, *arguments in steps:
+            if name == "roll":
+                tree.roll()
+            elif name == "whole":
+                tree.file()
+            else:
+                getattr(model, str(name))(*arguments)
+        model.check()
+        model.end(True)
+        model.append(3)
+        model.check()
+
+
+_numbers = itertools.count()
