@@ -5,7 +5,9 @@ string, in which only what must be is escaped: quote, backslash and what is belo
 characters where there are two for it. Other bytes are an object, {"base64":"…"}.
 
 The functions work through blocks of 16 bytes. They read nothing beyond `readable_end`, which may
-lie behind the bytes they are given, and write up to 64 bytes behind the text.
+lie behind the bytes they are given, and write up to 128 bytes behind the text. That bytes are no
+UTF-8 may show at the last one only: a string that is written to see whether they are keeps within
+the same bound of the object that takes its place.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -132,6 +134,11 @@ cdef inline uint8_t *put_integer(uint8_t *out, int64_t number) noexcept nogil:
 
 
 # -- strings -------------------------------------------------------------------------------------
+
+cdef inline int64_t base64_size(int64_t size) noexcept nogil:
+    """How many bytes `put_base64` writes, the object around them included."""
+    return 13 + (size + 2) // 3 * 4
+
 
 cdef inline bint continues(uint8_t byte) noexcept nogil:
     return byte & 0xC0 == 0x80
@@ -265,15 +272,23 @@ cdef inline uint32_t put_escaped(
 cdef inline uint8_t *put_string(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """Behind the string, with its quotes; NULL where the bytes are not UTF-8."""
+    """Behind the string, with its quotes; NULL where the bytes are not UTF-8. Then no more than
+    what `put_base64` writes has been touched, and 128 bytes.
+    """
+    cdef const uint8_t *start = at
     cdef const uint8_t *end = at + size
+    cdef uint8_t *text
     cdef uint8_t pad[32]
     cdef const uint8_t *block
     cdef uint32_t found
     cdef int64_t plain
     cdef int64_t left
+    # By how much escapes may make it longer before the rest is looked at: a block adds 80 bytes at
+    # most, 16 more are touched, and there are two quotes.
+    cdef int64_t spare = base64_size(size) - size + 128 - 80 - 16 - 2
     out[0] = c'"'
     out += 1
+    text = out
     while at < end:
         left = end - at
         block = at
@@ -297,6 +312,10 @@ cdef inline uint8_t *put_string(
             out += plain
             plain += 16
         at += plain
+        if (out - text) - (at - start) > spare:
+            if string_size(at, end - at, readable_end) < 0:
+                return NULL
+            spare = 6 * size
         if at < end and at[0] >= 0x80:
             out = put_sequences(out, &at, end)
             if out == NULL:
@@ -387,11 +406,6 @@ cdef inline const uint8_t *take_string(
 
 
 # -- bytes that are no text ----------------------------------------------------------------------
-
-cdef inline int64_t base64_size(int64_t size) noexcept nogil:
-    """How many bytes `put_base64` writes, the object around them included."""
-    return 13 + (size + 2) // 3 * 4
-
 
 cdef inline uint8_t *put_base64(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end

@@ -11,7 +11,7 @@ from kafkafs.views._measure cimport Cursor, Measure
 
 cdef enum:
     # Bytes behind the text of a record that `write` may touch.
-    WRITE_SLACK = 64
+    WRITE_SLACK = 128
 
 
 cdef struct WholeRecord:

@@ -236,6 +236,32 @@ def test_nothing_is_written_beyond_the_buffer(log: bytes, room: int) -> None:
         assert out[:end] == text[:room]
 
 
+@given(
+    pieces=st.lists(
+        st.tuples(
+            st.sampled_from([b"\0", b"x", b'"', "é".encode()]), st.sampled_from([0, 1, 99, 999])
+        ),
+        max_size=5,
+    ),
+    ends=st.sampled_from([b"", b"\xff"]),
+    more=st.integers(100, 200),
+)
+@example([(b"\0", 999)], b"\xff", 128)
+@example([(b"\0", 99), (b"x", 999)], b"\xff", 128)
+def test_what_turns_out_to_be_no_text_late_has_filled_no_more_than_it_takes(
+    pieces: list[tuple[bytes, int]], ends: bytes, more: int
+) -> None:
+    """A string of many escapes is longer than the Base64 that takes its place at its last byte."""
+    value = b"".join(part * count for part, count in pieces) + ends
+    log = encode([Record(0, T, 0, None, value)])
+    text = text_by_twin(log)
+    room = len(text) + more
+    out = bytearray(b"\xee" * (room + 8 * len(value)))
+    end, _ = VIEW.render(log, 0, len(log), Cursor(0), out, 0, room, 0)
+    assert out[:end] == text
+    assert out[room:] == b"\xee" * (8 * len(value))
+
+
 @given(key=nullable, value=nullable, behind=st.sampled_from(CHARACTERS + NOT_UTF8))
 def test_what_lies_behind_a_field_is_not_its(
     key: bytes | None, value: bytes | None, behind: bytes
