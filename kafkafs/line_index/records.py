@@ -63,6 +63,48 @@ def offset_of(lines: SegmentLines, number: int) -> int:
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
 
 
+def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
+    """(records shown, the first one's offset) of the last `count` records, measured or not.
+
+    Fewer, and None, where there are not so many. By the heads of batches, from one entry of the
+    log's own index to the one before: of a segment that has none, all.
+    """
+    segment = lines.segment
+    with _leased(segment):
+        counted, end, before = 0, lines.end, segment.next_offset
+        while end:
+            start = segment.position_before(before)
+            if start >= end:
+                start = 0
+            block = [(at, header) for at, header in _headers(lines, start) if at < end]
+            if not block:
+                raise CorruptRecord("shorter than it was", path=segment.log_path, position=start)
+            for at, header in reversed(block):
+                records = _count(lines, at, header)
+                if counted + records >= count:
+                    data, _ = _measure(lines, at, header)
+                    found = find_record(data, number=counted + records - count)
+                    assert found is not None, "a batch shows fewer records than it says"
+                    return count, found[1]
+                counted += records
+            end, before = start, block[0][1].base_offset - 1
+        return counted, None
+
+
+def _count(lines: SegmentLines, at: int, header: BatchHeader) -> int:
+    """Records that are shown of a batch."""
+    if header.is_legacy:
+        return _measure(lines, at, header)[1].records
+    is_aborted = lines.is_aborted
+    if header.is_control or (
+        header.is_transactional
+        and is_aborted is not None
+        and is_aborted(header.producer_id, header.base_offset)
+    ):
+        return 0
+    return header.records_count
+
+
 @contextlib.contextmanager
 def _leased(segment: Segment) -> Iterator[None]:
     segment.lease()

@@ -78,5 +78,8 @@ class SegmentBatches:
         finally:
             self.segment.release()
 
+    def count_back(self, count: int) -> tuple[int, int | None]:
+        raise AssertionError("a view of bytes counts no records")
+
     def offset_of(self, number: int) -> int:
         raise AssertionError("a view of bytes counts no records")

@@ -288,6 +288,10 @@ class SegmentLines:
         """The offset of record `number` (< `records`) of those shown; as `text_before`."""
         return records.offset_of(self, number)
 
+    def count_back(self, count: int) -> tuple[int, int | None]:
+        """(records shown, the first one's offset) of the last `count`, measured or not. Waits."""
+        return records.count_back(self, count)
+
     def entry_before(self, is_behind: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
         """The last entry that is not behind something, or the first one:
 

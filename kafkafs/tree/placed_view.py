@@ -35,6 +35,8 @@ from storage.segment import Segment
 
 CATCH_UP_AT_ONCE = 1 << 20
 """Bytes of log that a transaction's end may have measured on the owner's thread."""
+FEW = 10_000
+"""Records that are counted by the heads of their batches rather than by measuring a segment."""
 
 
 class PlacedView:
@@ -122,8 +124,8 @@ class PlacedView:
     def offset_of_last(self, count: int, wait: bool, until: float = NEVER) -> int:
         """The offset of the first one of the last `count` records that it shows.
 
-        The log start where there are fewer. Measures from the end on, as far as it has to; as
-        `prepare`.
+        The log start where there are fewer. A few are counted without measuring, as somebody may
+        wait for the lookup; of many the segments are measured, from the end on. As `prepare`.
         """
         if not wait:
             raise BlockingIOError
@@ -131,11 +133,17 @@ class PlacedView:
             pieces, left = self.timeline.pieces, count
             try:
                 for piece in reversed(pieces):
-                    if not piece.complete:
-                        self._measure(piece, until)
-                    records = piece.records
-                    if records >= left > 0:
-                        return max(piece.offset_of(records - left), self.log.log_start_offset)
+                    offset: int | None = None
+                    if not piece.complete and 0 < left <= FEW and not piece.segment.always_expand:
+                        records, offset = piece.count_back(left)
+                    else:
+                        if not piece.complete:
+                            self._measure(piece, until)
+                        records = piece.records
+                        if records >= left > 0:
+                            offset = piece.offset_of(records - left)
+                    if offset is not None:
+                        return max(offset, self.log.log_start_offset)
                     left -= records
                 return self.log.log_start_offset if count else self.bound
             except SegmentGone:

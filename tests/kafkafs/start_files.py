@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 from kafkafs.tree.start_file import StartFile
+from kafkafs.tree.view_file import ViewFile
 from storage.record.batch import parse_header
 from tests.kafkafs.trees import Tree
 
@@ -23,6 +25,17 @@ def text(tree: Tree, name: str) -> bytes:
     data = tree.read(file)
     assert tree.attributes(file).size == len(data)
     return data
+
+
+def forget(tree: Tree) -> None:
+    """Nothing of what is measured and placed is known any more; no file may be open."""
+    inodes = tree.fs.inodes
+    for node in list(inodes.nodes.values()):
+        if isinstance(node, ViewFile):
+            inodes.forget(node.inode, node.lookups)
+    tree.fs.partition(tree.log()).views = {}
+    for path in Path(tree.log().directory).glob("*.lines"):
+        path.unlink()
 
 
 def lines(start: int, end: int) -> bytes:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.tree.start_file import StartFile
 from storage import Log
 from storage.files import Files
 from tests.kafkafs.start_files import DIRECTORIES, iso, start_file, text
-from tests.kafkafs.trees import a_tree, clean, read
+from tests.kafkafs.trees import a_tree, clean, in_thread, read
 from tests.storage.logs import NOW_MS, append
 
 
@@ -86,6 +87,19 @@ def test_nothing_before_the_segment_of_its_start_is_measured(
         assert tree.read(f"t/{directory}0") == whole
         assert read(with_handle, 0, 70_000) == whole[int(first) * 7 :]
         with_handle.release()
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 2500, 9999, 10_000])
+def test_a_few_are_counted_without_measuring(tmp_path: Path, count: int) -> None:
+    """Nobody else can look anything up in the directory before the lookup is answered."""
+    foreign(tmp_path / "data")
+    with a_tree(tmp_path / "data") as tree:
+        topic = tree.directory("t")
+        part = tree.fs.partition(tree.log()).view(tree.fs.views[0])
+        file = in_thread(lambda: topic.lookup(f"0@-{count}", True))
+        assert isinstance(file, StartFile)
+        assert file.start == 10_000 - count
+        assert not any(piece.covered for piece in part.timeline.pieces)
 
 
 def test_what_is_left_unplaced_changes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,16 @@ from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.start_file import StartFile
 from storage.record.control import ABORT, COMMIT
-from tests.kafkafs.start_files import DIRECTORIES, Oracle, fill, iso, lines, start_file, text
+from tests.kafkafs.start_files import (
+    DIRECTORIES,
+    Oracle,
+    fill,
+    forget,
+    iso,
+    lines,
+    start_file,
+    text,
+)
 from tests.kafkafs.tree.test_transactions import Producer
 from tests.kafkafs.trees import Tree, a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, append
@@ -97,7 +107,9 @@ def test_transactions_of_every_count(tree: Tree) -> None:
     stays.end(COMMIT)
     append(tree.log(), b"d")
     shown = [b"a\n", b"b\n", b"c\n", b"d\n"]
-    for count in range(6):
+    for count, measured in itertools.product(range(6), (True, False)):
+        if not measured:
+            forget(tree)
         assert text(tree, f"0@-{count}") == b"".join(shown[len(shown) - min(count, 4) :])
 
 
@@ -237,6 +249,6 @@ def test_counting_that_takes_long_is_eagain_and_a_line_in_the_log(
     monkeypatch.setattr("kafkafs.tree.start_points.MEASURE_S", 0)
     with a_tree(tmp_path / "data") as tree:
         with pytest.raises(BlockingIOError) as caught:
-            tree.node("t/0@-1")
+            tree.node("t/0@-10001")
         assert caught.value.errno == errno.EAGAIN
-        assert "lookup of t/0@-1: measured 0 of 73 bytes so far" in tree.events()
+        assert "lookup of t/0@-10001: measured 0 of 73 bytes so far" in tree.events()

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.start_file import StartFile
-from kafkafs.tree.view_file import ViewFile
 from storage.errors import SegmentGone
 from storage.record.control import ABORT, COMMIT
 from storage.record.legacy_07 import encode_entry
 from tests.broker_files import BrokerDirectory
-from tests.kafkafs.start_files import fill, lines, start_file, text
+from tests.kafkafs.start_files import fill, forget, lines, start_file, text
 from tests.kafkafs.tree.test_transactions import Producer
 from tests.kafkafs.trees import Tree, a_tree, clean, in_thread, read
 from tests.storage.logs import append
@@ -274,15 +273,8 @@ class Model:
         self.files.append((file, handle, list(self.content), start, end))
 
     def forget(self) -> None:
-        """Nothing of what is measured and placed is known any more."""
-        inodes = self.tree.fs.inodes
         if not self.files:
-            for node in list(inodes.nodes.values()):
-                if isinstance(node, ViewFile):
-                    inodes.forget(node.inode, node.lookups)
-            self.tree.fs.partition(self.tree.log()).views = {}
-            for path in Path(self.tree.log().directory).glob("*.lines"):
-                path.unlink()
+            forget(self.tree)
 
     def close(self) -> None:
         if self.files:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from kafkafs.tree.filesystem import TreeOptions
 from storage import Record, encode
 from storage.errors import OffsetOutOfRange
-from tests.kafkafs.start_files import DIRECTORIES, Oracle, fill, iso, lines, start_file, text
+from tests.kafkafs.start_files import (
+    DIRECTORIES,
+    Oracle,
+    fill,
+    forget,
+    iso,
+    lines,
+    start_file,
+    text,
+)
 from tests.kafkafs.trees import Tree, a_tree, read
 from tests.storage.logs import NOW_MS
 
@@ -72,7 +81,10 @@ def test_any_name_in_any_log(tmp_path: Path, data: st.DataObject) -> None:
         if data.draw(st.booleans(), "range"):
             end_text, until = draw_point("end")
             name += f"..{end_text}"
+        unmeasured = data.draw(st.booleans(), "unmeasured")
         for directory in DIRECTORIES:
+            if unmeasured:
+                forget(tree)
             from_offset = end if start is None else min(start, end)
             expected = oracle.text(directory, from_offset, until)
             assert text(tree, directory + name) == expected, (directory, name)
