@@ -177,12 +177,26 @@ cdef Fault run(
     return fault
 
 
-cdef int spill(Cursor cursor, const Format *format, const WholeRecord *record) except -1:
+cdef int spill(
+    Cursor cursor, const Format *format, const WholeRecord *record, bint release_gil
+) except -1:
     """Write the text of a record beside the output."""
-    cdef int64_t size = format.size(record)
-    cdef bytes text = PyBytes_FromStringAndSize(NULL, size + WRITE_SLACK)
-    cdef uint8_t *start = <uint8_t *> PyBytes_AS_STRING(text)
-    cdef uint8_t *end = format.write(record, start)
+    cdef int64_t size
+    cdef bytes text
+    cdef uint8_t *start
+    cdef uint8_t *end
+    if release_gil:
+        with nogil:
+            size = format.size(record)
+    else:
+        size = format.size(record)
+    text = PyBytes_FromStringAndSize(NULL, size + WRITE_SLACK)
+    start = <uint8_t *> PyBytes_AS_STRING(text)
+    if release_gil:
+        with nogil:
+            end = format.write(record, start)
+    else:
+        end = format.write(record, start)
     assert end - start == size, "a record's text is not as long as it was measured"
     cursor.spill = text
     cursor.spilled = 0
@@ -291,7 +305,7 @@ cdef class WholeRecords:
                         )
                     if stop != TOO_LONG:
                         break
-                    spill(cursor, &self.format, &record)
+                    spill(cursor, &self.format, &record, data_size >= RELEASE_GIL_FROM)
                 cursor.encoded = fault == ENCODED
                 if fault != NO_FAULT and fault != NEEDS_MORE and fault != ENCODED and (
                     text == <uint8_t *> target.buf + out_start and skip_left == skip

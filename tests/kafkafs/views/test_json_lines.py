@@ -262,6 +262,16 @@ def test_what_turns_out_to_be_no_text_late_has_filled_no_more_than_it_takes(
     assert out[room:] == b"\xee" * (8 * len(value))
 
 
+@pytest.mark.parametrize("part", [b"\0x", b"x", b"\xff"])
+def test_a_record_of_many_reads(part: bytes) -> None:
+    """The GIL is released, also while its text is written beside the buffer."""
+    log = encode([Record(0, T, 0, b"k", part * 300_000), Record(1, T, 0, b"next", None)])
+    cursor, out, given_text = Cursor(0), bytearray(1 << 17), b""
+    while (end := VIEW.render(log, 0, len(log), cursor, out, 0, len(out), 0)[0]) > 0:
+        given_text += out[:end]
+    assert given_text == text_by_twin(log)
+
+
 @given(key=nullable, value=nullable, behind=st.sampled_from(CHARACTERS + NOT_UTF8))
 def test_what_lies_behind_a_field_is_not_its(
     key: bytes | None, value: bytes | None, behind: bytes
