@@ -250,6 +250,11 @@ class Generation(Generic[P]):
         if position < end:
             self.lost = (*kept, (position, end))
 
+    @property
+    def past(self) -> list[tuple[int, P, int]]:
+        """Its own pieces: from where on each is read, the piece, and where it begins."""
+        return list(zip(*self._past, strict=True))
+
     def past_from(self, absolute: int) -> tuple[P, ...]:
         """Its own pieces that hold text from a position on."""
         places, pieces, _ = self._past

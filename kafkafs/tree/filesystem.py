@@ -449,6 +449,7 @@ class FileSystem(LogListener):
                     # Its line in the log is there already.
                     continue
         for partition in list(self._partitions.values()):
+            partition.last_look()
             for view in partition.views.values():
                 view.give_up_pending()
                 view.save()

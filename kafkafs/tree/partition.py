@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.line_index import NEVER
-from kafkafs.tree.partition_view import PartitionView
+from kafkafs.tree.partition_view import LOOK_S, PartitionView
 from kafkafs.views import View
 from storage import paths
 from storage.errors import StorageError
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.inodes import Node
     from kafkafs.tree.start_file import StartFile
-
-LOOK_S = 0.05
-"""How long the owner's thread measures, at most, before another process's head is gone."""
 
 _BLOCK = 512
 _PAGE = 4096
@@ -194,6 +191,11 @@ class Partition:
                 self._refused = str(error)
                 log = self.log
                 self.fs.events(f"{log.topic}/{log.partition}: cannot be followed: {error}")
+
+    def last_look(self) -> None:
+        """Before the log is closed, which writes down how its history ends."""
+        if self._history_read:
+            self.follow()
 
     def intact(self) -> bool:
         """Whether what was read until now was still the log when it was read."""

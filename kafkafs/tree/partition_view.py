@@ -10,6 +10,7 @@ Threads: as there; generations are made in any.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 
 from kafkafs.generations import KEPT, Generation
@@ -24,6 +25,9 @@ from storage.log import Log
 from storage.segment import Segment
 
 ViewGeneration = Generation[Piece]
+
+LOOK_S = 0.05
+"""How long the owner's thread measures, at most, what another process is changing."""
 
 
 class PartitionView(PlacedView):
@@ -197,20 +201,29 @@ class PartitionView(PlacedView):
             self._current = None
             stay = {piece.segment: piece for piece in pieces}
             replacing = next(segment for segment in segments if segment not in stay)
+            leaving = stay.keys() - set(segments)
             kept = 0
+            if first.base_offset == replacing.base_offset and (stay[first] in placed or self.open):
+                kept = self._text_before(stay[first], offset)
             if placed:
                 lost = starts[0]
                 for piece, start in zip(placed, starts, strict=True):
                     if piece.segment is first:
-                        kept = self._text_before(piece, offset)
                         lost = start + kept
                 for generation in tuple(self.open):
                     generation.lose(lost)
-            for segment in stay.keys() - set(segments):
+            for generation in tuple(self.open):
+                # What was cut before, and is not placed since, is its own: that may be cut again.
+                for place, piece, start in generation.past:
+                    if piece.segment in leaving:
+                        inside = kept if piece.segment is first else 0
+                        generation.lose(max(start + inside, place))
+                        break
+            for segment in leaving:
                 self._leave(stay[segment])
             new = [stay.get(segment) or self._piece(segment) for segment in segments]
             self.timeline.replace_head(len(pieces), new)
-            if placed:
+            if placed or self._is_cut_below(replacing.base_offset, kept):
                 self._anchor = (replacing.base_offset, self.timeline.end - kept)
                 if self._recorded is not None:
                     position = self._anchor[1] + self._recorded
@@ -226,10 +239,23 @@ class PartitionView(PlacedView):
         if piece is not None:
             piece.vanish()
 
+    def _is_cut_below(self, base_offset: int, kept: int) -> bool:
+        """Whether a log that was cut, and not measured since, now ends before that place.
+
+        It does `kept` bytes of text behind the start of the segment at `base_offset`.
+        """
+        if self._anchor is None:
+            return False
+        base, position = self._anchor
+        return base_offset < base or (base_offset == base and position + kept < self.timeline.end)
+
     @staticmethod
     def _text_before(piece: Piece, offset: int) -> int:
         """Bytes of text; 0 where that cannot be found out: readers then see some of it twice."""
         try:
+            if not piece.covered:
+                # Nobody has asked for what begins before it.
+                piece.measure(time.monotonic() + LOOK_S)
             return piece.text_before(offset)[0]
         except (StorageError, OSError):
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from kafkafs.tree.start_file import StartFile
 from storage.errors import SegmentGone
 from storage.record.control import ABORT, COMMIT
 from storage.record.legacy_07 import encode_entry
-from tests.broker_files import BrokerDirectory
+from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.start_files import fill, forget, lines, start_file, text
 from tests.kafkafs.tree.test_transactions import Producer
 from tests.kafkafs.trees import Tree, a_tree, clean, in_thread, read
@@ -155,6 +156,71 @@ def test_beside_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert read(of_range) == b"b2\nc2\na3\nb3\nc3\na4\n"
         assert start_file(tree, "0@7") is not file
         assert text(tree, "0@7") == b"b2\nc2\na3\nb3\nc3\na4\nother\nand more\n"
+    finally:
+        tree.stop()
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerPartition:
+    """A partition whose broker writes it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    partition = BrokerDirectory(tmp_path / "data").partition()
+    for number in range(3):
+        partition.append(b"a%d" % number)
+        partition.append(b"b%d" % number, b"c%d" % number)
+        partition.roll()
+    return partition
+
+
+FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
+
+
+@pytest.mark.parametrize("name", ["0", "0@3", ".kv/0@3", ".batches/0", ".batches/0@3"])
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_log_that_is_cut_twice(beside: BrokerPartition, name: str, measured: bool) -> None:
+    """The later cut is below the one before, whether what that left was measured by then or not."""
+    with a_tree(beside.data, FOLLOWING) as tree:
+        node = tree.file(f"t/{name}")
+        handle = tree.open(node)
+        for value in (b"x", b"y", b"z"):
+            beside.append(value)
+            tree.attributes(node)
+        seen = read(handle)
+        for offset in (beside.next_offset - 1, beside.next_offset - 2, 4, 0):
+            beside.truncate(offset)
+            tree.fs.partition(tree.log()).follow()
+            if measured:
+                assert tree.attributes(node).size >= len(seen)
+            check_kept(handle, seen)
+        assert tree.attributes(node).size >= len(seen)
+        beside.append(b"other", b"and more")
+        assert tree.attributes(node).size > len(seen)
+        check_kept(handle, seen)
+        assert tree.read("t/0") == b"other\nand more\n"
+
+
+def check_kept(handle: Handle, seen: bytes) -> None:
+    """What was seen is read as it was, or not at all."""
+    for position in range(len(seen)):
+        with contextlib.suppress(SegmentGone):
+            assert read(handle, position, 1) in (b"", seen[position : position + 1])
+
+
+@pytest.mark.parametrize("name", ["0", "0@1"])
+def test_a_cut_that_nobody_has_seen_before_the_end(beside: BrokerPartition, name: str) -> None:
+    """What is written down of the history at the end is what was shown."""
+    beside.append(b"before")
+    beside.append(b"seen")
+    tree = Tree(beside.data, FOLLOWING)
+    inode = tree.file(f"t/{name}").inode
+    tree.read(f"t/{name}")
+    beside.truncate(beside.next_offset - 1)
+    beside.append(b"else")
+    tree.stop()
+    tree = Tree(beside.data, FOLLOWING)
+    try:
+        assert tree.file(f"t/{name}").inode != inode
     finally:
         tree.stop()
 
