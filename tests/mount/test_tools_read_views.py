@@ -154,7 +154,7 @@ def test_jq_reads_every_record(views: Mount, topic: str) -> None:
 
 
 def test_jq_reads_all_partitions(views: Mount) -> None:
-    said = views.run('"$JQ" -s "length" orders/.jsonl/[0-9]*', JQ=program("jq"))
+    said = views.run('"$JQ" -s "length" orders/.jsonl/*', JQ=program("jq"))
     assert int(said) == PARTITIONS * COUNT
 
 
@@ -174,7 +174,7 @@ def test_awk_sums(views: Mount, name: str, part: slice) -> None:
 
 def test_awk_over_all_partitions(views: Mount) -> None:
     said = views.run(
-        '"$AWK" -F "\t" "{ sum += \\$2 } END { print NR, sum }" amounts/.kv/[0-9]*',
+        '"$AWK" -F "\t" "{ sum += \\$2 } END { print NR, sum }" amounts/.kv/*',
         AWK=program("awk"),
     )
     total = sum(sums(AMOUNTS[0]).values()) + sum(sums(AMOUNTS[1]).values())
@@ -299,7 +299,7 @@ def test_duckdb_reads_every_key_and_value(views: Mount) -> None:
 
 def test_duckdb_reads_all_partitions(views: Mount) -> None:
     for path, table in (
-        ("amounts/.kv/[0-9]*", kv(views / "amounts" / ".kv" / "[0-9]*")),
-        ("orders/.jsonl/[0-9]*", f"read_json('{views / 'orders' / '.jsonl' / '[0-9]*'}')"),
+        ("amounts/.kv/*", kv(views / "amounts" / ".kv" / "*")),
+        ("orders/.jsonl/*", f"read_json('{views / 'orders' / '.jsonl' / '*'}')"),
     ):
         assert duck(f"select count(*) from {table}") == [(PARTITIONS * COUNT,)], path
