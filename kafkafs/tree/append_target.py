@@ -92,7 +92,9 @@ class PartitionTarget:
         partition = self.partition
         partition.writer = self._inode
         try:
-            partition.log.append(batches, now_ns=partition.rising(now_ns), defer_flush=True)
+            log = partition.log
+            ready = log.prepared(batches, now_ns=now_ns)
+            log.append_prepared(ready, now_ns=partition.rising(now_ns))
         finally:
             partition.writer = 0
 

@@ -94,17 +94,19 @@ class LinesHandle(AppendHandle[AppendTarget]):
     ) -> InvalidRecord:
         """What the target refused of these lines, as it says of the first such line alone."""
         good, bad = start, end
-        while True:
+        while data.find(b"\n", good, bad) + 1 < bad:
             # Refused is what ends at `bad`, not what ends at `good`: look at half of the lines.
             middle = (good + bad) // 2
             half = data.rfind(b"\n", good, middle) + 1 or data.find(b"\n", middle, bad) + 1
             try:
                 self._check(data, good, half, now_ns)
                 good = half
-            except InvalidRecord as found:
-                error, bad = found, half
-                if data.find(b"\n", good, bad) + 1 == bad:
-                    break
+            except InvalidRecord:
+                bad = half
+        try:
+            self._check(data, good, bad, now_ns)
+        except InvalidRecord as found:
+            error = found
         number = data.count(b"\n", start, good) + 1
         error.message = f"line {number}: {error.message}"
         return error

@@ -98,8 +98,9 @@ class TopicTarget:
         routed, prepared = self._prepared(batches, now_ns)
         grown: list[tuple[Partition, int]] = []
         try:
-            for partition, ready, at_ns in prepared:
-                grown.append((partition, partition.log.append_prepared(ready, now_ns=at_ns)))
+            for partition, ready in prepared:
+                first = partition.log.append_prepared(ready, now_ns=partition.rising(now_ns))
+                grown.append((partition, first))
         except (StorageError, OSError):
             self._tell_of(grown)
             raise
@@ -111,8 +112,8 @@ class TopicTarget:
 
     def _prepared(
         self, batches: bytearray, now_ns: int
-    ) -> tuple[Routed, list[tuple[Partition, Prepared, int]]]:
-        """What each partition is to append, and when; or why one of them refuses it."""
+    ) -> tuple[Routed, list[tuple[Partition, Prepared]]]:
+        """What each partition is to append; or why one of them refuses it."""
         limit = self.config.max_message_bytes
         partitions = self._topic.partitions
         routed = self._partitioner.route(batches, partitions, limit)
@@ -121,9 +122,7 @@ class TopicTarget:
             log = partitions.get(number)
             if log is None:
                 raise LogClosed("the topic is being deleted")
-            partition = self.fs.partition(log)
-            at_ns = partition.rising(now_ns)
-            prepared.append((partition, partition.log.prepared(part, now_ns=at_ns), at_ns))
+            prepared.append((self.fs.partition(log), log.prepared(part, now_ns=now_ns)))
         return routed, prepared
 
     def _tell_of(self, grown: Sequence[tuple[Partition, int]]) -> None:

@@ -111,6 +111,26 @@ def test_a_line_that_is_too_large(tree: Tree, handle: Handle) -> None:
     assert "t/0: append refused: line 2: a batch of" in tree.events()
 
 
+def test_the_clock_was_set_back(tree: Tree, handle: Handle) -> None:
+    """The time of modification rises all the same; records are judged by the clock."""
+    handle.write(0, b"a\n")
+    before = tree.attributes(tree.file()).mtime_ns
+    tree.clock.now_ns -= 2 * 3_600_000_000_000
+    tree.manager.set_topic_setting("t", "message.timestamp.before.max.ms", "3600000")
+    handle.write(0, b"b\n")
+    lines = b'{}\n{"timestamp":%d}\n' % (tree.clock.ms() - 3_600_001)
+    whole = tree.open("t/.jsonl/0", APPEND)
+    with pytest.raises(InvalidRecord, match="line 2: timestamp"):
+        whole.write(0, lines)
+    keyed = tree.open("t/.jsonl/append", APPEND)
+    with pytest.raises(InvalidRecord, match="line 2: timestamp"):
+        keyed.write(0, lines)
+    for each in (whole, keyed):
+        each.write(0, lines[:3])
+    assert values(tree.log()) == [b"a", b"b", None, None]
+    assert tree.attributes(tree.file()).mtime_ns > before
+
+
 def test_what_is_too_large_is_dropped_through_its_newline(tree: Tree, handle: Handle) -> None:
     handle.write(0, b"x" * 200)
     with pytest.raises(RecordTooLarge):
