@@ -6,7 +6,7 @@ A point is one of:
     -10                       before the last ten records
     start, end                the log start; the log end, as it is now
     2026-11-21T08:00:00Z      a time in ISO 8601, as Python's fromisoformat takes it: a date, a date
-                              with a time of day, or a time of day, which is today's
+                              with a time of day, or a time of day, which is today's; or a month
     -15m                      so long ago: s, m, h, d
 
 A time without a zone is local time. Times are in ms since 1970, as the timestamps of records are;
@@ -17,12 +17,14 @@ Pure: clock and zone are the caller's. Not here: where in a log a point lies (`s
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import Enum
 from typing import Final, NamedTuple
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
+_MONTH: Final = re.compile("[0-9]{4}-[0-9]{2}")
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -111,6 +113,9 @@ def _time(text: str, now_ms: int, zone: tzinfo | None) -> Time | None:
 
 def _date_or_time(text: str, now_ms: int, zone: tzinfo | None) -> datetime:
     """ValueError where it is neither."""
+    if _MONTH.fullmatch(text):
+        # Or else it were a time of day, 20:26, in a zone eleven hours west.
+        text += "-01"
     try:
         return datetime.combine(date.fromisoformat(text), time())
     except ValueError:
