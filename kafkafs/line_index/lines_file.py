@@ -29,7 +29,8 @@ CHECKED = 4096
 """Bytes of log, before the end of what is covered, whose CRC the header has."""
 
 _MAGIC = b"KFSLINES"
-_VERSION = 1
+_VERSION = 2
+_LOW = 0xFFFFFFFF
 # magic, version, granularity, base, covered, text, records, count, entries' CRC, log's CRC, view
 _HEADER = struct.Struct("<8sIIqQQQQII24s")
 _HEADER_SIZE = 128
@@ -139,10 +140,12 @@ def absolute(entries: bytearray, saved: Saved) -> bytes:
     words = array("Q", bytes(entries))
     # A word each for text; batch and record position; batch end and ordinal.
     positions = saved.covered | saved.covered << 32
-    end_and_ordinal = saved.covered | saved.records << 32
+    ordinal = saved.records << 32
     words[0::3] = array("Q", [word + saved.text_length for word in words[0::3]])
     words[1::3] = array("Q", [word + positions for word in words[1::3]])
-    words[2::3] = array("Q", [word + end_and_ordinal for word in words[2::3]])
-    # The first begins with a batch, and so has no batch's end.
-    words[2] = saved.records << 32
+    words[2::3] = array(
+        "Q",
+        # No batch's end, as of one that has to be decoded, stays none.
+        [word + ordinal + (saved.covered if word & _LOW else 0) for word in words[2::3]],
+    )
     return words.tobytes()

@@ -185,6 +185,33 @@ def test_what_is_not_stable_is_no_text_yet(tmp_path: Path) -> None:
     segment.close()
 
 
+@FEW
+@given(batches=LOGS, parts=st.sets(st.integers(0, 9)))
+def test_saved_in_parts(
+    tmp_path: Path,
+    batches: list[tuple[tuple[str, int, int, int], list[bytes | None]]],
+    parts: set[int],
+) -> None:
+    """The entries of a part are kept by where it begins, and a batch to be decoded has no end."""
+    log, text, records, offset, ends = b"", b"", 0, 0, []
+    for number, ((_, magic, codec, producer), values) in enumerate(batches):
+        log += stored(magic, codec, producer, offset, values)
+        offset += len(values)
+        if producer != ABORTED:
+            text += b"".join((value or b"") + b"\n" for value in values)
+            records += len(values)
+        if number in parts:
+            ends.append(len(log))
+    segment = segment_of(tmp_path, log, offset)
+    lines = SegmentLines(LineStore(Files(), granularity=16), segment, Values(True), is_aborted)
+    for end in [*ends, len(log)]:
+        segment.stable_size = end
+        lines.measure()
+        assert lines.save(wait=True)
+    check(lines, text, records)
+    segment.close()
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_log_may_end_with_an_empty_batch_of_a_transaction(
     tmp_path: Path, committed: bool
