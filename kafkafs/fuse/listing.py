@@ -5,6 +5,9 @@ all of its names: where a name has to wait for the disk, the next ones are looke
 several threads, since a partition that is shown for the first time has an fsync to wait for, and
 the disk does many of these at once.
 
+A name that cannot be looked into is listed all the same, so that one damaged partition hides no
+other: who asks for it gets the error.
+
 No await comes between the first entry of a page and its reply: a change in between would come
 before the kernel knows what to forget. Where a name has to wait, the page ends before it, or, if it
 is the first, it is waited for.
@@ -16,6 +19,7 @@ never asks for; so such a size is left to getattr.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -23,15 +27,38 @@ import pyfuse3
 import trio
 
 from kafkafs.fuse.answers import entry_of
-from kafkafs.tree.inodes import Directory, InodeTable, Node
+from kafkafs.tree.inodes import (
+    Attributes,
+    Directory,
+    InodeTable,
+    Node,
+    file_mode,
+    inode_number,
+)
+from storage.errors import StorageError
 
 #: Names looked up together, when one has to wait, and the threads that do it.
 LISTED_AT_ONCE = 256
 LISTING_THREADS = 8
 
+#: What a lookup may fail with but for our bugs, besides that the name is gone or has to wait.
+_FAULTS = (StorageError, OSError)
 _Found = dict[str, Node]
 #: Calls a function in a worker thread.
 InThread = Callable[[Callable[[Sequence[str]], _Found], Sequence[str]], Awaitable[_Found]]
+
+
+class Unreadable(Node):
+    """A name that leads to something, as its lookup would say, which fails."""
+
+    __slots__ = ()
+
+    def attributes(self, wait: bool) -> Attributes:
+        raise OSError(errno.EIO, "cannot be looked into")
+
+    def listed_attributes(self) -> Attributes:
+        """Which the kernel does not keep."""
+        return Attributes(self.inode, file_mode(0), 0, 0, 1, 0, 0, 0, 0.0, 0.0)
 
 
 class Listing:
@@ -66,6 +93,8 @@ class Listing:
                 continue  # removed since
             except BlockingIOError:
                 waits = True
+            except _FAULTS:
+                node, waits = self._unreadable(name), False
             if waits:
                 if replied:
                     return
@@ -74,7 +103,13 @@ class Listing:
                 if name not in found:
                     continue
                 node = found[name]
-            entry = entry_of(node.listed_attributes())
+            try:
+                entry = entry_of(node.listed_attributes())
+            except _FAULTS:
+                # Its past may have been rewritten since it was looked up. What the kernel knows of
+                # that inode stays as it is.
+                node = self._unreadable(name)
+                entry = entry_of(node.listed_attributes())
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
                 return
             self._inodes.remember(node)
@@ -94,6 +129,8 @@ class Listing:
                 continue
             except BlockingIOError:
                 waiting.append(name)
+            except _FAULTS:
+                found[name] = self._unreadable(name)
             else:
                 if node.is_behind:
                     waiting.append(name)
@@ -121,5 +158,11 @@ class Listing:
                 node = found[name] = self._directory.lookup(name, True)
             except FileNotFoundError:
                 continue
+            except _FAULTS:
+                found[name] = self._unreadable(name)
+                continue
             node.look_ahead()
         return found
+
+    def _unreadable(self, name: str) -> Node:
+        return Unreadable(inode_number(self._directory.inode, name, "unreadable"))

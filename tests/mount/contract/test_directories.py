@@ -355,6 +355,26 @@ def test_everything_else_is_eperm(mount: Mount, orders: Path) -> None:
     assert os.listdir(topic) == ["0"]
 
 
+def test_a_damaged_partition_hides_no_other(own: Mount) -> None:
+    """Only topics are listed in the root and only partitions in a topic."""
+    orders = own.topic("orders", 20).parent
+    own.run("for n in orders/?; do echo $n >> $n; done")
+    own.stop()
+    history = own.data / "orders-3" / "kafkafs.history"
+    kept = history.read_bytes()
+    history.write_bytes(b"who knows\n")
+    own.start()
+    names = [str(number) for number in range(20)]
+    for view in (".", ".kv"):
+        assert os.listdir(orders / view) == names
+    assert own.run("cat orders/[2-4] 2> /dev/null || true") == b"orders/2\norders/4\n"
+    fails(errno.EIO, os.stat, orders / "3")
+    assert "kafkafs.history" in (own.path / ".kafkafs" / "log").read_text()
+    history.write_bytes(kept)
+    assert own.run("cat orders/[2-4]") == b"orders/2\norders/3\norders/4\n"
+    assert os.listdir(orders) == names
+
+
 # -- statfs --------------------------------------------------------------------------------------
 
 
