@@ -129,6 +129,8 @@ class PlacedView:
         """
         if not wait:
             raise BlockingIOError
+        if not count:
+            return self.bound
         while True:
             pieces, left = self.timeline.pieces, count
             try:
@@ -145,7 +147,7 @@ class PlacedView:
                     if offset is not None:
                         return max(offset, self.log.log_start_offset)
                     left -= records
-                return self.log.log_start_offset if count else self.bound
+                return self.log.log_start_offset
             except SegmentGone:
                 if self.timeline.pieces == pieces:
                     raise
