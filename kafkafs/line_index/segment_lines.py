@@ -178,6 +178,8 @@ class SegmentLines:
             shown = judge(segment, self.is_aborted, data, at, size, position)
             if not shown.whole:
                 return shown.size
+            if shown.size > self.end - position:
+                raise self._ends_inside_a_batch(position)
             if shown.hidden:
                 state.step_over(shown.size)
             elif shown.plain is None:
@@ -202,9 +204,7 @@ class SegmentLines:
             inside = tail is not None and tail.batch_end
             if self.covered > self.end or (inside and self.covered == self.end):
                 # A value was stepped over that lies beyond the end, or a record ends there.
-                raise CorruptRecord(
-                    "the log ends inside a batch", path=self.segment.log_path, position=self.end
-                )
+                raise self._ends_inside_a_batch(self.end)
         if self.segment.sealed and self._state[1] is not None:
             self.seal(wait=True)
 
@@ -227,9 +227,11 @@ class SegmentLines:
     def _check_room(self, position: int, needed: int, size: int, end: int) -> None:
         """Whether a batch that was not whole in `size` bytes can be so in all that there is."""
         if not size < needed <= end - position:
-            raise CorruptRecord(
-                "the log ends inside a batch", path=self.segment.log_path, position=position
-            )
+            raise self._ends_inside_a_batch(position)
+
+    def _ends_inside_a_batch(self, position: int) -> CorruptRecord:
+        path = self.segment.log_path
+        return CorruptRecord("the log ends inside a batch", path=path, position=position)
 
     # -- finding -------------------------------------------------------------------------------
 

@@ -286,3 +286,15 @@ def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
         assert piece.place(position, True).fill(out, 0, True) == len(log) - position
         assert out[:-5] == log[position:]
     segment.close()
+
+
+@pytest.mark.parametrize("producer", [1, ABORTED])
+def test_a_batch_that_says_it_is_longer_than_any_file(tmp_path: Path, producer: int) -> None:
+    batch = bytearray(stored(2, 0, producer, 1, [b"two"]))
+    struct.pack_into(">i", batch, 8, 2**31 - 1)
+    first = stored(2, 0, 0, 0, [b"one"])
+    segment = segment_of(tmp_path, first + batch, 2)
+    with pytest.raises(CorruptRecord, match="ends inside a batch") as caught:
+        lines_of(segment)
+    assert caught.value.position == len(first)
+    segment.close()
