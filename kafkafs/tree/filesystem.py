@@ -144,8 +144,9 @@ class FileSystem(LogListener):
         self.handles = HandleTable()
         self.start_names = StartNames()
         manager.listeners.append(self)
-        if ABOUT in manager.topics:
-            self.events(f"the topic {ABOUT!r} is not shown: its name is the file system's own")
+        # Whether the log says of a topic that it is not shown.
+        self._hidden_named = False
+        self._name_hidden()
 
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
@@ -325,8 +326,16 @@ class FileSystem(LogListener):
         except OSError as error:
             self.events(f"{self.manager.path}: cannot be looked into: {error.strerror}")
             return
+        self._name_hidden()
         for log in appeared:
             self._measure_soon(self.partition(log))
+
+    def _name_hidden(self) -> None:
+        """Say once that a topic has the name of what the file system shows of itself."""
+        there = ABOUT in self.manager.topics
+        if there and not self._hidden_named:
+            self.events(f"the topic {ABOUT!r} is not shown: its name is the file system's own")
+        self._hidden_named = there
 
     def follow_all(self, until: float) -> None:
         """See what another process has appended, until that is known or `until` (time.monotonic)

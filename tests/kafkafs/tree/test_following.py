@@ -364,6 +364,16 @@ def test_topics_appear_and_go(beside: Beside) -> None:
         read(handle)
 
 
+def test_a_topic_appears_that_has_the_file_systems_own_name(beside: Beside) -> None:
+    tree, broker = beside.tree, beside.broker
+    partition = broker.partition(".kafkafs")
+    partition.append(b"hidden")
+    for _ in range(2):
+        assert tree.fs.root.names() == ["t"]
+    assert tree.events().count("the topic '.kafkafs' is not shown") == 1
+    assert tree.directory(".kafkafs").names()[0] == "config"
+
+
 def test_a_tick_looks_for_topics_and_log_starts_and_appends(beside: Beside) -> None:
     tree, broker, partition = beside.tree, beside.broker, beside.partition
     node = tree.file()
