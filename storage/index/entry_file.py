@@ -137,9 +137,16 @@ class EntryFile:
 
     def _set_length(self, length: int) -> None:
         assert self._writable
-        if length != self._length:
+        before = self._length
+        if length != before:
             self._map = None
-            self._files.ftruncate(self._fd, length)
+            # Another thread that maps the file now shall not take it for longer than it is.
+            self._length = min(length, before)
+            try:
+                self._files.ftruncate(self._fd, length)
+            except BaseException:
+                self._length = before
+                raise
             self._length = length
 
     # -- changing ------------------------------------------------------------------------------
@@ -228,8 +235,14 @@ class EntryFile:
     def _view(self) -> mmap.mmap:
         """A map that covers all entries; the whole file is mapped, so seldom made."""
         view = self._map
-        if view is None or len(view) < self.count * self._entry_size:
-            view = self._map = self._files.map(self._fd, self._length)
+        while view is None or len(view) < self.count * self._entry_size:
+            length = self._length
+            try:
+                view = self._map = self._files.map(self._fd, length)
+            except ValueError:
+                # Longer than the file: another thread may have just cut it to what is used.
+                if length == self._length:
+                    raise
         return view
 
     def _pread(self, position: int, size: int) -> bytes:

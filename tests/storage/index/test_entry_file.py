@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
@@ -215,3 +217,22 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
     file.close()
     file.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_map_that_is_made_while_the_file_is_trimmed(tmp_path: Path) -> None:
+    """By another thread, which was about to map the pre-sized file."""
+    trim: list[Callable[[], None]] = []
+
+    class Trimmed(Files):
+        def map(self, fd: int, length: int) -> mmap.mmap:
+            while trim:
+                trim.pop()()
+            return super().map(fd, length)
+
+    file = EntryFile(Trimmed(), str(tmp_path / "f"), 8, 1 << 20, writable=True, mapped=True)
+    file.presize()
+    file.append(pack(*range(10)))
+    trim.append(file.trim)
+    assert file.unpack(PAIR, 9) == (9, -9)
+    assert not trim
+    file.close()
