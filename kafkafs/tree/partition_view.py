@@ -62,7 +62,8 @@ class PartitionView(PlacedView):
             nonce, rewrites = self.log.history.nonce, self.timeline.rewrites
             position, hidden = self._log_start(wait)
             with self._lock:
-                if self._ready and self._is_same(nonce, rewrites):
+                # One that another thread has made meanwhile may be attached already.
+                if self._current is None and self._ready and self._is_same(nonce, rewrites):
                     self._hidden_records = hidden
                     self._current = Generation(self.timeline, nonce, position)
         return current

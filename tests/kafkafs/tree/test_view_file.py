@@ -18,6 +18,7 @@ from kafkafs.line_index import places
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
+from kafkafs.tree.partition_view import PartitionView
 from kafkafs.tree.view_file import ViewFile
 from storage.errors import SegmentGone
 from storage.files import Files
@@ -422,6 +423,34 @@ def test_forgotten_histories_are_let_go(tree: Tree) -> None:
     tree.fs.inodes.forget(file.inode, file.lookups)
     assert len(file.part.open) == 1
     assert file.inode not in file.partition.known
+
+
+def test_two_threads_that_ask_at_once_hold_one_generation(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else one of the two were told of every change for ever."""
+    append(tree.log(), b"one", b"two")
+    tree.roll()
+    file = tree.fs.inodes.remember(asked(lambda wait: tree.directory("t").lookup("0", wait)))
+    assert isinstance(file, ViewFile)
+    both = threading.Barrier(2)
+    log_start = PartitionView._log_start
+
+    def together(part: PartitionView, wait: bool) -> tuple[int, int]:
+        found = log_start(part, wait)
+        both.wait(30)
+        return found
+
+    monkeypatch.setattr(PartitionView, "_log_start", together)
+    threads = [threading.Thread(target=file.attributes, args=(True,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
+    assert len(file.part.open) == 1
+    tree.fs.inodes.forget(file.inode, file.lookups)
+    assert not file.part.open
 
 
 def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:
