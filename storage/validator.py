@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -69,6 +70,9 @@ def rewrites(config: LogConfig) -> bool:
 def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
     """Sound uncompressed batches back to back, as the topic's settings want them stored.
 
+    A batch that fits into max.message.bytes as it is, but not when it is compressed, stays as it
+    is: what cannot be compressed becomes some bytes longer by it.
+
     InvalidTimestamp where a record is too old.
     """
     stored = bytearray()
@@ -77,7 +81,10 @@ def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
         header = parse_header(batches, at)
         batch = memoryview(batches)[at : at + header.size]
         _check_times(batch, header, config, now_ms)
-        stored += _as_configured(batch, config, now_ms)
+        made = _as_configured(batch, config, now_ms)
+        if len(made) > config.max_message_bytes >= header.size:
+            made = _as_configured(batch, replace(config, compression_type="uncompressed"), now_ms)
+        stored += made
         at += header.size
     return stored
 

@@ -18,6 +18,7 @@ from storage.errors import (
 from storage.index.txn_index import TxnEntry
 from storage.producer_state import MAX_SEQUENCE
 from storage.record.batch import pack, parse_header
+from storage.record.compression import codec_number
 from storage.record.control import COMMIT
 from storage.record.plain import recompress
 from storage.segment import Segment
@@ -296,6 +297,21 @@ def test_compression_type(tmp_path: Path, kind: str, codec: int) -> None:
         assert headers[0].size < len(block) // 4
         assert values(log) == [b"x" * 100] * 50 + [b"a", b"b", b"c"]
         assert len(watcher.events) == 2
+
+
+@pytest.mark.parametrize("kind", ["gzip", "snappy", "lz4", "zstd"])
+def test_what_grows_by_compression_beyond_the_limit_is_stored_as_it_is(
+    tmp_path: Path, kind: str
+) -> None:
+    block = batch([os.urandom(10_000)])
+    with opened(tmp_path) as manager:
+        log = new_log(manager, compression_type=kind, max_message_bytes=len(block))
+        log.append(bytearray(block), now_ns=NOW_NS)
+        log.append(batch([b"x" * 9000]), now_ns=NOW_NS)
+        codecs = [header.codec for _, header in log.active.batches()]
+        assert codecs == [0, codec_number(kind)]
+        with pytest.raises(RecordTooLarge):
+            log.append(batch([os.urandom(10_001)]), now_ns=NOW_NS)
 
 
 def test_log_append_time(tmp_path: Path) -> None:
