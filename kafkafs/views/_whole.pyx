@@ -21,8 +21,8 @@ from kafkafs.views._measure cimport (
 )
 from storage.record._batch cimport (
     BAD_CURSOR, BAD_HEADERS, BAD_VALUE_LENGTH, BAD_VARINT, ENCODED, NEEDS_MORE, NO_FAULT,
-    RELEASE_GIL_FROM, VARINT, WINDOW, Fault, Place, RecordHead, Window, at_position,
-    enter_batches, judge_head, leave_record, parse_head, read_varint, readable,
+    RELEASE_GIL_FROM, WINDOW, Fault, Place, RecordHead, Window, at_position, bounded_varint,
+    enter_batches, headers_fill, judge_head, leave_record, parse_head, readable,
 )
 
 
@@ -80,29 +80,11 @@ cdef Fault next_record(
     return fault
 
 
-cdef const uint8_t *bounded_varint(
-    const uint8_t *at, const uint8_t *end, int32_t *value
-) noexcept nogil:
-    """The byte after a varint that ends at or before `end`, else NULL."""
-    cdef uint8_t pad[VARINT]
-    cdef int64_t room = end - at
-    cdef const uint8_t *after
-    if room >= VARINT:
-        return read_varint(at, value)
-    if room <= 0:
-        return NULL
-    pad[0] = pad[1] = pad[2] = pad[3] = pad[4] = 0
-    memcpy(pad, at, room)
-    after = read_varint(pad, value)
-    return at + (after - pad) if after != NULL and after - pad <= room else NULL
-
-
 cdef inline Fault take_value(
     const uint8_t *at, const uint8_t *end, WholeRecord *record
 ) noexcept nogil:
     """What follows the key, up to the record's end."""
     cdef int32_t size
-    cdef int32_t count
     at = bounded_varint(at, end, &size)
     if at == NULL:
         return BAD_VALUE_LENGTH
@@ -116,21 +98,10 @@ cdef inline Fault take_value(
         record.headers = end
         record.header_count = 0
         return NO_FAULT
-    at = bounded_varint(at, end, &count)
-    if at == NULL or count < 0:
+    if not headers_fill(at, end):
         return BAD_HEADERS
-    record.headers = at
-    record.header_count = count
-    while count:
-        at = bounded_varint(at, end, &size)
-        if at == NULL or size < 0 or size > end - at:
-            return BAD_HEADERS
-        at = bounded_varint(at + size, end, &size)
-        if at == NULL or size < -1 or size > end - at:
-            return BAD_HEADERS
-        at += max(size, 0)
-        count -= 1
-    return NO_FAULT if at == end else BAD_HEADERS
+    record.headers = bounded_varint(at, end, &record.header_count)
+    return NO_FAULT
 
 
 cdef Fault run(

@@ -184,6 +184,42 @@ cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
     return at + 1
 
 
+cdef inline const uint8_t *bounded_varint(
+    const uint8_t *at, const uint8_t *end, int32_t *value
+) noexcept nogil:
+    """The byte after the varint at `at`; NULL where it has no end before `end`."""
+    cdef uint8_t pad[VARINT]
+    cdef const uint8_t *after
+    if end - at >= VARINT:
+        return read_varint(at, value)
+    if end <= at:
+        return NULL
+    memset(pad, 0, VARINT)
+    memcpy(pad, at, end - at)
+    after = at + (read_varint(pad, value) - pad)
+    return after if after <= end else NULL
+
+
+cdef inline bint headers_fill(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Whether a record's headers, count included, take exactly the bytes up to `end`."""
+    cdef int32_t count = 0
+    cdef int32_t length = 0
+    cdef int32_t left
+    at = bounded_varint(at, end, &count)
+    if at == NULL or count < 0:
+        return False
+    # Each turn takes two bytes at least, so a damaged count ends with the bytes.
+    for left in range(count):
+        at = bounded_varint(at, end, &length)
+        if at == NULL or length < 0 or length > end - at:
+            return False
+        at = bounded_varint(at + length, end, &length)
+        if at == NULL or length < -1 or length > end - at:
+            return False
+        at += max(length, 0)
+    return at == end
+
+
 cdef inline Fault parse_head(const uint8_t *at, RecordHead *head) noexcept nogil:
     """Read a record from its length up to its key. Touches RECORD_HEAD bytes.
 

@@ -21,8 +21,8 @@ from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT,
     BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, BATCH_LENGTH, CODEC_BITS, CONTROL_BATCH,
     ENCODED, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_RECORD, VARINT, WINDOW, Fault, RecordHead, judge_batch, judge_head,
-    load32, load64, parse_head, read_varint,
+    RELEASE_GIL_FROM, SMALLEST_RECORD, WINDOW, Fault, RecordHead, bounded_varint, headers_fill,
+    judge_batch, judge_head, load32, load64, parse_head,
 )
 
 from storage.record._batch import refusal
@@ -64,42 +64,6 @@ cdef inline void put(Bytes *column, int64_t row, const uint8_t *start, int32_t l
     else:
         column.nulls += 1
     column.positions[row + 1] = <int32_t> column.used
-
-
-cdef inline const uint8_t *bounded_varint(
-    const uint8_t *at, const uint8_t *end, int32_t *value
-) noexcept nogil:
-    """The byte after the varint at `at`; NULL where it has no end before `end`."""
-    cdef uint8_t pad[VARINT]
-    cdef const uint8_t *after
-    if end - at >= VARINT:
-        return read_varint(at, value)
-    if end <= at:
-        return NULL
-    memset(pad, 0, VARINT)
-    memcpy(pad, at, end - at)
-    after = at + (read_varint(pad, value) - pad)
-    return after if after <= end else NULL
-
-
-cdef bint headers_fill(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Whether a record's headers, count included, take exactly the bytes up to `end`."""
-    cdef int32_t count = 0
-    cdef int32_t length = 0
-    cdef int32_t left
-    at = bounded_varint(at, end, &count)
-    if at == NULL or count < 0:
-        return False
-    # Each turn takes two bytes at least, so a damaged count ends with the bytes.
-    for left in range(count):
-        at = bounded_varint(at, end, &length)
-        if at == NULL or length < 0 or length > end - at:
-            return False
-        at = bounded_varint(at + length, end, &length)
-        if at == NULL or length < -1 or length > end - at:
-            return False
-        at += max(length, 0)
-    return at == end
 
 
 cdef Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept nogil:
