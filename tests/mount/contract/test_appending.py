@@ -17,21 +17,12 @@ import pytest
 
 from storage import LogManager, Record
 from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.writing import APPEND, append, opened, write_all
 from tests.mount.mounting import Mount, fails, mounted, needs_root
 from tests.mount.steering import SteeredMount
 
-APPEND = os.O_WRONLY | os.O_APPEND
 LIMIT = 1048588
 """max.message.bytes"""
-
-
-@contextlib.contextmanager
-def opened(path: Path, flags: int = APPEND) -> Iterator[int]:
-    fd = os.open(path, flags, 0o644)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager
@@ -40,18 +31,6 @@ def opened_longer_than_mounted(path: Path) -> Iterator[int]:
     fd = os.open(path, APPEND)
     yield fd
     fails(errno.ENOTCONN, os.close, fd)
-
-
-def append(path: Path, data: bytes) -> None:
-    with opened(path) as fd:
-        write_all(fd, data)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """As every library does: go on after a short count."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
 
 
 def offsets(path: Path) -> dict[str, int]:

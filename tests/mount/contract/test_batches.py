@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import errno
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,30 +14,14 @@ from storage import LogManager
 from storage.record.batch import parse_header
 from storage.record.plain import recompress
 from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.writing import APPEND, append, opened
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount
 from tests.storage.logs import batch
 from tests.storage.producers import Producer, sparse
 
-APPEND = os.O_WRONLY | os.O_APPEND
 LIMIT = 1048588
 """max.message.bytes"""
-
-
-@contextlib.contextmanager
-def opened(path: Path, flags: int = APPEND) -> Iterator[int]:
-    fd = os.open(path, flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def append(path: Path, data: bytes) -> None:
-    with opened(path) as fd:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
 
 
 def batches(orders: Path) -> Path:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,33 +16,12 @@ from storage.record.compression import GZIP
 from storage.record.plain import recompress
 from tests import oracle
 from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.writing import APPEND, append, opened, view
 from tests.mount.mounting import Mount, fails, mounted
 from tests.storage.producers import Producer
 
-APPEND = os.O_WRONLY | os.O_APPEND
 T = 1_700_000_000_000
 FOREVER = 2**63 - 1
-
-
-@contextlib.contextmanager
-def opened(path: Path, flags: int = APPEND) -> Iterator[int]:
-    fd = os.open(path, flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def append(path: Path, data: bytes) -> None:
-    with opened(path) as fd:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-
-
-def view(orders: Path, name: str) -> Path:
-    """Another view of a partition."""
-    return orders.parent / name / orders.name
 
 
 def jsonl(orders: Path) -> Path:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,36 +14,15 @@ from storage.record.compression import GZIP
 from storage.record.plain import recompress
 from tests import oracle
 from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.writing import APPEND, append, opened, view
 from tests.mount.mounting import Mount, fails, mounted
 from tests.storage.producers import Producer
 
-APPEND = os.O_WRONLY | os.O_APPEND
 Pair = tuple[bytes | None, bytes | None]
 
 telling = st.lists(st.sampled_from(b"\\\\\t\n\0\r\xffN tn")).map(bytes)
 nullable = st.none() | telling | st.binary(max_size=30)
 pairs_of = st.lists(st.tuples(nullable, nullable), min_size=1, max_size=12)
-
-
-@contextlib.contextmanager
-def opened(path: Path, flags: int = APPEND) -> Iterator[int]:
-    fd = os.open(path, flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def append(path: Path, data: bytes) -> None:
-    with opened(path) as fd:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-
-
-def view(orders: Path, name: str) -> Path:
-    """Another view of a partition."""
-    return orders.parent / name / orders.name
 
 
 def kv(orders: Path) -> Path:

@@ -16,15 +16,12 @@ import pytest
 from storage.record._route import murmur2
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_appending import (
-    APPEND,
-    append,
     flush_only_when_asked,
     offsets,
-    opened,
     opened_longer_than_mounted,
-    write_all,
 )
 from tests.mount.contract.test_directories import as_nobody
+from tests.mount.contract.writing import APPEND, append, opened, write_all
 from tests.mount.mounting import Mount, fails, mounted, needs_root
 from tests.mount.programs import Running
 from tests.mount.steering import SteeredMount
