@@ -68,13 +68,23 @@ def delete_records(broker: Broker, topic: str, offset: int) -> None:
 
 
 class Sender:
-    """A librdkafka producer that says when something was not delivered."""
+    """A librdkafka producer that says when something was not delivered.
+
+    One request at a time: with more of them, one that a new topic's leader refuses and that is sent
+    again comes behind those sent after it.
+    """
 
     def __init__(self, broker: Broker | OldBroker, **config: object) -> None:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         self._faults: list[KafkaError] = []
         self.producer = Producer(
-            {"bootstrap.servers": broker.address, "linger.ms": 5, "log_level": 2} | settings,
+            {
+                "bootstrap.servers": broker.address,
+                "linger.ms": 5,
+                "log_level": 2,
+                "max.in.flight.requests.per.connection": 1,
+            }
+            | settings,
         )
         if "transactional.id" in settings:
             self.producer.init_transactions(SECONDS)
@@ -89,15 +99,19 @@ class Sender:
                 value=record.value,
                 timestamp=max(record.timestamp, 0),
                 headers=list(record.headers) or None,
-                on_delivery=self._delivered,
+                on_delivery=self.delivered,
             )
+        self.flush()
+        return self
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged."""
         left = self.producer.flush(SECONDS)
         assert left == 0, f"{left} records were not acknowledged"
         if self._faults:
             raise KafkaException(self._faults[0])
-        return self
 
-    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+    def delivered(self, error: KafkaError | None, _message: object) -> None:
         if error is not None:
             self._faults.append(error)
 

@@ -86,7 +86,7 @@ def test_as_librdkafka_with_java_s_rule(broker: Broker, ours: Mount) -> None:
     create_topic(broker, "librdkafka", PARTITIONS)
     sender = Sender(broker, partitioner="murmur2_random")
     for key, value in pairs:
-        sender.producer.produce("librdkafka", key=key, value=value)
-    assert sender.producer.flush(60) == 0
+        sender.producer.produce("librdkafka", key=key, value=value, on_delivery=sender.delivered)
+    sender.flush()
     appended(ours, "librdkafka", pairs)
     assert rows(ours.data, "librdkafka") == rows(broker.data, "librdkafka")
