@@ -29,6 +29,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -44,6 +45,7 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_POLICY = re.compile(r"[A-Za-z0-9._-]+(:.*)?")
 _OWNER = re.compile(r"([0-9]+):([0-9]+):([0-7]{3,4})")
 _HEADER = f"# Written by kafkafs, which replaces this file. Defaults belong into {SETTINGS_FILE}.\n"
 
@@ -81,6 +83,17 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _positive(text: str) -> float:
+    """A double, as Kafka writes a rate that is not limited: 1.7976931348623157E308."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise ValueError("a number above 0")
+    return value
+
+
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError("true or false")
@@ -111,6 +124,13 @@ def _policies(text: str) -> tuple[str, ...]:
     if not policies.keys() <= {"delete", "compact"}:
         raise ValueError("a list of delete and compact")
     return tuple(policies)
+
+
+def _policy_name(text: str) -> str:
+    """NAME or NAME:ARGUMENT of a policy of retention."""
+    if _POLICY.fullmatch(text) is None:
+        raise ValueError("NAME or NAME:ARGUMENT of a retention policy")
+    return text
 
 
 def format_value(value: Any) -> str:
@@ -210,6 +230,7 @@ class LogConfig:
     remote_copy_lag_bytes: int = _topic(-1, _long(-1), "log.remote.copy.lag.bytes")
     local_retention_ms: int = _topic(-2, _long(-2), "log.local.retention.ms")
     local_retention_bytes: int = _topic(-2, _long(-2), "log.local.retention.bytes")
+    kafkafs_retention_policy: str = _topic("kafka", _policy_name, "log.kafkafs.retention.policy")
 
     @property
     def is_compacted(self) -> bool:
@@ -227,6 +248,13 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = _topic(300_000, _long(1))
     log_flush_offset_checkpoint_interval_ms: int = _topic(60_000, _int(0))
     producer_id_expiration_ms: int = _topic(_DAY_MS, _int(1))
+    log_initial_task_delay_ms: int = _topic(30_000, _long(0))
+    log_cleaner_enable: bool = _topic(True, _boolean)
+    log_cleaner_backoff_ms: int = _topic(15_000, _long(0))
+    log_cleaner_dedupe_buffer_size: int = _topic(128 << 20, _long(1 << 20))
+    log_cleaner_io_buffer_load_factor: float = _topic(0.9, _fraction)
+    log_cleaner_io_max_bytes_per_second: float = _topic(sys.float_info.max, _positive)
+    kafkafs_check_interval_ms: int = _topic(600_000, _long(1))
 
 
 def _settings_of(config: type[LogConfig] | type[BrokerConfig]) -> dict[str, Setting]:

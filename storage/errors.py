@@ -175,3 +175,7 @@ class SegmentGone(StorageError):
 
 class LogClosed(StorageError):
     """A call to a log that has been closed."""
+
+
+class TaskCancelled(StorageError):
+    """Long work that was told to stop before it had changed anything."""

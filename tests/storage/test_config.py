@@ -59,6 +59,7 @@ TABLE = {
     "remote.copy.lag.bytes": ("-1", "log.remote.copy.lag.bytes"),
     "local.retention.ms": ("-2", "log.local.retention.ms"),
     "local.retention.bytes": ("-2", "log.local.retention.bytes"),
+    "kafkafs.retention.policy": ("kafka", "log.kafkafs.retention.policy"),
 }
 
 
@@ -258,6 +259,7 @@ def test_what_is_wrong_in_the_topics_file_is_named(tmp_path: Path, line: str, re
         ("unclean.leader.election.enable", "true", "2"),
         ("local.retention.ms", "-2", "-3"),
         ("local.retention.bytes", "-2", "-3"),
+        ("kafkafs.retention.policy", "kafka:x", ":x"),
         ("no.such.setting", "", "1"),
     ],
 )
