@@ -230,7 +230,7 @@ class LogConfig:
     remote_copy_lag_bytes: int = _topic(-1, _long(-1), "log.remote.copy.lag.bytes")
     local_retention_ms: int = _topic(-2, _long(-2), "log.local.retention.ms")
     local_retention_bytes: int = _topic(-2, _long(-2), "log.local.retention.bytes")
-    kafkafs_retention_policy: str = _topic("kafka", _policy_name, "log.kafkafs.retention.policy")
+    kafkafs_retention_policy: str = _topic("kafka", _policy_name, "kafkafs.retention.policy")
 
     @property
     def is_compacted(self) -> bool:

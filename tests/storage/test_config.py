@@ -59,7 +59,7 @@ TABLE = {
     "remote.copy.lag.bytes": ("-1", "log.remote.copy.lag.bytes"),
     "local.retention.ms": ("-2", "log.local.retention.ms"),
     "local.retention.bytes": ("-2", "log.local.retention.bytes"),
-    "kafkafs.retention.policy": ("kafka", "log.kafkafs.retention.policy"),
+    "kafkafs.retention.policy": ("kafka", "kafkafs.retention.policy"),
 }
 
 
