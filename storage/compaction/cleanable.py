@@ -1,0 +1,101 @@
+"""Which part of a log can be cleaned, and whether it is time to (``LogCleanerManager.java``).
+
+A log below the first dirty offset is *clean*: at most one record of each key.  What lies between
+that and the first uncleanable offset is *cleanable*: sealed segments below the last stable offset
+whose records are all older than min.compaction.lag.ms.  A log is due when the dirty part is large
+enough beside the clean one (min.cleanable.dirty.ratio), or holds records older than
+max.compaction.lag.ms.
+
+Pure: facts in, a decision out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from storage.config import LogConfig
+from storage.segment import Segment
+
+
+class CleanableRange(NamedTuple):
+    """The range of a log that can be cleaned; offsets count records, sizes are in bytes.
+
+    ``overdue``: records in it have waited for longer than max.compaction.lag.ms.
+    ``reset``: the checkpointed offset lay outside of the log, and is the log start instead.
+    """
+
+    start_offset: int
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    overdue: bool
+    reset: bool
+
+    @property
+    def ratio(self) -> float:
+        """The share of dirty bytes; 0 of an empty log."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """Whether the cleaner shall take it (``grabFilthiestCompactedLog``)."""
+        if self.overdue and self.cleanable_bytes:
+            return True
+        return self.ratio > config.min_cleanable_dirty_ratio
+
+
+def cleanable(
+    segments: Sequence[Segment],
+    config: LogConfig,
+    checkpointed: int | None,
+    *,
+    log_start: int,
+    last_stable: int,
+    log_end: int,
+    now_ms: int,
+) -> CleanableRange:
+    """The range that can be cleaned now (``cleanableOffsets``, ``LogToClean``).
+
+    ``checkpointed``: the offset up to which the log was cleaned, if it ever was.
+    """
+    dirty = log_start if checkpointed is None else checkpointed
+    reset = not log_start <= dirty <= log_end
+    if reset:
+        dirty = log_start
+    bounds = [last_stable, segments[-1].base_offset]
+    lag_ms = config.min_compaction_lag_ms
+    if lag_ms > 0:
+        bounds += [
+            each.base_offset
+            for each in _sealed_from(segments, dirty)
+            if each.largest_timestamp > now_ms - lag_ms
+        ][:1]
+    # By whole segments only.
+    left = _sealed_from(segments, min(bounds))
+    bound = left[0].base_offset if left else segments[-1].base_offset
+    dirty_segments = _sealed_from(segments, min(dirty, bound))
+    firsts = [
+        each.first_timestamp
+        for each in _sealed_from(segments, dirty)
+        if each.first_timestamp > 0  # an empty one, or one without timestamps, tells nothing
+    ]
+    return CleanableRange(
+        segments[0].base_offset,
+        dirty,
+        bound,
+        sum(each.size for each in segments if each.base_offset < dirty),
+        sum(each.size for each in dirty_segments if each.base_offset < bound),
+        bool(firsts) and min(firsts) < now_ms - config.max_compaction_lag_ms,
+        reset,
+    )
+
+
+def _sealed_from(segments: Sequence[Segment], offset: int) -> Sequence[Segment]:
+    """The sealed segments from the one that holds ``offset`` on (``nonActiveLogSegmentsFrom``)."""
+    if offset >= segments[-1].base_offset:
+        return ()
+    number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    return segments[max(number, 0) : -1]
