@@ -7,6 +7,7 @@ Does not start a broker; ``brokers`` does.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -59,12 +60,20 @@ def jars(pom: Path = CURRENT_POM) -> Path:
     if not kept.exists():
         maven = require("mvn", "maven")
         CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            fetched = Path(scratch, "jars")
-            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
-            subprocess.run([maven, "-q", "-B", "-f", pom, *goal], check=True)
-            os.rename(fetched, kept)
+        # Tests run in several processes: one fetches, and the others find what it has fetched.
+        with open(CACHE / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                _fetch(maven, pom, kept)
     return kept
+
+
+def _fetch(maven: str, pom: Path, kept: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        fetched = Path(scratch, "jars")
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
+        subprocess.run([maven, "-q", "-B", "-f", pom, *goal], check=True)
+        os.rename(fetched, kept)
 
 
 def java_command(
