@@ -2,14 +2,15 @@
 
 Only the listener points up: a log knows nothing of views, indexes of text or mounts, but calls
 these methods, synchronously, on the thread that changed it.  What must be written down before the
-past changes (``removing``, ``swapping``) is written down when the method returns.
+past changes (``removing``, ``swapping``) is written down when the method returns; where it was
+``preparing``, that was done in another thread before (``rewriting``).
 
 A listener may read the log; it may not change it, must be quick, and raises nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +37,18 @@ class LogListener:
 
     def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
         """``sealed`` takes no more appends; ``active``, empty, is now the last segment."""
+
+    def preparing(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], log_start: int
+    ) -> Callable[[], None] | None:
+        """``old``, a head of the log, shall soon be removed, or replaced by ``new``; both can be
+        read.  The log start will be ``log_start``; where ``old`` is empty, only that changes.
+
+        Returns what can be done before in another thread, where it waits for the disk, so that
+        ``removing``, ``swapping`` or ``log_start_moved`` have nothing left to wait for; or None.
+        It raises StorageError or OSError where the past must not change.
+        """
+        return None
 
     def removing(self, log: Log, segments: Sequence[Segment]) -> None:
         """These segments, a head of the log, are about to leave it; they can still be read."""
