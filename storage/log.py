@@ -67,6 +67,8 @@ class Log(AppendingLog):
         self.read_only = read_only
         self.may_be_cleaned = may_be_cleaned or config.is_compacted
         self.closed = False
+        # Whether a cleaner is at it: what it may replace stays until it has done so.
+        self.cleaning = False
         self.flush_error: OSError | None = None
         self.listeners: list[LogListener] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
@@ -228,6 +230,61 @@ class Log(AppendingLog):
             segment.mark_deleted()
         if self.producers.first_undecided_offset is not None:
             self.stabilize()
+        self.directory_dirty = True
+
+    def stage_replacement(self, new: Sequence[Segment]) -> None:
+        """Decide that ``new``, durable ``.cleaned`` segments, replace what lies in their range.
+
+        After a crash the next start carries it out (``swap``); who stages must ``replace`` or
+        ``unstage``.  Any thread; waits for the disk.  OSError: nothing is decided then.
+        """
+        try:
+            for segment in reversed(new):
+                segment.set_suffix(paths.SWAP)
+            self.files.sync_directory(self.directory)
+        except OSError:
+            self.unstage(new)
+            raise
+
+    def unstage(self, new: Sequence[Segment]) -> None:
+        """Take back ``stage_replacement``, and remove the files.  Any thread; waits for the disk.
+
+        The lowest one becomes ``.cleaned`` again first: with that a crash removes all of them.
+        """
+        new[0].set_suffix(paths.CLEANED)
+        self.files.sync_directory(self.directory)
+        for segment in new:
+            segment.discard()
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
+        """Staged segments take the place of ``old``, sealed ones one behind the other.
+
+        What reads the old ones may go on until file.delete.delay.ms is over.  ``new`` keep their
+        suffix until ``finish_replacement``, before which the directory has to be synced.
+        """
+        self._check_writable()
+        first = self.segments.index(old[0])
+        end = first + len(old)
+        assert self.segments[first:end] == tuple(old)
+        assert end < len(self.segments), "the active segment stays"
+        for listener in self.listeners:
+            listener.swapping(self, old, new)
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        # In this order: whoever asks in another thread for an aborted transaction finds it.
+        self.retired = [*self.retired, *((due_ms, segment) for segment in old)]
+        self.segments = (*self.segments[:first], *new, *self.segments[end:])
+        self.may_be_cleaned = True
+        for segment in old:
+            segment.mark_deleted()
+        self.directory_dirty = True
+        for listener in self.listeners:
+            listener.swapped(self, old, new)
+
+    def finish_replacement(self, new: Sequence[Segment]) -> None:
+        """Give replaced segments their names; the old ones' renaming is durable by now."""
+        for segment in new:
+            if not segment.deleted:
+                segment.set_suffix("")
         self.directory_dirty = True
 
     def release_retired(self, now_ms: int) -> list[str]:

@@ -87,13 +87,22 @@ class Segment(SegmentFiles):
 
     @classmethod
     def create(
-        cls, files: Files, directory: str, base_offset: int, config: LogConfig, *, now_ms: int
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        suffix: str = "",
     ) -> Segment:
         """A new, empty, active segment on disk.  Left-over files of its name are removed first.
 
+        ``suffix``: what its names end in; one that is not of the log yet is ``.cleaned``.
         OSError where the disk refuses; nothing is left behind then.
         """
         segment = cls(files, directory, base_offset, config, writable=True, created_ms=now_ms)
+        segment._suffix = suffix
         segment.discard()
         segment._gone = False
         try:

@@ -26,7 +26,7 @@ _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
 # One lock for all segments: it guards counters for a few instructions, never a disk access other
-# than an open.
+# than an open, and the renaming that an open must not come in between of.
 _lease_lock = threading.Lock()
 
 
@@ -93,6 +93,21 @@ class SegmentFiles:
         self._directory = directory
         self._close_indexes()
         self._renamed()
+
+    def set_suffix(self, suffix: str) -> None:
+        """Rename the files: their names end in ``suffix`` instead of what they end in now."""
+        with _lease_lock:
+            for kind in _KINDS:
+                path = self.file_path(kind)
+                if self._files.exists(path):
+                    self._files.rename(path, path.removesuffix(self._suffix) + suffix)
+            self._suffix = suffix
+            self._renamed()
+
+    def set_mtime(self, mtime_ns: int) -> None:
+        """When its files were written, as retention has it for records without timestamps."""
+        for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
+            self._files.utime_ns(self.file_path(kind), mtime_ns)
 
     def _renamed(self) -> None:
         """The files have other names; the transaction index outlives that, as it is in memory."""
@@ -259,15 +274,12 @@ class SegmentFiles:
         self.deleted = True
 
     def _rename_all(self, kind: str) -> None:
+        path = self.log_path.removesuffix(self._suffix)
         suffix, number = kind, 0
-        while self._files.exists(self.log_path + suffix):
+        while self._files.exists(path + suffix):
             number += 1
             suffix = f".{number}{kind}"
-        for path in [self.file_path(part) for part in _KINDS]:
-            if self._files.exists(path):
-                self._files.rename(path, path + suffix)
-        self._suffix = suffix
-        self._renamed()
+        self.set_suffix(suffix)
 
     def vanish(self) -> list[str]:
         """The end of a deleted segment: reads fail from now on; the paths left to be removed."""

@@ -68,6 +68,10 @@ class Task:
     def advance(self, size: int) -> None:
         """``size`` bytes more are done; waits where that was too fast.  TaskCancelled."""
         self.done += size
+        self.pace(size)
+
+    def pace(self, size: int) -> None:
+        """The same of bytes that do not count as progress: written ones."""
         if self._rate is not None:
             self._throttle(size, self._rate)
         self.check()
