@@ -152,6 +152,10 @@ class InvalidConfig(StorageError):
     """A setting that does not exist, or a value that its rule refuses."""
 
 
+class PolicyViolation(StorageError):
+    """A change that the topic's settings do not allow (POLICY_VIOLATION)."""
+
+
 class LogLocked(StorageError):
     """Another process, ``pid`` where it is known, has the data directory open."""
 

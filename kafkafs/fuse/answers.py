@@ -21,6 +21,7 @@ ERRNO: dict[type[Exception], int] = {
     errors.InvalidRecord: errno.EINVAL,
     errors.InvalidTopic: errno.EINVAL,
     errors.InvalidConfig: errno.EINVAL,
+    errors.PolicyViolation: errno.EPERM,
     errors.TopicExists: errno.EEXIST,
     errors.UnknownTopicOrPartition: errno.ENOENT,
     errors.LogLocked: errno.EBUSY,
