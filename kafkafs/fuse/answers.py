@@ -29,6 +29,7 @@ ERRNO: dict[type[Exception], int] = {
     errors.ReadOnlyFormat: errno.EROFS,
     errors.SegmentGone: errno.ESTALE,
     errors.LogClosed: errno.ESHUTDOWN,
+    errors.TaskCancelled: errno.ECANCELED,
 }
 
 #: Errors whose reason is a line in the log, as the caller sees a number only; not those that
