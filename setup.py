@@ -8,6 +8,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 HOT_LOOPS = (
+    "storage/record/_crc.pyx",
     "storage/record/_batch.pyx",
     "storage/record/_codec.pyx",
     "storage/record/_legacy.pyx",
@@ -16,6 +17,8 @@ HOT_LOOPS = (
     "storage/record/_columns.pyx",
     "storage/record/_route.pyx",
     "storage/record/_legacy_07.pyx",
+    "storage/compaction/_offset_map.pyx",
+    "storage/compaction/_keep.pyx",
     "kafkafs/views/_measure.pyx",
     "kafkafs/views/_render.pyx",
     "kafkafs/views/_whole.pyx",

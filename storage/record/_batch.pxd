@@ -72,6 +72,7 @@ cdef enum:
     APPEND_TIME_BIT = 0x08
     TRANSACTIONAL_BIT = 0x10
     CONTROL_BIT = 0x20
+    HORIZON_BIT = 0x40
 
     # Working through less than this many bytes keeps the GIL: it takes some 30 microseconds,
     # and who gives the GIL up may wait for it a whole switch interval (5 ms).
@@ -96,6 +97,7 @@ cdef enum Fault:
     BAD_VALUE_LENGTH
     BAD_HEADERS
     BAD_CURSOR
+    BAD_OFFSETS
 
 
 cdef struct RecordHead:

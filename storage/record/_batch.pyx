@@ -35,6 +35,7 @@ REASONS = {
     BAD_VALUE_LENGTH: "a value's length does not fit its record",
     BAD_HEADERS: "a record's headers do not fill it exactly",
     BAD_CURSOR: "a position lies at or beyond the end of its batch",
+    BAD_OFFSETS: "a record's offset does not fit its batch",
 }
 
 

@@ -1,0 +1,741 @@
+"""The hot loops of compaction: what goes into the key map, and what stays of the log.
+
+Pure: bytes and numbers in, bytes and numbers out. The rules are those of Kafka's Cleaner.java
+(buildOffsetMapForSegment, shouldRetainRecord), MemoryRecords.java (filterTo) and
+MemoryRecordsBuilder.java, KIP-534 for the delete horizon.
+
+Two kinds of functions. `map_batches` and `keep_batches` work through the log as it lies there, as
+long as its batches are *simple*: v2, uncompressed, neither control records nor of a transaction.
+They check the CRC of each batch before they believe it, and that its records fill it exactly.
+They stop before the first batch that is not simple, not whole or damaged, and do not say why: the
+caller looks at it, and raises or goes on behind it. `map_batch` and `keep_one` take one batch in
+plain form (`storage/record/plain.py`), whose CRC has been checked, and raise CorruptRecord.
+
+The keys of KEYS records are hashed, and the map's memory for them asked for, before the first is
+looked up: the map is much larger than the caches, and to wait for it once a record would take
+longer than all the rest.
+
+Not here: which batches are of aborted transactions, what becomes of markers and of empty batches,
+and codecs. Those are the caller's.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize,
+)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from storage.compaction._offset_map cimport Hash, OffsetMap, find, hash_key, prefetch, put
+from storage.record._batch cimport (
+    APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_MAGIC, BAD_OFFSETS,
+    BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP,
+    BATCH_LENGTH, CODEC_BITS, CONTROL_BIT, CRC, ENCODED, HEADER_SIZE, HORIZON_BIT,
+    LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT,
+    RELEASE_GIL_FROM, SMALLEST_RECORD, WINDOW, Fault, RecordHead, bounded_varint, headers_fill,
+    judge_batch, judge_head, load32, load64, parse_head, put_varint, read_varint, read_varlong,
+    store32, store64, varint_size, zigzag_bits,
+)
+from storage.record._crc cimport crc32c_of
+
+from storage.record._batch import refusal
+
+cdef enum:
+    KEYS = 64
+    # What a record can gain by another timestamp delta: nine bytes, and one for its length.
+    RECORD_GAIN = 10
+    LONGEST_BATCH = 0x7FFFFFFF
+    LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
+    FIRST_ROOM = 1 << 20
+
+
+cdef struct Records:
+    # What is still to be read of a batch.
+    const uint8_t *at
+    const uint8_t *end
+    int64_t left
+    int64_t base_offset
+    int64_t last_offset
+
+
+cdef struct Seen:
+    Hash hash  # only where the record is to be looked up
+    const uint8_t *at
+    int64_t size
+    int64_t offset
+    int64_t timestamp_delta
+    bint has_key
+    bint has_value
+    bint looked_up
+
+
+cdef struct Kept:
+    const uint8_t *at
+    int64_t size
+    int64_t offset
+    int64_t timestamp_delta
+
+
+cdef struct Choice:
+    # What stays of a batch.
+    int64_t records
+    int64_t kept
+    int64_t invalid
+    int64_t tombstones
+
+
+cdef struct Entry:
+    # Of a batch in the output: what Segment.append wants to know.
+    int64_t position
+    int64_t size
+    int64_t last_offset
+    int64_t max_timestamp
+
+
+cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
+    return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+
+
+cdef inline int64_t sum_of(int64_t one, int64_t other) noexcept nogil:
+    """As Java's numbers of 64 bits."""
+    return <int64_t> (<uint64_t> one + <uint64_t> other)
+
+
+cdef inline int64_t simple_size(const uint8_t *batch, int64_t room) noexcept nogil:
+    """Bytes of the batch if it is simple, whole in the `room` bytes and undamaged; else 0."""
+    cdef int64_t size
+    if room < HEADER_SIZE or judge_batch(batch) != NO_FAULT:
+        return 0
+    size = size_of(batch)
+    if size > room:
+        return 0
+    if crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES) != load32(batch + CRC):
+        return 0
+    return size
+
+
+cdef Fault judge_plain(const uint8_t *batch, int64_t size) noexcept nogil:
+    """Whether these are the bytes of one uncompressed v2 batch, not of control records."""
+    if size < HEADER_SIZE:
+        return BAD_BATCH_LENGTH
+    if batch[MAGIC] != 2:
+        return BAD_MAGIC
+    if size_of(batch) != size:
+        return BAD_BATCH_LENGTH
+    if batch[ATTRIBUTES + 1] & (CODEC_BITS | CONTROL_BIT):
+        return ENCODED
+    return NO_FAULT
+
+
+cdef Fault enter(const uint8_t *batch, int64_t size, Records *records) noexcept nogil:
+    """Go to the first record of a whole batch, after a look at the header's numbers."""
+    cdef int64_t delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
+    records.at = batch + HEADER_SIZE
+    records.end = batch + size
+    records.left = <int32_t> load32(batch + RECORDS_COUNT)
+    records.base_offset = <int64_t> load64(batch + BASE_OFFSET)
+    if records.left < 0 or records.left > (size - HEADER_SIZE) // SMALLEST_RECORD:
+        return BAD_RECORDS_COUNT
+    # The map has an offset's successor.
+    if delta < 0 or records.base_offset < 0 or records.base_offset >= <int64_t> LAST_OFFSET - delta:
+        return BAD_OFFSETS
+    records.last_offset = records.base_offset + delta
+    return NO_FAULT
+
+
+cdef inline Fault read_record(
+    const uint8_t *at, const uint8_t *end, RecordHead *head, int32_t *value_length
+) noexcept nogil:
+    """Read the record at `at`, which must end at or before `end`, and see that its fields fill it."""
+    cdef uint8_t pad[WINDOW]
+    cdef int64_t room = end - at
+    cdef Fault fault
+    if room >= WINDOW:
+        fault = parse_head(at, head)
+    else:
+        memset(pad, 0, WINDOW)
+        memcpy(pad, at, max(room, 0))
+        fault = parse_head(pad, head)
+    if fault == NO_FAULT:
+        # No record with a head that reaches into the padding fits.
+        fault = judge_head(head, room)
+    if fault != NO_FAULT:
+        return fault
+    end = at + head.size
+    at = bounded_varint(at + head.head + max(head.key_length, 0), end, value_length)
+    # A header count of a byte at least follows the value.
+    if at == NULL or value_length[0] < -1 or value_length[0] >= end - at:
+        return BAD_VALUE_LENGTH
+    at += max(value_length[0], 0)
+    if (end - at != 1 or at[0] != 0) and not headers_fill(at, end):
+        return BAD_HEADERS
+    return NO_FAULT
+
+
+cdef Fault read_some(
+    Records *records, OffsetMap map, int64_t lowest, int64_t highest, Seen *seen, int *count
+) noexcept nogil:
+    """Read the next KEYS records of a batch, or all that are left.
+
+    Those with a key and an offset from `lowest` to `highest` will be looked up.
+    """
+    cdef RecordHead head
+    cdef int32_t value_length = 0
+    cdef Fault fault
+    cdef int i
+    cdef int some = <int> min(records.left, KEYS)
+    for i in range(some):
+        fault = read_record(records.at, records.end, &head, &value_length)
+        if fault != NO_FAULT:
+            return fault
+        if head.offset_delta < 0 or head.offset_delta > records.last_offset - records.base_offset:
+            return BAD_OFFSETS
+        seen[i].at = records.at
+        seen[i].size = head.size
+        seen[i].offset = records.base_offset + head.offset_delta
+        seen[i].timestamp_delta = head.timestamp_delta
+        seen[i].has_key = head.key_length >= 0
+        seen[i].has_value = value_length >= 0
+        seen[i].looked_up = seen[i].has_key and lowest <= seen[i].offset <= highest
+        if seen[i].looked_up:
+            seen[i].hash = hash_key(map, records.at + head.head, head.key_length)
+            prefetch(map, seen[i].hash)
+        records.at += head.size
+    records.left -= some
+    if records.left == 0 and records.at != records.end:
+        return BAD_RECORDS_COUNT
+    count[0] = some
+    return NO_FAULT
+
+
+# -- the map -------------------------------------------------------------------------------------
+
+
+cdef Fault map_records(
+    OffsetMap map, const uint8_t *batch, int64_t size, int64_t first_offset, bint *full
+) noexcept nogil:
+    cdef Records records
+    cdef Seen seen[KEYS]
+    cdef int count
+    cdef int i
+    cdef Fault fault = enter(batch, size, &records)
+    if fault == NO_FAULT and records.left == 0 and records.at != records.end:
+        fault = BAD_RECORDS_COUNT
+    while fault == NO_FAULT and records.left:
+        fault = read_some(&records, map, first_offset, LAST_OFFSET, seen, &count)
+        if fault != NO_FAULT:
+            break
+        for i in range(count):
+            if seen[i].looked_up and not put(map, seen[i].hash, seen[i].offset):
+                full[0] = True
+                return NO_FAULT
+    if fault == NO_FAULT and records.last_offset >= first_offset:
+        map.latest_offset = records.last_offset
+    return fault
+
+
+cdef int64_t map_run(
+    OffsetMap map, const uint8_t *data, int64_t at, int64_t end, int64_t first_offset, bint *full
+) noexcept nogil:
+    cdef int64_t size
+    while at < end:
+        size = simple_size(data + at, end - at)
+        if size == 0 or map_records(map, data + at, size, first_offset, full) != NO_FAULT:
+            break
+        if full[0]:
+            break
+        at += size
+    return at
+
+
+def map_batches(
+    OffsetMap map not None, data not None, long long at, long long end, long long first_offset
+):
+    """Note the keys of the simple batches in `data[at:end]`, of their records from `first_offset`.
+
+    Returns the position where it stopped, and whether because the map is full: before a batch
+    that is not simple, not whole or damaged (its CRC is checked), or that of the first record
+    which did not go into the map. Of that batch the records before are in the map, and
+    `latest_offset` says how far; of a batch with a right CRC and malformed records some may be,
+    and who goes on to read it raises.
+    """
+    cdef Py_buffer view
+    cdef bint full = False
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        check_range(&view, at, end)
+        if end - at >= RELEASE_GIL_FROM:
+            with nogil:
+                at = map_run(map, <const uint8_t *> view.buf, at, end, first_offset, &full)
+        else:
+            at = map_run(map, <const uint8_t *> view.buf, at, end, first_offset, &full)
+    finally:
+        PyBuffer_Release(&view)
+    return at, full
+
+
+def map_batch(OffsetMap map not None, batch not None, long long first_offset):
+    """Note the keys of one batch in plain form; whether the map is full, as in `map_batches`.
+
+    Raises CorruptRecord.
+    """
+    cdef Py_buffer view
+    cdef bint full = False
+    cdef Fault fault
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        fault = judge_plain(<const uint8_t *> view.buf, view.len)
+        if fault == NO_FAULT:
+            fault = map_records(map, <const uint8_t *> view.buf, view.len, first_offset, &full)
+        if fault != NO_FAULT:
+            raise refuse(fault, &view)
+    finally:
+        PyBuffer_Release(&view)
+    return full
+
+
+cdef int check_range(const Py_buffer *view, int64_t at, int64_t end) except -1:
+    if not 0 <= at <= end <= view.len:
+        raise ValueError(f"{at} to {end} of a buffer of {view.len}")
+    return 0
+
+
+cdef object refuse(Fault fault, const Py_buffer *view):
+    return refusal(fault, 0, (<const char *> view.buf)[:min(view.len, HEADER_SIZE)])
+
+
+# -- what stays ----------------------------------------------------------------------------------
+
+
+cdef class Keeper:
+    """Writes what stays of the batches that it is given.
+
+    now_ms             tombstones of batches whose delete horizon is not later go
+    horizon_ms         the delete horizon of batches that get one: now + delete.retention.ms
+    special            last offsets, ascending, of batches that the caller decides about:
+                       `keep_batches` stops before them
+    legacy_tombstones  whether those of format v0 and v1 stay
+
+    The output is whole batches, back to back, which `take` fetches. The counters are of all
+    batches that were taken in, `append` excepted: records read; kept; dropped for having no key;
+    and those kept that have no value.
+    """
+
+    cdef OffsetMap map
+    cdef public long long records_read
+    cdef public long long records_kept
+    cdef public long long records_invalid
+    cdef public long long tombstones_kept
+    cdef long long now_ms
+    cdef long long horizon_ms
+    cdef bint legacy_tombstones
+    cdef int64_t *special
+    cdef int64_t specials
+    cdef bytearray out
+    cdef uint8_t *start  # of `out`
+    cdef int64_t room
+    cdef int64_t used
+    cdef Entry *entries
+    cdef int64_t entry_room
+    cdef int64_t entry_count
+    cdef Kept *kept  # of the batch at hand
+    cdef int64_t kept_room
+
+    def __cinit__(
+        self,
+        OffsetMap map not None,
+        *,
+        long long now_ms,
+        long long horizon_ms,
+        special=(),
+        bint legacy_tombstones=True,
+    ):
+        self.map = map
+        self.now_ms = now_ms
+        self.horizon_ms = horizon_ms
+        self.legacy_tombstones = legacy_tombstones
+        self.out = bytearray()
+        self.specials = len(special)
+        self.special = <int64_t *> malloc(max(self.specials, 1) * sizeof(int64_t))
+        if self.special == NULL:
+            raise MemoryError
+        for i, offset in enumerate(special):
+            self.special[i] = offset
+            assert i == 0 or self.special[i - 1] <= offset, "special offsets ascend"
+
+    def __dealloc__(self):
+        free(self.special)
+        free(self.entries)
+        free(self.kept)
+
+    @property
+    def pending(self):
+        """Bytes that `take` would give."""
+        return self.used
+
+    def take(self):
+        """The output since the last call, and an entry for each batch in it: its position there,
+        its size, its last offset, its largest timestamp in ms.
+
+        The bytes stay what they are until the next call of a method.
+        """
+        cdef int64_t i
+        entries = [
+            (
+                self.entries[i].position,
+                self.entries[i].size,
+                self.entries[i].last_offset,
+                self.entries[i].max_timestamp,
+            )
+            for i in range(self.entry_count)
+        ]
+        data = memoryview(self.out)[:self.used]
+        self.used = 0
+        self.entry_count = 0
+        return data, entries
+
+    def append(self, batch not None):
+        """Put a ready v2 batch into the output as it is."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+        try:
+            if (
+                view.len < HEADER_SIZE
+                or (<const uint8_t *> view.buf)[MAGIC] != 2
+                or size_of(<const uint8_t *> view.buf) != view.len
+            ):
+                raise refuse(BAD_BATCH_LENGTH, &view)
+            self.make_room(view.len, 0)
+            memcpy(self.start + self.used, view.buf, view.len)
+            self.enter_output(view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    def keep_batches(self, data not None, long long at, long long end):
+        """Put into the output what stays of the simple batches in `data[at:end]`.
+
+        Returns the position where it stopped: before a batch that is not simple, not whole,
+        damaged (its CRC is checked) or special. A batch of which nothing is dropped, and which
+        gets no delete horizon, goes on as it is; one of which nothing stays is dropped.
+        """
+        cdef Py_buffer view
+        cdef int64_t wanted
+        cdef int64_t position = at
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            check_range(&view, at, end)
+            while True:
+                if end - position >= RELEASE_GIL_FROM:
+                    with nogil:
+                        wanted = self.run(self.map, <const uint8_t *> view.buf, &position, end)
+                else:
+                    wanted = self.run(self.map, <const uint8_t *> view.buf, &position, end)
+                if not wanted:
+                    return position
+                self.make_room(wanted, (wanted - HEADER_SIZE) // SMALLEST_RECORD)
+        finally:
+            PyBuffer_Release(&view)
+
+    def keep_one(self, batch not None, *, bint legacy=False, bint discard=False):
+        """What stays of one batch in plain form: (records read, records kept, batch).
+
+        The batch is uncompressed v2 with a right CRC. None: all of it stays as it is, or, with
+        0 records kept, nothing does. `legacy`: the plain form is of v0 or v1; of those a batch is
+        always made, which begins at the first record that is kept, ends with the last and never
+        has a delete horizon. `discard`: no record stays, as of an aborted transaction.
+
+        Raises CorruptRecord.
+        """
+        cdef Py_buffer view
+        cdef Choice choice
+        cdef Fault fault
+        cdef bytearray made = None
+        cdef int64_t size
+        PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+        try:
+            fault = judge_plain(<const uint8_t *> view.buf, view.len)
+            if fault == NO_FAULT:
+                self.make_kept_room((view.len - HEADER_SIZE) // SMALLEST_RECORD)
+                fault = self.choose(
+                    self.map, <const uint8_t *> view.buf, view.len, legacy, discard, &choice
+                )
+            if fault == NO_FAULT and self.must_write(<const uint8_t *> view.buf, &choice, legacy):
+                size = view.len + choice.kept * RECORD_GAIN
+                made = PyByteArray_FromStringAndSize(NULL, size)
+                size = self.rewrite(
+                    <const uint8_t *> view.buf,
+                    &choice,
+                    legacy,
+                    <uint8_t *> PyByteArray_AS_STRING(made),
+                )
+                if size == 0:
+                    fault = BAD_BATCH_LENGTH
+                PyByteArray_Resize(made, size)
+            if fault != NO_FAULT:
+                raise refuse(fault, &view)
+        finally:
+            PyBuffer_Release(&view)
+        self.count(&choice)
+        return choice.records, choice.kept, made
+
+    cdef int make_room(self, int64_t size, int64_t records) except -1:
+        """See that another batch, of `size` bytes before it is rewritten, can be put out."""
+        cdef int64_t room = self.used + size + records * RECORD_GAIN
+        cdef bytearray grown
+        cdef void *moved
+        self.make_kept_room(records)
+        if room > self.room:
+            # A new one: somebody may still have a view of the old one.
+            room = max(room, 2 * self.room, <int64_t> FIRST_ROOM)
+            grown = PyByteArray_FromStringAndSize(NULL, room)
+            if self.used:
+                memcpy(PyByteArray_AS_STRING(grown), self.start, self.used)
+            self.out = grown
+            self.start = <uint8_t *> PyByteArray_AS_STRING(grown)
+            self.room = room
+        if self.entry_count == self.entry_room:
+            room = max(2 * self.entry_room, 64)
+            moved = realloc(self.entries, room * sizeof(Entry))
+            if moved == NULL:
+                raise MemoryError
+            self.entries = <Entry *> moved
+            self.entry_room = room
+        return 0
+
+    cdef int make_kept_room(self, int64_t records) except -1:
+        cdef void *moved
+        cdef int64_t room
+        if records > self.kept_room:
+            room = max(records, 2 * self.kept_room)
+            moved = realloc(self.kept, room * sizeof(Kept))
+            if moved == NULL:
+                raise MemoryError
+            self.kept = <Kept *> moved
+            self.kept_room = room
+        return 0
+
+    cdef int64_t run(
+        self, OffsetMap map, const uint8_t *data, int64_t *position, int64_t end
+    ) noexcept nogil:
+        """Take in batches from `position` on. 0: that is all; else the size of the next batch,
+        for which there is no room yet.
+        """
+        cdef const uint8_t *batch
+        cdef Choice choice
+        cdef int64_t size
+        cdef int64_t made
+        cdef int64_t records
+        while position[0] < end:
+            batch = data + position[0]
+            size = simple_size(batch, end - position[0])
+            if size == 0 or self.is_special(batch):
+                return 0
+            records = (size - HEADER_SIZE) // SMALLEST_RECORD
+            if (
+                records > self.kept_room
+                or self.used + size + records * RECORD_GAIN > self.room
+                or self.entry_count == self.entry_room
+            ):
+                return size
+            if self.choose(map, batch, size, False, False, &choice) != NO_FAULT:
+                return 0
+            if self.must_write(batch, &choice, False):
+                made = self.rewrite(batch, &choice, False, self.start + self.used)
+                if made == 0:
+                    return 0
+                self.enter_output(made)
+            elif choice.kept:
+                memcpy(self.start + self.used, batch, size)
+                self.enter_output(size)
+            self.count(&choice)
+            position[0] += size
+        return 0
+
+    cdef bint is_special(self, const uint8_t *batch) noexcept nogil:
+        cdef int64_t last = sum_of(
+            <int64_t> load64(batch + BASE_OFFSET), <int32_t> load32(batch + LAST_OFFSET_DELTA)
+        )
+        cdef int64_t low = 0
+        cdef int64_t high = self.specials
+        cdef int64_t middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.special[middle] < last:
+                low = middle + 1
+            else:
+                high = middle
+        return low < self.specials and self.special[low] == last
+
+    cdef void enter_output(self, int64_t size) noexcept nogil:
+        """The batch that has been written behind the output is now part of it."""
+        cdef const uint8_t *batch = self.start + self.used
+        cdef Entry *entry = self.entries + self.entry_count
+        entry.position = self.used
+        entry.size = size
+        entry.last_offset = sum_of(
+            <int64_t> load64(batch + BASE_OFFSET), <int32_t> load32(batch + LAST_OFFSET_DELTA)
+        )
+        entry.max_timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
+        self.used += size
+        self.entry_count += 1
+
+    cdef void count(self, const Choice *choice) noexcept nogil:
+        self.records_read += choice.records
+        self.records_kept += choice.kept
+        self.records_invalid += choice.invalid
+        self.tombstones_kept += choice.tombstones
+
+    cdef Fault choose(
+        self,
+        OffsetMap map,
+        const uint8_t *batch,
+        int64_t size,
+        bint legacy,
+        bint discard,
+        Choice *choice,
+    ) noexcept nogil:
+        """Which records of a batch stay; `kept` then has them (Cleaner.shouldRetainRecord)."""
+        cdef Records records
+        cdef Seen seen[KEYS]
+        cdef Seen *record
+        cdef Kept *kept
+        cdef int count
+        cdef int i
+        cdef int64_t latest = map.latest_offset
+        cdef bint tombstones_stay = self.legacy_tombstones
+        cdef Fault fault = enter(batch, size, &records)
+        if not legacy:
+            tombstones_stay = (
+                batch[ATTRIBUTES + 1] & HORIZON_BIT == 0
+                or self.now_ms < <int64_t> load64(batch + BASE_TIMESTAMP)
+            )
+        memset(choice, 0, sizeof(Choice))
+        if fault == NO_FAULT and records.left == 0 and records.at != records.end:
+            fault = BAD_RECORDS_COUNT
+        choice.records = records.left
+        while fault == NO_FAULT and records.left:
+            fault = read_some(&records, map, 0, -1 if discard else latest, seen, &count)
+            if fault != NO_FAULT:
+                break
+            if discard:
+                continue
+            for i in range(count):
+                record = seen + i
+                if record.offset <= latest:
+                    if not record.has_key:
+                        choice.invalid += 1
+                        continue
+                    if not record.has_value and not tombstones_stay:
+                        continue
+                    if record.offset < find(map, record.hash):
+                        continue
+                kept = self.kept + choice.kept
+                kept.at = record.at
+                kept.size = record.size
+                kept.offset = record.offset
+                kept.timestamp_delta = record.timestamp_delta
+                choice.kept += 1
+                choice.tombstones += not record.has_value
+        return fault
+
+    cdef bint must_write(
+        self, const uint8_t *batch, const Choice *choice, bint legacy
+    ) noexcept nogil:
+        """Whether what stays of a batch is another batch: not all, nor nothing (filterTo)."""
+        if choice.kept == 0:
+            return False
+        if legacy or choice.kept < choice.records:
+            return True
+        return choice.tombstones > 0 and batch[ATTRIBUTES + 1] & HORIZON_BIT == 0
+
+    cdef int64_t rewrite(
+        self, const uint8_t *batch, const Choice *choice, bint legacy, uint8_t *out
+    ) noexcept nogil:
+        """Write a batch of the records that stay; its size, or 0 where no batch is so large.
+
+        MemoryRecords.buildRetainedRecordsInto.
+        """
+        cdef uint8_t attributes = batch[ATTRIBUTES + 1]
+        cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
+        cdef int64_t last_offset = base_offset + <int32_t> load32(batch + LAST_OFFSET_DELTA)
+        cdef int64_t old_base = <int64_t> load64(batch + BASE_TIMESTAMP)
+        cdef int64_t old_max = <int64_t> load64(batch + MAX_TIMESTAMP)
+        cdef int64_t new_base = old_base
+        cdef int64_t new_max = old_max
+        cdef int64_t timestamp
+        cdef int64_t shift = 0
+        cdef int64_t i
+        cdef Kept *kept
+        cdef uint8_t *at = out + HEADER_SIZE
+        if legacy:
+            shift = self.kept[0].offset - base_offset
+            base_offset = last_offset = self.kept[0].offset
+        elif attributes & HORIZON_BIT == 0 and choice.tombstones:
+            attributes |= HORIZON_BIT
+            new_base = self.horizon_ms
+        if attributes & HORIZON_BIT == 0:
+            new_base = sum_of(old_base, self.kept[0].timestamp_delta)
+            if attributes & APPEND_TIME_BIT:
+                new_base = old_max
+        for i in range(choice.kept):
+            kept = self.kept + i
+            if attributes & APPEND_TIME_BIT:
+                timestamp = old_max
+            else:
+                timestamp = sum_of(old_base, kept.timestamp_delta)
+                new_max = timestamp if i == 0 else max(new_max, timestamp)
+            if legacy:
+                last_offset = max(last_offset, kept.offset)
+            at = put_record(at, kept, difference(timestamp, new_base), kept.offset - base_offset)
+        if at - out > <int64_t> LONGEST_BATCH + LOG_OVERHEAD:
+            return 0
+        memcpy(out, batch, HEADER_SIZE)
+        store64(out + BASE_OFFSET, <uint64_t> base_offset)
+        store32(out + BATCH_LENGTH, <uint32_t> (at - out - LOG_OVERHEAD))
+        out[ATTRIBUTES + 1] = attributes
+        store32(out + LAST_OFFSET_DELTA, <uint32_t> (last_offset - base_offset))
+        store64(out + BASE_TIMESTAMP, <uint64_t> new_base)
+        store64(out + MAX_TIMESTAMP, <uint64_t> new_max)
+        store32(out + RECORDS_COUNT, <uint32_t> choice.kept)
+        store32(out + CRC, crc32c_of(out + ATTRIBUTES, at - out - ATTRIBUTES))
+        return at - out
+
+
+cdef inline int64_t difference(int64_t one, int64_t other) noexcept nogil:
+    return <int64_t> (<uint64_t> one - <uint64_t> other)
+
+
+cdef inline uint8_t *put_record(
+    uint8_t *out, const Kept *kept, int64_t timestamp_delta, int64_t offset_delta
+) noexcept nogil:
+    """Copy a record, with these deltas instead of its own; the byte after it.
+
+    It has been read once: its head is known to be sound.
+    """
+    cdef const uint8_t *at
+    cdef int32_t length = 0
+    cdef int32_t old_offset_delta = 0
+    cdef int64_t old_delta = 0
+    cdef int64_t rest
+    cdef uint64_t timestamp_bits
+    cdef uint64_t offset_bits
+    cdef uint8_t attributes
+    at = read_varint(kept.at, &length)
+    attributes = at[0]
+    at = read_varlong(at + 1, &old_delta)
+    at = read_varint(at, &old_offset_delta)
+    if timestamp_delta == old_delta and offset_delta == old_offset_delta:
+        memcpy(out, kept.at, kept.size)
+        return out + kept.size
+    rest = kept.at + kept.size - at
+    timestamp_bits = zigzag_bits(timestamp_delta)
+    offset_bits = zigzag_bits(offset_delta)
+    out = put_varint(
+        out, zigzag_bits(1 + varint_size(timestamp_bits) + varint_size(offset_bits) + rest)
+    )
+    out[0] = attributes
+    out = put_varint(out + 1, timestamp_bits)
+    out = put_varint(out, offset_bits)
+    memcpy(out, at, rest)
+    return out + rest

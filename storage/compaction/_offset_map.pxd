@@ -1,0 +1,148 @@
+"""The key map of compaction, as loops use it that do not hold the GIL.
+
+What it is: `_offset_map.pyx`. `seek` finds a key's slot by its hash; `prefetch` has the memory of
+that slot fetched, so that a loop which hashes some keys before it seeks the first need not wait
+for each.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+
+cdef extern from *:
+    """
+    #include <endian.h>
+    #include <stdint.h>
+    #include <string.h>
+
+    #ifndef KAFKAFS_SIPHASH
+    #define KAFKAFS_SIPHASH
+
+    typedef struct { uint64_t low, high; } kafkafs_hash;
+
+    #define KAFKAFS_ROTATED(x, by) ((x) << (by) | (x) >> (64 - (by)))
+    #define KAFKAFS_ROUND \
+        v0 += v1; v1 = KAFKAFS_ROTATED(v1, 13); v1 ^= v0; v0 = KAFKAFS_ROTATED(v0, 32); \
+        v2 += v3; v3 = KAFKAFS_ROTATED(v3, 16); v3 ^= v2; \
+        v0 += v3; v3 = KAFKAFS_ROTATED(v3, 21); v3 ^= v0; \
+        v2 += v1; v1 = KAFKAFS_ROTATED(v1, 17); v1 ^= v2; v2 = KAFKAFS_ROTATED(v2, 32);
+
+    static inline uint64_t kafkafs_word(const uint8_t *at)
+    { uint64_t bits; memcpy(&bits, at, 8); return le64toh(bits); }
+
+    /* The last size % 8 bytes of a key, the first the lowest; nothing outside the key is read. */
+    static inline uint64_t kafkafs_tail(const uint8_t *key, int64_t size)
+    {
+        int left = (int) (size & 7);
+        uint64_t bits = 0;
+        if (left == 0)
+            return 0;
+        if (size >= 8)
+            return kafkafs_word(key + size - 8) >> (64 - 8 * left);
+        while (left > 0)
+            bits = bits << 8 | key[--left];
+        return bits;
+    }
+
+    /* SipHash-1-3 with 128 bits of result (Aumasson, Bernstein; siphash.c of its authors). */
+    static inline kafkafs_hash kafkafs_siphash(
+        uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size)
+    {
+        uint64_t v0 = k0 ^ 0x736f6d6570736575u;
+        uint64_t v1 = k1 ^ 0x646f72616e646f6du ^ 0xee;
+        uint64_t v2 = k0 ^ 0x6c7967656e657261u;
+        uint64_t v3 = k1 ^ 0x7465646279746573u;
+        uint64_t bits;
+        kafkafs_hash made;
+        for (int64_t at = 0; at + 8 <= size; at += 8) {
+            bits = kafkafs_word(key + at);
+            v3 ^= bits;
+            KAFKAFS_ROUND
+            v0 ^= bits;
+        }
+        bits = kafkafs_tail(key, size) | (uint64_t) size << 56;
+        v3 ^= bits;
+        KAFKAFS_ROUND
+        v0 ^= bits;
+        v2 ^= 0xee;
+        KAFKAFS_ROUND
+        KAFKAFS_ROUND
+        KAFKAFS_ROUND
+        made.low = v0 ^ v1 ^ v2 ^ v3;
+        v1 ^= 0xdd;
+        KAFKAFS_ROUND
+        KAFKAFS_ROUND
+        KAFKAFS_ROUND
+        made.high = v0 ^ v1 ^ v2 ^ v3;
+        return made;
+    }
+
+    /* Where a hash's slot is in a table of so many: its share of all numbers, times the slots. */
+    static inline uint64_t kafkafs_home(uint64_t low, uint64_t slots)
+    { return (uint64_t) ((unsigned __int128) low * slots >> 64); }
+
+    static inline void kafkafs_prefetch(const void *at) { __builtin_prefetch(at, 1); }
+    #endif
+    """
+    ctypedef struct Hash "kafkafs_hash":
+        uint64_t low
+        uint64_t high
+    Hash siphash "kafkafs_siphash"(
+        uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size
+    ) noexcept nogil
+    uint64_t home "kafkafs_home"(uint64_t low, uint64_t slots) noexcept nogil
+    void prefetch_memory "kafkafs_prefetch"(const void *at) noexcept nogil
+
+
+cdef struct Slot:
+    uint64_t low
+    uint64_t high
+    int64_t next_offset  # the key's offset + 1; 0: the slot is empty
+
+
+cdef class OffsetMap:
+    cdef Slot *table
+    cdef Slot *end
+    cdef readonly long long slots
+    cdef readonly long long usable
+    cdef public long long latest_offset
+    cdef int64_t used
+    cdef uint64_t k0
+    cdef uint64_t k1
+
+
+cdef inline Hash hash_key(OffsetMap map, const uint8_t *key, int64_t size) noexcept nogil:
+    return siphash(map.k0, map.k1, key, size)
+
+
+cdef inline void prefetch(OffsetMap map, Hash hash) noexcept nogil:
+    prefetch_memory(map.table + home(hash.low, map.slots))
+
+
+cdef inline Slot *seek(OffsetMap map, Hash hash) noexcept nogil:
+    """The key's slot, or the empty one where it would be. There always is an empty one."""
+    cdef Slot *slot = map.table + home(hash.low, map.slots)
+    while slot.next_offset != 0 and (slot.low != hash.low or slot.high != hash.high):
+        slot += 1
+        if slot == map.end:
+            slot = map.table
+    return slot
+
+
+cdef inline int64_t find(OffsetMap map, Hash hash) noexcept nogil:
+    """The key's offset; -1: it is not there."""
+    return seek(map, hash).next_offset - 1
+
+
+cdef inline bint put(OffsetMap map, Hash hash, int64_t offset) noexcept nogil:
+    """Note the key's offset, 0 or more; False where the map is full, and nothing is noted."""
+    cdef Slot *slot
+    if map.used >= map.usable:
+        return False
+    slot = seek(map, hash)
+    if slot.next_offset == 0:
+        slot.low = hash.low
+        slot.high = hash.high
+        map.used += 1
+    slot.next_offset = offset + 1
+    map.latest_offset = offset
+    return True
