@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import threading
 from pathlib import Path
 
-from storage import LogManager, Record
-from storage.convert import convert
 from storage.reindex import reindex
 from storage.verify import verify
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, create_topic
-from tests.interop.conftest import Old
-from tests.interop.kafka_tools import complaints, dump_log_segments
 from tests.interop.workload import mixed, values
-
-
-def held(data: Path, topics: dict[str, list[Record]]) -> dict[str, list[Record]]:
-    with LogManager.open(str(data), read_only=True) as manager:
-        return {topic: list(manager.log(topic, 0).records()) for topic in topics}
-
-
-def test_old_formats_are_whole_and_become_v2(old: Old, tmp_path: Path) -> None:
-    data, consumed = tmp_path / "data", old.consumed
-    shutil.copytree(old.left, data)
-    assert verify(str(data)).faults == []
-    assert held(data, consumed) == consumed
-    outcome = convert(str(data))
-    assert (outcome.faults, outcome.cuts) == ([], [])
-    assert len(outcome.converted) >= len(consumed)
-    assert verify(str(data)).faults == []
-    assert held(data, consumed) == consumed
-    paths = [
-        path
-        for topic in consumed
-        for path in sorted((data / f"{topic}-0").iterdir())
-        if path.suffix in (".log", ".index", ".timeindex")
-    ]
-    printed, errors = dump_log_segments(paths, "--deep-iteration")
-    assert "isvalid: false" not in printed
-    assert " magic: 2 " in printed
-    assert not re.search(" magic: [01] ", printed)
-    gaps = [
-        line
-        for line in complaints(errors)
-        if not re.fullmatch(r"  \d+ is followed by \d+", line)
-        and not ("compacted-0" in line and line.startswith("Non-consecutive offsets"))
-    ]
-    assert gaps == []
-    assert reindex([str(data)]).damaged == []
-    assert held(data, consumed) == consumed
 
 
 def test_a_busy_broker_has_no_faults(tmp_path: Path) -> None:

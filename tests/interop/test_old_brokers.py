@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from storage import LogManager, Record, encode
+from storage.convert import convert
 from storage.record.batch import BatchHeader, parse_header
+from storage.reindex import reindex
 from storage.verify import verify
 from tests.interop import old_workload
 from tests.interop.conftest import Old
@@ -32,6 +35,11 @@ def mounted(base: Path, data: Path, *options: str) -> Iterator[Mount]:
 
 def held(manager: LogManager, old: Old) -> dict[str, list[Record]]:
     return {topic: list(manager.log(topic, 0).records()) for topic in old.topics}
+
+
+def held_in(data: Path, old: Old) -> dict[str, list[Record]]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        return held(manager, old)
 
 
 def are(mount: Mount, topic: str, records: list[Record]) -> bool:
@@ -156,3 +164,34 @@ def test_old_segments_are_appended_as_batches_of_today(old: Old, tmp_path: Path)
     assert all(batches(printed))
     for codec in CODECS:
         assert f"magic: 2 compresscodec: {codec} " in printed
+
+
+def test_old_formats_are_whole_and_become_v2(old: Old, tmp_path: Path) -> None:
+    data, consumed = tmp_path / "data", old.consumed
+    shutil.copytree(old.left, data)
+    assert verify(str(data)).faults == []
+    assert held_in(data, old) == consumed
+    outcome = convert(str(data))
+    assert (outcome.faults, outcome.cuts) == ([], [])
+    assert len(outcome.converted) >= len(consumed)
+    assert verify(str(data)).faults == []
+    assert held_in(data, old) == consumed
+    paths = [
+        path
+        for topic in consumed
+        for path in sorted((data / f"{topic}-0").iterdir())
+        if path.suffix in (".log", ".index", ".timeindex")
+    ]
+    printed, errors = dump_log_segments(paths, "--deep-iteration")
+    assert "isvalid: false" not in printed
+    assert " magic: 2 " in printed
+    assert not re.search(" magic: [01] ", printed)
+    gaps = [
+        line
+        for line in complaints(errors)
+        if not re.fullmatch(r"  \d+ is followed by \d+", line)
+        and not ("compacted-0" in line and line.startswith("Non-consecutive offsets"))
+    ]
+    assert gaps == []
+    assert reindex([str(data)]).damaged == []
+    assert held_in(data, old) == consumed

@@ -190,6 +190,15 @@ def check_data(data: Path) -> None:
     assert faults == [], faults
 
 
+def let_others_in(path: Path) -> None:
+    """Any user may go through all the directories that pytest has made above ``path``."""
+    temporary = Path(tempfile.gettempdir()).resolve()
+    for directory in (path, *path.parents):
+        if directory == temporary or temporary not in directory.parents:
+            break
+        directory.chmod(0o755)
+
+
 def fails(number: int, call: Callable[..., object], *arguments: object) -> None:
     """The call raises OSError with this errno."""
     found: object = 0

@@ -13,7 +13,7 @@ import pytest
 
 from storage import LogManager
 from tests.mount.contract.conftest import new_topic
-from tests.mount.mounting import Mount, fails, mounted, needs_root
+from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
 from tests.mount.steering import SteeredMount
 
 NOBODY = 65534
@@ -34,8 +34,7 @@ def settings(data: Path, **lines: object) -> None:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     """A mount that other users may look into."""
     base = tmp_path_factory.mktemp("shared")
-    for directory in (base, base.parent, base.parent.parent):
-        directory.chmod(0o755)
+    let_others_in(base)
     with mounted(base, "allow_other") as mount:
         yield mount
 
@@ -86,8 +85,7 @@ def test_mkdir_takes_the_callers_uid_gid_and_mode(shared: Mount) -> None:
 @needs_root
 def test_another_users_topic(tmp_path: Path) -> None:
     """… and the caller's uid, gid and mode …: of any user who may."""
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
+    let_others_in(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o777)
     with mounted(tmp_path, "allow_other") as mount:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
-from tests.mount.mounting import KAFKAFS, Mount, fails, mounted, needs_root
+from tests.mount.mounting import KAFKAFS, Mount, fails, let_others_in, mounted, needs_root
 from tests.mount.steering import steered
 from tests.storage.logs import append as append_records
 
@@ -234,8 +234,7 @@ def test_uid_gid_and_umask(tmp_path: Path) -> None:
 def test_without_allow_other_nobody_else_may_look(own: Mount) -> None:
     """`-o … allow_other`: without it only who has mounted."""
     own.topic()
-    for directory in (own.path.parent, own.path.parent.parent, own.path.parent.parent.parent):
-        directory.chmod(0o755)
+    let_others_in(own.path.parent)
     look = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "ls", str(own.path)]
     assert subprocess.run(look, capture_output=True, check=False).returncode != 0
     own.restart("allow_other")

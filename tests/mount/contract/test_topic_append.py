@@ -22,7 +22,7 @@ from tests.mount.contract.test_appending import (
 )
 from tests.mount.contract.test_directories import as_nobody
 from tests.mount.contract.writing import APPEND, append, opened, write_all
-from tests.mount.mounting import Mount, fails, mounted, needs_root
+from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
 from tests.mount.programs import Running
 from tests.mount.steering import SteeredMount
 
@@ -84,8 +84,7 @@ def test_it_is_write_only(mount: Mount, topic: Path, way: str) -> None:
 @needs_root
 def test_the_topic_s_mode_says_who_may_write(tmp_path: Path) -> None:
     """Its mode is the topic's, without reading."""
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
+    let_others_in(tmp_path)
     with mounted(tmp_path, "allow_other") as mount:
         topic = mount.topic(partitions=2).parent
         os.chmod(topic, 0o755)
