@@ -42,21 +42,43 @@ def admin(broker: Broker) -> AdminClient:
 
 def create_topic(broker: Broker, topic: str, partitions: int = 1, **config: object) -> None:
     """Create a topic; its settings are given with `_` for `.`."""
-    settings = {name.replace("_", "."): str(value) for name, value in config.items()}
-    new = NewTopic(topic, partitions, 1, config=settings)
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    create_topics(broker, {topic: settings}, partitions)
+
+
+def create_topics(
+    broker: Broker, topics: Mapping[str, Mapping[str, object]], partitions: int = 1
+) -> None:
+    """Create topics with these settings at once."""
+    new = [
+        NewTopic(topic, partitions, 1, config={name: str(v) for name, v in settings.items()})
+        for topic, settings in topics.items()
+    ]
     client = admin(broker)  # its calls end with it
-    client.create_topics([new])[topic].result(SECONDS)
+    for done in client.create_topics(new).values():
+        done.result(SECONDS)
 
 
 def set_topic(broker: Broker, topic: str, **config: object) -> None:
-    """Change settings of a topic."""
-    entries = [
-        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in config.items()
+    """Change settings of a topic; their names are given with `_` for `.`."""
+    set_topics(broker, {topic: {name.replace("_", "."): value for name, value in config.items()}})
+
+
+def set_topics(broker: Broker, settings: Mapping[str, Mapping[str, object]]) -> None:
+    """Change settings of several topics at once."""
+    resources = [
+        ConfigResource(
+            ResourceType.TOPIC,
+            topic,
+            incremental_configs=[
+                ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
+                for name, value in config.items()
+            ],
+        )
+        for topic, config in settings.items()
     ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     client = admin(broker)
-    for done in client.incremental_alter_configs([resource]).values():
+    for done in client.incremental_alter_configs(resources).values():
         done.result(SECONDS)
 
 
