@@ -223,7 +223,8 @@ class DataDirectory:
                 directory,
                 config,
                 clean=clean,
-                recovery_point=recovery_point,
+                # What lies below the log start is not looked at: a deletion may have been half done.
+                recovery_point=max(recovery_point, log_start),
                 log_start=log_start,
                 writable=not self.read_only,
                 now_ms=now_ms,
@@ -272,7 +273,8 @@ class DataDirectory:
         recorded = checkpoint.read_epochs(self.files, path)
         epochs: list[tuple[int, int]] = []
         for epoch, offset in recorded:
-            if offset < end:
+            # The one that holds at the log start also where the log is empty.
+            if offset < end or offset <= start:
                 if offset <= start:
                     epochs.clear()
                 epochs.append((epoch, max(offset, start)))

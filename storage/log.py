@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from storage import paths
 from storage.append import Appended, AppendingLog
@@ -74,8 +74,10 @@ class Log(AppendingLog):
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self.retired: list[tuple[int, Segment]] = []
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
+        # Where retention is about to move the log start to.
+        self.intended_log_start = 0
         self.log_end_offset = self.segments[-1].next_offset
-        self.recovery_point = min(recovery_point, self.log_end_offset)
+        self.recovery_point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
         self.producers = recovered.producers
         self.snapshot_offset = recovered.snapshot_offset
         self.epochs = epochs
@@ -210,12 +212,50 @@ class Log(AppendingLog):
 
     # -- what the past loses -------------------------------------------------------------------
 
+    @property
+    def remembered_log_start(self) -> int | None:
+        """What the checkpoint of log starts has to say; None: what the first segment says will do.
+
+        It will not while the log start lies inside a segment, or is about to move
+        (``intended_log_start``), or while a crash could bring segments below it back.
+        """
+        start = max(self.log_start_offset, self.intended_log_start)
+        certain = not self.retired and not self.directory_dirty
+        return None if start == self.segments[0].base_offset and certain else start or None
+
+    def raise_log_start(self, offset: int) -> None:
+        """Records below ``offset`` are deleted (``UnifiedLog.maybeIncrementLogStartOffset``).
+
+        Segments that hold nothing else stay until retention removes them.
+        """
+        self._check_writable()
+        assert self.log_start_offset < offset <= self.high_watermark
+        self._start_at(offset)
+        if self.producers.first_undecided_offset is not None:
+            self.stabilize()
+        for listener in self.listeners:
+            listener.log_start_moved(self)
+
+    def _start_at(self, offset: int) -> None:
+        """The log starts there now; nothing that lies below is asked for any more."""
+        self.log_start_offset = max(self.log_start_offset, offset)
+        self.recovery_point = max(self.recovery_point, self.log_start_offset)
+        # (``LeaderEpochFileCache.truncateFromStart``)
+        past = [epoch for epoch, start in self.epochs if start <= self.log_start_offset]
+        if past and self.epochs[len(past) - 1][1] < self.log_start_offset:
+            self.epochs = [(past[-1], self.log_start_offset), *self.epochs[len(past) :]]
+            self.epochs_dirty = True
+
     def remove_head(self, count: int, now_ms: int) -> None:
         """Delete the first ``count`` segments (never the active one); the log start moves.
 
         Their files are renamed at once; ``release_retired`` lets go of them when
         file.delete.delay.ms is over.
         """
+        self.mark_detached(self.detach_head(count, now_ms), now_ms)
+
+    def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
+        """The same, but for the renaming: the caller soon has that done by ``mark_detached``."""
         self._check_writable()
         assert 0 < count < len(self.segments)
         removed = self.segments[:count]
@@ -225,12 +265,19 @@ class Log(AppendingLog):
         # In this order: whoever asks in another thread for an aborted transaction finds it.
         self.retired = [*self.retired, *((due_ms, segment) for segment in removed)]
         self.segments = self.segments[count:]
-        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        for segment in removed:
-            segment.mark_deleted()
+        self._start_at(self.segments[0].base_offset)
         if self.producers.first_undecided_offset is not None:
             self.stabilize()
+        return removed
+
+    def mark_detached(self, segments: Iterable[Segment], now_ms: int) -> None:
+        """Rename the files of segments that have left the log, unless they are gone already."""
         self.directory_dirty = True
+        if self.dirty_since_ms is None:
+            # The next flush makes it durable.
+            self._mark_dirty(now_ms)
+        for segment in segments:
+            segment.mark_deleted()
 
     def stage_replacement(self, new: Sequence[Segment]) -> None:
         """Decide that ``new``, durable ``.cleaned`` segments, replace what lies in their range.
@@ -253,8 +300,10 @@ class Log(AppendingLog):
         """
         new[0].set_suffix(paths.CLEANED)
         self.files.sync_directory(self.directory)
-        for segment in new:
+        for segment in new[1:]:
             segment.discard()
+        self.files.sync_directory(self.directory)
+        new[0].discard()
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Staged segments take the place of ``old``, sealed ones one behind the other.
@@ -291,6 +340,7 @@ class Log(AppendingLog):
         """Let go of retired segments whose delay is over; the paths that can be removed now."""
         doomed: list[str] = []
         waiting: list[tuple[int, Segment]] = []
+        bases = {segment.base_offset for segment in self.segments}
         for due_ms, segment in self.retired:
             if due_ms > now_ms or segment.leased:
                 waiting.append((due_ms, segment))
@@ -298,10 +348,11 @@ class Log(AppendingLog):
             for listener in self.listeners:
                 listener.removed(self, segment)
             doomed += segment.vanish()
-            if all(segment.base_offset != other.base_offset for other in self.segments):
-                snapshot = self.snapshot_path(segment.base_offset)
+            if segment.base_offset not in bases:
                 # A cleaned segment and the one that it took the place of have the same base.
-                if snapshot not in doomed and self.files.exists(snapshot):
+                bases.add(segment.base_offset)
+                snapshot = self.snapshot_path(segment.base_offset)
+                if self.files.exists(snapshot):
                     doomed.append(snapshot)
         self.retired = waiting
         return doomed

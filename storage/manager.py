@@ -284,9 +284,9 @@ class LogManager(DataDirectory):
         recovery_points = {(log.topic, log.partition): log.recovery_point for log in logs}
         high_watermarks = {(log.topic, log.partition): log.high_watermark for log in logs}
         log_starts = {
-            (log.topic, log.partition): log.log_start_offset
+            (log.topic, log.partition): start
             for log in logs
-            if log.log_start_offset > log.segments[0].base_offset
+            if (start := log.remembered_log_start) is not None
         }
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.start_snapshot()) is not None]

@@ -89,6 +89,8 @@ def recover(origin: Origin) -> Recovered:
     result.segments = [item.segment for item in loaded]
     if _starts_anew(origin, result):
         loaded = [Loaded(result.segments[0])]
+    loaded = _without_deleted(origin, loaded)
+    result.segments = [item.segment for item in loaded]
     if origin.writable:
         result.segments[-1].sealed = False
     result.producers, result.snapshot_offset = replay(origin, loaded, set(names))
@@ -136,6 +138,17 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
         size = origin.files.file_stat(path).st_size
         segment.set_aside()
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
+
+
+def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
+    """After a crash the segments below the log start go: their deletion may be half done."""
+    if not origin.writable or origin.clean:
+        return loaded
+    following = [item.segment.base_offset for item in loaded[1:]]
+    count = sum(base <= origin.log_start for base in following)
+    for item in loaded[:count]:
+        item.segment.discard()
+    return loaded[count:]
 
 
 def _starts_anew(origin: Origin, result: Recovered) -> bool:

@@ -94,6 +94,13 @@ class SegmentFiles:
         self._close_indexes()
         self._renamed()
 
+    def file_size(self, suffix: str) -> int:
+        """Bytes of this segment's file of one kind; 0 where there is none."""
+        try:
+            return self._files.file_stat(self.file_path(suffix)).st_size
+        except FileNotFoundError:
+            return 0
+
     def set_suffix(self, suffix: str) -> None:
         """Rename the files: their names end in ``suffix`` instead of what they end in now."""
         with _lease_lock:
@@ -262,7 +269,8 @@ class SegmentFiles:
         A segment of the same base may still wait under that name: a cleaned one took its place,
         and is deleted itself by now. Its files are ``.1.deleted`` then.
         """
-        self._rename_all(paths.DELETED)
+        if not self._gone:
+            self._rename_all(paths.DELETED)
         self.deleted = True
 
     def set_aside(self) -> None:
