@@ -30,7 +30,6 @@ ERRNO: dict[type[Exception], int] = {
     errors.SegmentGone: errno.ESTALE,
     errors.LogClosed: errno.ESHUTDOWN,
     errors.TaskCancelled: errno.ECANCELED,
-    errors.TaskCancelled: errno.ECANCELED,
 }
 
 #: Errors whose reason is a line in the log, as the caller sees a number only; not those that
