@@ -67,33 +67,42 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
         for name in names
         if name.endswith(paths.CLEANED) and (base := paths.base_offset_of(name)) is not None
     ]
-    remaining: list[str] = []
+    late_swaps = {
+        name
+        for name in names
+        if name.endswith(paths.SWAP)
+        and (base := paths.base_offset_of(name)) is not None
+        and unfinished
+        and base >= min(unfinished)
+    }
+    # As long as there is a ``.cleaned`` none of these counts.
+    _remove(files, directory, late_swaps, then_sync=True)
+    rest = [name for name in names if name not in late_swaps]
+    useless = {name for name in rest if name.endswith((paths.DELETED, paths.CLEANED, ".tmp"))}
+    _remove(files, directory, useless, then_sync=False)
+    return _complete(files, directory, [name for name in rest if name not in useless])
+
+
+def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: bool) -> None:
     for name in names:
-        base = paths.base_offset_of(name)
-        late_swap = (
-            name.endswith(paths.SWAP)
-            and base is not None
-            and bool(unfinished)
-            and base >= min(unfinished)
-        )
-        if late_swap or name.endswith((paths.DELETED, paths.CLEANED, ".tmp")):
-            files.unlink(os.path.join(directory, name))
-        else:
-            remaining.append(name)
-    return _complete(files, directory, remaining)
+        files.unlink(os.path.join(directory, name))
+    if names and then_sync:
+        files.sync_directory(directory)
 
 
 def _complete(files: Files, directory: str, names: list[str]) -> list[str]:
     """Remove what decided swaps replace, then strip ``.swap``."""
     swaps = [name for name in names if name.endswith(paths.LOG + paths.SWAP)]
     low, high = _replaced_range(files, directory, swaps)
-    remaining: list[str] = []
-    for name in names:
-        base = paths.base_offset_of(name)
-        if not name.endswith(_KEPT) and base is not None and low <= base < high:
-            files.unlink(os.path.join(directory, name))
-        else:
-            remaining.append(name)
+    replaced = {
+        name
+        for name in names
+        if not name.endswith(_KEPT)
+        and (base := paths.base_offset_of(name)) is not None
+        and low <= base < high
+    }
+    _remove(files, directory, replaced, then_sync=True)
+    remaining = [name for name in names if name not in replaced]
     for name in names:
         if name.endswith(paths.SWAP):
             final = name.removesuffix(paths.SWAP)

@@ -1,0 +1,145 @@
+"""The cleaner of a data directory: which log is next, and up to where each has been cleaned.
+
+``cleaner-offset-checkpoint`` in the data directory has, of each log that was cleaned, the offset
+from which on it is dirty.  It is written when a round is over, so it never claims too much.
+
+Invariant: one log is cleaned at a time, in the caller's worker thread; everything else here is the
+owner's.  A log that could not be cleaned is not tried again before a restart
+(``LogCleanerManager.markPartitionUncleanable``).
+
+Not here: the cleaning itself (``cleaner``), threads and schedules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from storage import checkpoint, paths
+from storage.compaction import cleaner
+from storage.compaction._offset_map import OffsetMap
+from storage.compaction.cleanable import CleanableRange, cleanable
+from storage.compaction.cleaner import Cleaned
+from storage.errors import StorageError, TaskCancelled
+from storage.log import Log
+from storage.manager import LogManager
+from storage.task import Task
+
+
+class LogCleaner:
+    """See the module.  ``uncleanable``: why each of these logs could not be cleaned."""
+
+    def __init__(self, manager: LogManager) -> None:
+        """Reads the checkpoint.  CorruptCheckpoint, OSError."""
+        self._manager = manager
+        self._path = os.path.join(manager.path, paths.CLEANER_OFFSETS)
+        self._offsets = checkpoint.read_offsets(manager.files, self._path)
+        self.uncleanable: dict[Log, str] = {}
+        self.cleaning: Log | None = None
+
+    # -- what there is to do -------------------------------------------------------------------
+
+    def first_dirty(self, log: Log) -> int | None:
+        """The offset from which on a log is dirty; None: it has never been cleaned."""
+        return self._offsets.get((log.topic, log.partition))
+
+    def plan(self, log: Log, now_ms: int) -> CleanableRange:
+        """What of a log can be cleaned now."""
+        return cleanable(
+            log.segments,
+            log.config,
+            self.first_dirty(log),
+            log_start=log.log_start_offset,
+            last_stable=log.last_stable_offset,
+            log_end=log.log_end_offset,
+            now_ms=now_ms,
+        )
+
+    def filthiest(self, now_ms: int) -> Log | None:
+        """The compacted log to be cleaned next: of those that are due the one with the largest
+        share of dirty bytes (``grabFilthiestCompactedLog``).
+        """
+        due = []
+        for log in self._manager.logs():
+            if log.config.is_compacted and not log.closed and log not in self.uncleanable:
+                plan = self.plan(log, now_ms)
+                if plan.is_due(log.config):
+                    due.append((plan.ratio, log))
+        return max(due, key=lambda item: item[0])[1] if due else None
+
+    # -- doing it ------------------------------------------------------------------------------
+
+    def clean(self, log: Log, task: Task) -> Cleaned | None:
+        """Clean one log as far as one map reaches, due or not; in a worker thread.
+
+        None where there is nothing: no sealed segment that may be cleaned.  What was clean already
+        loses tombstones and markers whose horizon has passed.  TaskCancelled: all is as it was.
+        StorageError, OSError: the same, and the log is ``uncleanable`` from now on.
+        """
+        return self._with(log, task, self._clean)
+
+    def preview(self, log: Log, task: Task) -> Cleaned | None:
+        """What ``clean`` would do now; changes nothing.  The same errors."""
+        return self._with(log, task, self._preview)
+
+    def _with(
+        self, log: Log, task: Task, work: Callable[[Log, CleanableRange, Task, int], Cleaned]
+    ) -> Cleaned | None:
+        plan = task.by_owner(lambda: self._begin(log))
+        if plan is None:
+            return None
+        try:
+            return work(log, plan, task, self._manager.clock_ms())
+        finally:
+            task.by_owner(lambda: self._end(log))
+
+    def _begin(self, log: Log) -> CleanableRange | None:
+        assert not log.cleaning, "one round at a time"
+        plan = self.plan(log, self._manager.clock_ms())
+        if plan.first_uncleanable_offset <= log.segments[0].base_offset or log.closed:
+            return None
+        log.cleaning = True
+        self.cleaning = log
+        return plan
+
+    def _end(self, log: Log) -> None:
+        log.cleaning = False
+        self.cleaning = None
+
+    def _clean(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
+        try:
+            cleaned = cleaner.clean(
+                log, plan, task, now_ms=now_ms, offset_map=self._offset_map(plan)
+            )
+            self._checkpoint(log, cleaned.end_offset, task)
+        except TaskCancelled:
+            raise
+        except (StorageError, OSError) as error:
+            if not log.closed:
+                self.uncleanable[log] = str(error)
+            raise
+        return cleaned
+
+    def _preview(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
+        return cleaner.preview(log, plan, task, now_ms=now_ms, offset_map=self._offset_map(plan))
+
+    def _offset_map(self, plan: CleanableRange) -> OffsetMap:
+        """An empty map of log.cleaner.dedupe.buffer.size, or of what this round can need."""
+        broker = self._manager.settings.broker
+        return OffsetMap(
+            broker.log_cleaner_dedupe_buffer_size,
+            broker.log_cleaner_io_buffer_load_factor,
+            most=max(plan.first_uncleanable_offset - plan.first_dirty_offset, 0),
+        )
+
+    def _checkpoint(self, log: Log, offset: int, task: Task) -> None:
+        """A log is clean up to ``offset``; durable (``updateCheckpoints``)."""
+
+        def entries() -> dict[tuple[str, int], int]:
+            there = {(each.topic, each.partition) for each in self._manager.logs()}
+            self._offsets[log.topic, log.partition] = offset
+            self._offsets = {key: at for key, at in self._offsets.items() if key in there}
+            return self._offsets
+
+        offsets = task.by_owner(entries)
+        checkpoint.write_offsets(self._manager.files, self._path, offsets)

@@ -1,0 +1,110 @@
+"""Writes what a cleaner keeps into new segments, ``.cleaned`` until they are staged.
+
+A group of segments becomes one with the base offset of the first.  What would not fit into it any
+more (its size, its offsets, its indexes) goes into another one, which begins at its first batch.
+New segments are indexed as any other (``Segment.append``), trimmed, durable when they are ended,
+and as old as the last one that they take the place of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from storage import paths
+from storage.config import LogConfig
+from storage.files import Files
+from storage.index.txn_index import TxnEntry
+from storage.record.header import Buffer
+from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
+
+
+class GroupWriter:
+    """Writes the new segments of one group.  ``segments``: those made so far."""
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, config: LogConfig, *, now_ms: int
+    ) -> None:
+        """OSError from the disk; nothing is left behind then."""
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self.segments: list[Segment] = []
+        self._begin(base_offset)
+
+    def _begin(self, base_offset: int) -> None:
+        self.segments.append(
+            Segment.create(
+                self._files,
+                self._directory,
+                base_offset,
+                self._config,
+                now_ms=self._now_ms,
+                suffix=paths.CLEANED,
+            )
+        )
+
+    def append(
+        self, data: Buffer, entries: Sequence[BatchEntry], aborted: Iterable[TxnEntry]
+    ) -> None:
+        """Write whole batches, with the aborted transactions whose markers are among them.
+
+        OSError from the disk; the caller then gives it up (``discard``).
+        """
+        view = memoryview(data)
+        left = list(aborted)
+        first = 0
+        while first < len(entries):
+            count = self._fitting(entries[first:])
+            if not count:
+                at = entries[first][0]
+                self._seal(int.from_bytes(view[at : at + 8], "big"))
+                continue
+            some = entries[first : first + count]
+            start, end = some[0][0], some[-1][0] + some[-1][1]
+            segment = self.segments[-1]
+            while left and left[0].last_offset <= some[-1][2]:
+                segment.txn_index.append(left.pop(0))
+            shifted = [(at - start, size, last, newest) for at, size, last, newest in some]
+            segment.append(bytes(view[start:end]), shifted, 0)
+            first += count
+        assert not left
+
+    def _fitting(self, entries: Sequence[BatchEntry]) -> int:
+        """How many of these batches go into the last segment: one at least if it is empty."""
+        segment = self.segments[-1]
+        if segment.index_full:
+            return 0
+        count = 0
+        size = segment.size
+        for _, batch_size, last_offset, _ in entries:
+            size += batch_size
+            if size > MAX_SEGMENT_BYTES or last_offset - segment.base_offset > MAX_OFFSET_SPAN:
+                return count if segment.size else max(count, 1)
+            count += 1
+        return count
+
+    def _seal(self, following: int) -> None:
+        self.segments[-1].seal()
+        self.segments[-1].next_offset = following
+        self._begin(following)
+
+    def end(self, next_offset: int, mtime_ns: int) -> int:
+        """All is written: the group ends at ``next_offset``, and was last written at ``mtime_ns``.
+
+        Durable when it returns how many segments there are.  OSError.
+        """
+        self.segments[-1].seal()
+        self.segments[-1].next_offset = next_offset
+        for segment in self.segments:
+            segment.stable_size = segment.size
+            segment.sync()
+            segment.set_mtime(mtime_ns)
+            segment.mtime_ns = mtime_ns
+            segment.close_descriptors()
+        return len(self.segments)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for segment in self.segments:
+            segment.discard()
