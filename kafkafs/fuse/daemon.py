@@ -4,10 +4,10 @@ Start: take away what a killed daemon left, open the data directory (lock, recov
 it is ready when the kernel has sent its first request. So nothing is mounted that does not answer.
 
 End, by SIGTERM, SIGINT or SIGHUP: unfinished lines become records and later writes are ESHUTDOWN;
-everything is flushed while reads go on; then the session ends, the logs are closed with their
-checkpoints and the clean-shutdown marker, and the mount point is given back. An unmount from
-outside ends the session first and then the same way. The order matters: no request is served
-while descriptors are being closed, and the lock goes last.
+long work stops where it can, and everything is flushed, while reads go on; then the session ends,
+the logs are closed with their checkpoints and the clean-shutdown marker, and the mount point is
+given back. An unmount from outside ends the session first and then the same way. The order matters:
+no request is served while descriptors are being closed, and the lock goes last.
 
 What this does not do: fork (`background`), answer requests (`operations`), keep time (`ticks`).
 """
@@ -37,6 +37,7 @@ from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.ticks import Ticks
+from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import KEEP_S
@@ -108,6 +109,7 @@ class Daemon:
         self._asked = trio.Event()
         self._operations = Operations(tree, notices, self._spinner, self._asked.set)
         self._ticks = Ticks(tree, self._operations)
+        self._workers = Workers(tree, notices, self._operations.structural)
 
     def mount(self) -> None:
         """Mount, as yet without an answer to anyone. MountError."""
@@ -160,6 +162,7 @@ class Daemon:
         }
         with trio.open_signal_receiver(*ends) as arrived:
             async with trio.open_nursery() as nursery:
+                await nursery.start(self._workers.run)
                 nursery.start_soon(self._end_on_signal, arrived)
                 nursery.start_soon(self._say_ready)
                 nursery.start_soon(self._ticks.run)
@@ -183,6 +186,8 @@ class Daemon:
         async for number in arrived:
             self._tree.events(f"{signal.Signals(number).name}: shutting down")
             self._tree.stop()
+            self._workers.stop()
+            await self._workers.stopped()
             await self._ticks.flush_all()
             with trio.move_on_after(SETTLE_S):
                 await self._notices.settled()

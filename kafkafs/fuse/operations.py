@@ -51,6 +51,8 @@ Ts = TypeVarTuple("Ts")
 #: Worker threads for what waits for a disk, and apart from them for fsync.
 READ_THREADS = 32
 SYNC_THREADS = 64
+#: How long a write waits for what it has begun, in seconds: who waits in FUSE cannot be killed.
+JOB_S = 10.0
 
 
 class Operations(RefusedOperations):
@@ -379,6 +381,8 @@ class Operations(RefusedOperations):
                     written = await self._write_examined(handle, off, buf)
                 if handle.sync_due:
                     await self._sync(handle)
+                if handle.awaited:
+                    await self._jobs_ended(handle)
             if self._notices.announced != announced:
                 # A new history is published: nobody may find the old one once this is answered.
                 await self._notices.settled()
@@ -393,6 +397,15 @@ class Operations(RefusedOperations):
             await self._in_thread(handle.examine, buf)
             with contextlib.suppress(BlockingIOError):
                 return handle.write(off, buf)
+
+    async def _jobs_ended(self, handle: Handle) -> None:
+        """Wait for what a write has begun, for a while, and raise what has become of it."""
+        with self._spinner.elsewhere(), trio.move_on_after(JOB_S):
+            for job in handle.awaited:
+                ended = trio.Event()
+                job.when_ended(ended.set)
+                await ended.wait()
+        handle.awaited_over()
 
     async def flush(self, fh: int) -> None:
         self._requests["flush"] += 1

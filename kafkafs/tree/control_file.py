@@ -9,26 +9,37 @@ Reading gives the state as text, made at open as for any virtual file.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.tree.flush_plans import planned
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
+from kafkafs.tree.jobs import State
 from kafkafs.tree.virtual_file import Content, Owner, VirtualFile
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
+    from kafkafs.tree.jobs import Job
     from kafkafs.tree.partition import Partition
 
 LONGEST_LINE = 1 << 16
 
-Act = Callable[[Sequence[str]], "Iterable[Partition]"]
-"""Carries out lines, all of them or none; returns the partitions whose logs have grown by it.
 
-Raises StorageError or OSError.
-"""
+class Effects(NamedTuple):
+    """What lines have led to: partitions whose logs have grown; jobs that have begun and should be
+    done, and others that should have stopped, when the write is answered.
+    """
+
+    grown: Sequence[Partition] = ()
+    begun: Sequence[Job] = ()
+    stopped: Sequence[Job] = ()
+
+
+Act = Callable[[Sequence[str]], Effects]
+"""Carries out lines, all of them or none. Raises StorageError or OSError."""
 _SYNC = os.O_SYNC | os.O_DSYNC
 
 
@@ -70,7 +81,17 @@ class ControlFile(VirtualFile):
 class ControlHandle(Handle):
     """Collects lines and has them carried out."""
 
-    __slots__ = ("_act", "_flags", "_grown", "_reader", "_rest", "structural", "sync_due")
+    __slots__ = (
+        "_act",
+        "_begun",
+        "_flags",
+        "_grown",
+        "_reader",
+        "_rest",
+        "awaited",
+        "structural",
+        "sync_due",
+    )
 
     direct_io = True
 
@@ -81,6 +102,9 @@ class ControlHandle(Handle):
         self._rest = b""
         # Partitions that may still have to be flushed.
         self._grown: dict[Partition, None] = {}
+        # What the last write has begun, and wants to know the end of.
+        self._begun: Sequence[Job] = ()
+        self.awaited: Sequence[Job] = ()
         self.structural = structural
         self.sync_due = False
 
@@ -93,6 +117,7 @@ class ControlHandle(Handle):
         *lines, rest = (self._rest + data).split(b"\n")
         # A refused write leaves nothing behind: the next one begins with a new line.
         self._rest = b""
+        self.awaited = self._begun = ()
         if len(rest) > LONGEST_LINE:
             raise InvalidConfig(f"a line of more than {LONGEST_LINE} bytes")
         self._carry_out(lines)
@@ -110,10 +135,20 @@ class ControlHandle(Handle):
                 text = [line.decode() for line in lines]
             except UnicodeDecodeError:
                 raise InvalidConfig("a line is not UTF-8") from None
-            grown = self._act(text)
-            self._grown.update(dict.fromkeys(grown))
+            effects = self._act(text)
+            self._grown.update(dict.fromkeys(effects.grown))
+            self._begun = effects.begun
+            self.awaited = (*effects.begun, *effects.stopped)
             asked = self._flags & _SYNC != 0
             self.sync_due = any(asked or partition.log.flush_due for partition in self._grown)
+
+    def awaited_over(self) -> None:
+        for job in self._begun:
+            if job.state is State.FAILED:
+                assert job.error is not None
+                raise job.error
+            if job.state is State.CANCELLED:
+                raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False

@@ -94,6 +94,7 @@ class Root(TreeDirectory):
             raise missing(name)
         if not manager.settings.broker.delete_topic_enable:
             raise self.refused(f"rmdir of {name!r}", "delete.topic.enable is false")
+        self.fs.jobs.drop_topic(manager.topics[name])
         manager.delete_topic(name)
 
 

@@ -3,7 +3,7 @@
     InTopic             a directory in a topic:
       ViewNames           a file of another view per partition: `.kv`, `.jsonl`, `.batches`
       PartitionNames      a directory per partition: `.raw`, `.meta`
-      ControlDirectory    a file per command: `.control`
+      ControlDirectory    a file per command: `.control` (`control/directory.py`)
     OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
 
 Inside of them everything is listed, but for `append` (`topic_append.py`).
@@ -12,22 +12,21 @@ Inside of them everything is listed, but for `append` (`topic_append.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.tree import meta
-from kafkafs.tree.abort_transaction import NAME, abort_transactions, transactions_text
-from kafkafs.tree.control_file import Act, ControlFile
+from kafkafs.tree.control.directory import ControlDirectory, line_file
+from kafkafs.tree.control_file import Effects
 from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.raw_file import RawFile, is_shown
 from kafkafs.tree.start_file import look_up_start
 from kafkafs.tree.topic_append import TopicAppend
 from kafkafs.tree.topic_config import apply_config, config_text
-from kafkafs.tree.tree_directory import TreeDirectory, missing
+from kafkafs.tree.tree_directory import InTopic, TreeDirectory, missing
 from kafkafs.tree.view_file import MEASURE_S
 from kafkafs.tree.virtual_file import Content, Owner, Text, VirtualFile
 from kafkafs.views.batches import Batches
-from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from kafkafs.tree.directories import TopicDirectory
@@ -36,20 +35,6 @@ if TYPE_CHECKING:
 
 APPEND = "append"
 """The file that takes records for any partition; in the topic itself with a dot before it."""
-
-
-class InTopic(TreeDirectory):
-    """A directory in a topic: who may read that may read this."""
-
-    __slots__ = ("topic",)
-
-    def __init__(self, topic: TopicDirectory, inode: int) -> None:
-        super().__init__(topic.fs, inode)
-        self.topic = topic
-
-    def owner(self) -> Owner:
-        mode, uid, gid = self.topic.owner()
-        return mode & 0o555, uid, gid
 
 
 class ViewNames(InTopic):
@@ -188,22 +173,6 @@ class MetaDirectory(OfPartition):
         return ["offsets", "segments", "index", "timeindex", "txnindex", "producers"]
 
 
-class ControlDirectory(InTopic):
-    """`.control`"""
-
-    __slots__ = ()
-
-    def lookup(self, name: str, wait: bool) -> Node:
-        make = _CONTROLS.get(name)
-        if make is None:
-            raise missing(name)
-        inode = inode_number(self.topic.topic.id, ".control", name)
-        return self.fs.inodes.find(inode) or make(self.topic, inode)
-
-    def names(self) -> list[str]:
-        return list(_CONTROLS)
-
-
 def _raw(topic: TopicDirectory, inode: int) -> Node:
     return PartitionNames(topic, inode, ".raw", RawDirectory)
 
@@ -222,57 +191,17 @@ def _append(topic: TopicDirectory, inode: int) -> Node:
     return TopicAppend(topic, inode, f".{APPEND}", view)
 
 
-def _control_file(
-    topic: TopicDirectory,
-    inode: int,
-    name: str,
-    make: Callable[[], Content],
-    act: Act,
-    *,
-    structural: bool,
-) -> Node:
-    """A file that takes lines; why it refuses some is a line in the log."""
-    fs = topic.fs
-
-    def owner() -> Owner:
-        mode, uid, gid = topic.owner()
-        return mode & 0o666, uid, gid
-
-    def carry_out(lines: Sequence[str]) -> Iterable[Partition]:
-        try:
-            return act(lines)
-        except (StorageError, OSError) as error:
-            reason = str(error) if isinstance(error, StorageError) else error.strerror
-            fs.events(f"{topic.topic.name}/{name}: {reason}")
-            raise
-
-    return ControlFile(inode, make, carry_out, owner, fs.clock_ns, structural=structural)
-
-
 def _config(topic: TopicDirectory, inode: int) -> Node:
     manager, name = topic.fs.manager, topic.topic.name
 
-    def act(lines: Sequence[str]) -> Iterable[Partition]:
+    def act(lines: Sequence[str]) -> Effects:
         apply_config(manager, name, lines)
-        return ()
+        return Effects()
 
     def text() -> Content:
         return Text(config_text(manager, name))
 
-    return _control_file(topic, inode, ".config", text, act, structural=True)
-
-
-def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
-    fs, what = topic.fs, topic.topic
-
-    def text() -> Content:
-        return Text(transactions_text(what, fs.outcomes.get((what.id, NAME), "none")))
-
-    def act(lines: Sequence[str]) -> Iterable[Partition]:
-        return abort_transactions(fs, what, lines)
-
-    # It appends, so it is the owner's.
-    return _control_file(topic, inode, f".control/{NAME}", text, act, structural=False)
+    return line_file(topic, inode, ".config", text, act, structural=True)
 
 
 DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
@@ -286,6 +215,3 @@ DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
     ".raw": _raw,
 }
 """What a topic has besides partitions."""
-
-_CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {NAME: _abort_transaction}
-"""What can be done with a topic."""

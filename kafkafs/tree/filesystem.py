@@ -38,6 +38,7 @@ from kafkafs.tree.inodes import (
     file_mode,
     inode_number,
 )
+from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import NoNotices, Notices
 from kafkafs.tree.partition import Partition
 from kafkafs.tree.start_file import StartNames
@@ -130,6 +131,7 @@ class FileSystem(LogListener):
         self.counters = MountCounters()
         self.mounted_with = mounted_with or MountOptions()
         self.about: dict[str, Callable[[], str]] = texts(self)
+        self.jobs = Jobs(manager.clock_ms, self.events)
         self.outcomes: dict[tuple[str, str], str] = {}
         """Of the last command that a control file was given, by (topic id, name of the file)."""
         self._partitions: dict[Log, Partition] = {}

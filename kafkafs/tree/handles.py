@@ -4,9 +4,15 @@ A handle is made by `Node.open`, put into the table by who answers the request, 
 when the last descriptor in any process is closed.
 """
 
+from __future__ import annotations
+
 import errno
 import itertools
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from kafkafs.tree.jobs import Job
 
 
 class FlushPlan(Protocol):
@@ -31,6 +37,8 @@ class Handle:
     worker thread, one such change at a time."""
     sync_due = False
     """After a write: it is answered only when `sync_plan()` has run (O_SYNC, flush.messages)."""
+    awaited: Sequence[Job] = ()
+    """After a write: it is answered when these have ended, or after a while, by `awaited_over`."""
 
     def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
         """`size` bytes from `position`, fewer only at the end of the file.
@@ -53,6 +61,9 @@ class Handle:
         meanwhile but for reading; what is wrong is for `write` to raise.
         """
         raise AssertionError("nothing is examined")
+
+    def awaited_over(self) -> None:
+        """Raises what has become of `awaited`, as far as that is an error."""
 
     def flush(self) -> None:
         """close(2) of one descriptor of perhaps many; the errno goes to that close."""

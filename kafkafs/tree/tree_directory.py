@@ -15,6 +15,7 @@ from kafkafs.tree.inodes import Attributes, Change, Directory, Node, directory_m
 from kafkafs.tree.virtual_file import Owner
 
 if TYPE_CHECKING:
+    from kafkafs.tree.directories import TopicDirectory
     from kafkafs.tree.filesystem import FileSystem
 
 N = TypeVar("N", bound=Node)
@@ -71,3 +72,17 @@ class TreeDirectory(Directory):
         """EPERM, with a line in the log that says why."""
         self.fs.events(f"{what} refused: {why}")
         return OSError(errno.EPERM, why)
+
+
+class InTopic(TreeDirectory):
+    """A directory in a topic: who may read that may read this."""
+
+    __slots__ = ("topic",)
+
+    def __init__(self, topic: TopicDirectory, inode: int) -> None:
+        super().__init__(topic.fs, inode)
+        self.topic = topic
+
+    def owner(self) -> Owner:
+        mode, uid, gid = self.topic.owner()
+        return mode & 0o555, uid, gid

@@ -32,13 +32,12 @@ from kafkafs.fuse import daemon, mount_point
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.tree import view_file
-from kafkafs.tree.control_file import ControlFile
+from kafkafs.tree.control_file import ControlFile, Effects
 from kafkafs.tree.directories import TopicDirectory
 from kafkafs.tree.dot_names import DOT_NAMES
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Node
-from kafkafs.tree.partition import Partition
 from kafkafs.tree.virtual_file import Text
 from storage.files import Files
 from storage.log import Log
@@ -343,12 +342,12 @@ class Commands:
 def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
     """`.remove-head`: a count of segments written to it is dropped inside the write."""
 
-    def act(lines: Sequence[str]) -> Sequence[Partition]:
+    def act(lines: Sequence[str]) -> Effects:
         log = topic.topic.partitions[0]
         for line in lines:
             # Control files act in a worker thread; a log belongs to the trio thread.
             trio.from_thread.run_sync(log.remove_head, int(line), log.segments[-1].created_ms)
-        return ()
+        return Effects()
 
     fs = topic.fs
     return ControlFile(

@@ -46,6 +46,7 @@ from kafkafs.tree.inodes import (
     file_mode,
     inode_number,
 )
+from kafkafs.tree.jobs import Jobs
 from storage import errors
 from storage.manager import LogManager
 
@@ -307,6 +308,7 @@ class OddTree:
         self.manager = manager
         self.events = events
         self.stopping = False
+        self.jobs = Jobs(manager.clock_ms, events)
         self.inodes = InodeTable()
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()

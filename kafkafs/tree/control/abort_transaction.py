@@ -12,6 +12,8 @@ import errno
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kafkafs.tree.control.commands import numbered, parse_partition, refused
+from kafkafs.tree.control.job_file import table
 from storage.errors import InvalidTxnState, StorageError
 from storage.log import Log
 
@@ -33,7 +35,7 @@ _COLUMNS = (
 
 def transactions_text(topic: Topic, outcome: str) -> str:
     """What reading shows. `outcome`: of the last command."""
-    rows: list[tuple[object, ...]] = [tuple(name for name, _ in _COLUMNS)]
+    rows: list[tuple[object, ...]] = []
     for number, log in sorted(topic.partitions.items()):
         for producer in sorted(log.producers, key=lambda producer: producer.producer_id):
             if producer.in_transaction:
@@ -47,12 +49,7 @@ def transactions_text(topic: Topic, outcome: str) -> str:
                         producer.timestamp,
                     )
                 )
-    widths = [width for _, width in _COLUMNS]
-    lines = [
-        " ".join(f"{value:>{width}}" for value, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    return "\n".join([f"last_outcome {outcome}", *lines, ""])
+    return "\n".join([f"last_outcome {outcome}", *table(_COLUMNS, rows), ""])
 
 
 def abort_transactions(fs: FileSystem, topic: Topic, lines: Iterable[str]) -> list[Partition]:
@@ -63,27 +60,23 @@ def abort_transactions(fs: FileSystem, topic: Topic, lines: Iterable[str]) -> li
     if fs.stopping:
         raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
     commands: dict[tuple[int, int], None] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        command = _parse(line, topic.partitions)
+    for number, line, words in numbered(lines):
+        command = _parse(words, topic.partitions)
         if command is None or command in commands:
             reason = "is no PARTITION PRODUCER_ID" if command is None else "is there twice"
-            raise OSError(errno.EINVAL, f"line {number}: {line.strip()!r} {reason}")
+            raise refused(number, line, reason)
         commands[command] = None
     for partition, producer_id in commands:
         _check(topic.partitions[partition], producer_id)
     return [_abort(fs, topic, *command) for command in commands]
 
 
-def _parse(line: str, partitions: Mapping[int, Log]) -> tuple[int, int] | None:
-    words: Sequence[str] = line.split()
-    if len(words) != 2 or not all(word.isascii() and word.isdecimal() for word in words):
+def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, int] | None:
+    partition = parse_partition(words[0], partitions)
+    number = words[-1]
+    if partition is None or len(words) != 2 or not (number.isascii() and number.isdecimal()):
         return None
-    # More digits than any number has are none; Python would take long to read millions of them.
-    if any(len(word) > 20 for word in words) or int(words[0]) not in partitions:
-        return None
-    return int(words[0]), int(words[1])
+    return (partition, int(number)) if len(number) <= 20 else None
 
 
 def _check(log: Log, producer_id: int) -> None:

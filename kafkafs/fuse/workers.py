@@ -1,0 +1,168 @@
+"""Threads for long work: what `kafkafs.tree.jobs` begins, and what goes on by itself.
+
+Each piece of work has a thread of its own. What touches a log's state is carried out on the trio
+thread, between two requests, under `Operations.structural`; where that has announced entries to the
+kernel (a partition's history is new), the thread goes on when the kernel has dropped them.
+
+Turns: one cleaning, one retention and one verification at a time, in the order in which they were
+asked for; of the rest `SHORT` at once. Long work has a low priority, as far as the system lets it.
+
+The end: when `run` is cancelled, all work is told to stop, and `run` returns when it has. Until
+then nothing that it uses may be closed. A thread is never abandoned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import trio
+
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.jobs import Job
+from storage.errors import TaskCancelled
+from storage.task import Task
+
+T = TypeVar("T")
+
+#: Jobs of which one runs at a time.
+ONE_AT_A_TIME = ("compaction", "retention", "verify")
+#: Jobs that take long, and shall not be in the way of requests.
+LONG = ("compaction", "verify")
+#: How many of the other jobs run at once.
+SHORT = 16
+#: How long a thread waits for the kernel to drop entries, in seconds.
+SETTLE_S = 5.0
+#: The niceness of threads that do long work.
+NICE = 10
+
+
+class Workers:
+    """See the module. `structural` is the lock of `Operations`."""
+
+    def __init__(self, tree: FileSystem, notices: KernelNotices, structural: trio.Lock) -> None:
+        self._jobs = tree.jobs
+        self._say = tree.events
+        self._notices = notices
+        self._structural = structural
+        self._turns = {kind: trio.Lock() for kind in ONE_AT_A_TIME}
+        self._short = trio.Semaphore(SHORT)
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._tasks: set[Task] = set()
+        self._jobs.by_owner = self.by_owner
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until it is cancelled."""
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._jobs.runner = self._start
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.stop()
+
+    def stop(self) -> None:
+        """Tell all work to stop, and begin nothing any more."""
+        self._jobs.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def stopped(self) -> None:
+        """After `stop`: wait until it has."""
+        for job in self._jobs.running:
+            ended = trio.Event()
+            job.when_ended(ended.set)
+            await ended.wait()
+
+    # -- from the threads ----------------------------------------------------------------------
+
+    def by_owner(self, function: Callable[[], T], /) -> T:
+        """Carry out a change of the tree or of logs on the trio thread. In a worker thread."""
+
+        async def carry_out() -> T:
+            announced = self._notices.announced
+            async with self._structural:
+                result = function()
+            if self._notices.announced != announced:
+                with trio.move_on_after(SETTLE_S):
+                    await self._notices.settled()
+            return result
+
+        waiting: Callable[[], Awaitable[T]] = carry_out
+        return trio.from_thread.run(waiting, trio_token=self._token)
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def _start(self, job: Job) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._job, job)
+
+    async def _job(self, job: Job) -> None:
+        try:
+            with trio.CancelScope() as waiting:
+                job.interrupt = waiting.cancel
+                async with self._turns.get(job.kind, self._short):
+                    with trio.CancelScope(shield=True):
+                        self._jobs.started(job)
+                        await _in_thread(job.kind, job.carry_out, job.kind in LONG)
+        finally:
+            self._jobs.ended(job)
+
+    # -- what goes on by itself ----------------------------------------------------------------
+
+    async def background(
+        self, name: str, work: Callable[[Task], object], bytes_per_second: float | None = None
+    ) -> None:
+        """Do work that is nobody's job in a thread, as long work; what goes wrong is a line in the
+        log. When this is cancelled, the work is told to stop and waited for.
+        """
+        task = Task(self.by_owner, bytes_per_second=bytes_per_second)
+
+        def carry_out() -> None:
+            with contextlib.suppress(TaskCancelled), self._guarded(name):
+                work(task)
+
+        if self._jobs.closed:
+            return
+        self._tasks.add(task)
+        try:
+            with trio.CancelScope(shield=True):
+                await _in_thread(name, carry_out, low=True)
+        finally:
+            self._tasks.discard(task)
+
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except TaskCancelled:
+            raise
+        except Exception:
+            self._say(f"{name} failed\n{traceback.format_exc().rstrip()}")
+
+
+async def _in_thread(name: str, function: Callable[[], None], low: bool) -> None:
+    """Call it in a new thread; not to be cancelled."""
+    ended = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def run() -> None:
+        try:
+            if low:
+                with contextlib.suppress(OSError):
+                    # Linux: of this thread alone. Its I/O priority follows.
+                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+            function()
+        finally:
+            token.run_sync_soon(ended.set)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    await ended.wait()

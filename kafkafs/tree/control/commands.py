@@ -1,0 +1,88 @@
+"""The words that control files take: `VERB` and `VERB PARTITION`.
+
+    run          now, for all partitions of the topic
+    run N        for partition N only
+    dry-run      what `run` would do; dry-run N
+    cancel       ends what runs, and what waits for its turn
+
+A file takes those of them that make sense there; some also take a bare `N` for `run N`. All lines
+of a write are judged before the first one acts. Those of one verb are one command, for all of their
+partitions; different verbs in one write are refused, as nobody could see what the first one did.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+RUN = "run"
+DRY_RUN = "dry-run"
+CANCEL = "cancel"
+
+
+class Command(NamedTuple):
+    """What the lines of a write ask for. `partitions` are in order of number."""
+
+    verb: str
+    partitions: Sequence[int]
+    text: str
+
+
+def refused(number: int, line: str, why: str) -> OSError:
+    """EINVAL, because of a line."""
+    return OSError(errno.EINVAL, f"line {number}: {line.strip()!r} {why}")
+
+
+def parse_partition(word: str, partitions: Mapping[int, object]) -> int | None:
+    """The number of an existing partition."""
+    # More digits than any number has are none; Python would take long to read millions of them.
+    if not (word.isascii() and word.isdecimal()) or len(word) > 10 or int(word) not in partitions:
+        return None
+    return int(word)
+
+
+def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str, list[str]]]:
+    """(number, line, words) of the lines that say something."""
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if words:
+            yield number, line, words
+
+
+def parse(
+    lines: Iterable[str],
+    verbs: Sequence[str],
+    partitions: Mapping[int, object],
+    *,
+    bare: bool = False,
+) -> Command | None:
+    """What the lines ask for; None where they say nothing. OSError: EINVAL.
+
+    `bare`: a partition alone means `run` of it.
+    """
+    chosen: set[int] = set()
+    verb = None
+    for number, line, words in numbered(lines):
+        if bare and len(words) == 1 and words[0].isdecimal():
+            words = [RUN, *words]
+        if words[0] not in verbs:
+            raise refused(number, line, f"is not one of {', '.join(verbs)}")
+        if len(words) > 2 or (len(words) == 2 and words[0] == CANCEL):
+            raise refused(number, line, "has more words than it should")
+        if verb is not None and words[0] != verb:
+            raise refused(number, line, f"cannot be in one write with {verb}")
+        verb = words[0]
+        if len(words) == 1:
+            chosen.update(partitions)
+            continue
+        partition = parse_partition(words[1], partitions)
+        if partition is None:
+            raise refused(number, line, "names no partition of the topic")
+        chosen.add(partition)
+    if verb is None:
+        return None
+    everywhere = verb == CANCEL or len(chosen) == len(partitions)
+    ordered = sorted(chosen)
+    text = verb if everywhere else f"{verb} {' '.join(map(str, ordered))}"
+    return Command(verb, ordered, text)

@@ -1,0 +1,70 @@
+"""`.control/delete-records`: moves log starts.
+
+A line `PARTITION OFFSET`: records below that offset are gone for readers when the write returns,
+durably; `-1` stands for the high watermark. The segments that hold nothing else go with the next
+retention. An offset at or below the log start changes nothing, one above the high watermark is
+ERANGE (Kafka's OFFSET_OUT_OF_RANGE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.control.commands import numbered, parse_partition, refused
+from kafkafs.tree.control.job_file import Control, Request, table
+from kafkafs.tree.jobs import Report
+from storage.errors import OffsetOutOfRange
+from storage.log import Log
+from storage.retain import HIGH_WATERMARK, delete_records
+from storage.task import Task
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from storage.manager import Topic
+
+_COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))
+
+
+def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+    starts = _parse(lines, topic.partitions)
+    if not starts:
+        return None
+    manager = fs.manager
+
+    def work(task: Task) -> Report:
+        task.begin("moving log starts", 0)
+        moved: list[tuple[int, int, int]] = []
+        for partition, offset in starts.items():
+            task.check()
+            log = topic.partitions[partition]
+            before = log.log_start_offset
+            moved.append((partition, delete_records(manager, log, offset, task), before))
+        records = sum(start - before for _, start, before in moved)
+        return Report([("partitions", len(moved)), ("records", records)], table(_COLUMNS, moved))
+
+    text = ", ".join(f"{partition} {offset}" for partition, offset in starts.items())
+    return Request(text, work)
+
+
+def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int]:
+    """Offset by partition. OSError: EINVAL; OffsetOutOfRange."""
+    starts: dict[int, int] = {}
+    for number, line, words in numbered(lines):
+        partition = parse_partition(words[0], partitions)
+        if partition is None or len(words) != 2:
+            raise refused(number, line, "is no PARTITION OFFSET")
+        if partition in starts:
+            raise refused(number, line, "names its partition for the second time")
+        offset = words[1]
+        digits = offset.removeprefix("-") if offset == str(HIGH_WATERMARK) else offset
+        if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
+            raise refused(number, line, "is no PARTITION OFFSET")
+        log = partitions[partition]
+        if int(offset) > log.high_watermark:
+            raise OffsetOutOfRange(int(offset), log.log_start_offset, log.high_watermark)
+        starts[partition] = int(offset)
+    return starts
+
+
+DELETE_RECORDS = Control("delete-records", _judge, awaited=True)

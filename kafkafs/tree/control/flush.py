@@ -1,0 +1,59 @@
+"""`.control/flush`: fsync, and the recovery point moves to the log end.
+
+`run`, `run N` or `N`. A partition that cannot be flushed keeps no other one from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.control.commands import RUN, parse
+from kafkafs.tree.control.job_file import Control, Request
+from kafkafs.tree.jobs import Report
+from storage.errors import LogClosed
+from storage.flush import FlushPlan
+from storage.log import Log
+from storage.task import Task
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from storage.manager import Topic
+
+
+def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+    command = parse(lines, [RUN], topic.partitions, bare=True)
+    if command is None:
+        return None
+    logs = [topic.partitions[number] for number in command.partitions]
+
+    def work(task: Task) -> Report:
+        task.begin("flushing", 0)
+        failed: OSError | None = None
+        for log in logs:
+            task.check()
+            try:
+                _flush(log, task)
+            except OSError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return Report([("partitions", len(logs))])
+
+    return Request(command.text, work)
+
+
+def _flush(log: Log, task: Task) -> None:
+    def start() -> FlushPlan | None:
+        return None if log.closed else log.start_flush()
+
+    plan = task.by_owner(start)
+    if plan is None:
+        raise LogClosed("the topic is deleted")
+    try:
+        plan.run()
+    finally:
+        task.by_owner(plan.finish)
+
+
+FLUSH = Control("flush", _judge, awaited=True)

@@ -1,0 +1,94 @@
+"""`.control/retention`: applies retention by time, size and log start now, or says what would go.
+
+`run`, `run N`, `dry-run`, `dry-run N`. Reading after a dry-run lists every segment that would go,
+and why. Records are counted by their offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.control.commands import DRY_RUN, RUN, parse
+from kafkafs.tree.control.job_file import Control, Request, table
+from kafkafs.tree.jobs import Report, Work
+from storage.log import Log
+from storage.retain import plan_retention, retain
+from storage.task import Task
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from storage.manager import Topic
+
+NAME = "retention"
+_COLUMNS = (
+    ("partition", 10),
+    ("base_offset", 20),
+    ("next_offset", 20),
+    ("bytes", 20),
+    ("records", 20),
+    ("why", 0),
+)
+
+
+def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+    command = parse(lines, [RUN, DRY_RUN], topic.partitions)
+    if command is None:
+        return None
+    logs = [topic.partitions[number] for number in command.partitions]
+    work = retention_of(fs, logs) if command.verb == RUN else _preview_of(fs, logs)
+    return Request(command.text, work)
+
+
+def retention_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+    """The work of a run over logs of one topic."""
+
+    def work(task: Task) -> Report:
+        task.begin("deleting", 0)
+        done = retain(fs.manager, logs, task)
+        facts: list[tuple[str, object]] = [
+            ("partitions", done.logs),
+            ("segments", done.segments),
+            ("bytes", done.size),
+            ("records", done.offsets),
+            ("being_cleaned", done.cleaning),
+        ]
+        return Report(
+            facts, [f"note {note}" for note in done.notes], idle=not (done.segments or done.notes)
+        )
+
+    return work
+
+
+def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+    def work(task: Task) -> Report:
+        task.begin("planning", 0)
+        now_ms = fs.manager.clock_ms()
+        rows: list[tuple[object, ...]] = []
+        segments = size = offsets = 0
+        notes: list[str] = []
+        for log in logs:
+            task.check()
+            plan = task.by_owner(partial(plan_retention, log, now_ms))
+            segments += len(plan.doomed)
+            size += plan.size
+            offsets += plan.offsets
+            if plan.fault is not None:
+                notes.append(f"note {log.topic}/{log.partition}: {plan.fault}")
+            for segment, why in plan.doomed:
+                base, end = segment.base_offset, segment.next_offset
+                records = end - max(base, log.log_start_offset)
+                rows.append((log.partition, base, end, segment.size, max(records, 0), why))
+        facts = [
+            ("partitions", len(logs)),
+            ("segments", segments),
+            ("bytes", size),
+            ("records", offsets),
+        ]
+        return Report(facts, [*notes, *table(_COLUMNS, rows)])
+
+    return work
+
+
+RETENTION = Control(NAME, _judge, awaited=True)

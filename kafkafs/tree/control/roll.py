@@ -1,0 +1,46 @@
+"""`.control/roll`: closes active segments.
+
+`run`, `run N` or `N`. An active segment without records stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.control.commands import RUN, parse
+from kafkafs.tree.control.job_file import Control, Request
+from kafkafs.tree.jobs import Report
+from storage.log import Log
+from storage.task import Task
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from storage.manager import Topic
+
+
+def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+    command = parse(lines, [RUN], topic.partitions, bare=True)
+    if command is None:
+        return None
+    logs = [topic.partitions[number] for number in command.partitions]
+    clock_ms = fs.manager.clock_ms
+
+    def work(task: Task) -> Report:
+        task.begin("rolling", 0)
+        rolled = 0
+        for log in logs:
+            task.check()
+            rolled += task.by_owner(partial(_roll, log, clock_ms()))
+        return Report([("partitions", len(logs)), ("rolled", rolled)])
+
+    return Request(command.text, work)
+
+
+def _roll(log: Log, now_ms: int) -> bool:
+    # A topic may be deleted meanwhile.
+    return not log.closed and log.roll(now_ms)
+
+
+ROLL = Control("roll", _judge, awaited=True)

@@ -1,0 +1,195 @@
+"""Jobs: what there is, what may begin, how it ends."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from kafkafs.tree.jobs import Job, Jobs, Report, State
+from storage.errors import InvalidRecord
+from storage.manager import Topic
+from storage.task import Task
+
+
+class World:
+    """Jobs that begin and end when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000
+        self.said: list[str] = []
+        self.waiting: list[Job] = []
+        self.jobs = Jobs(lambda: self.now_ms, self.said.append)
+        # A topic has partitions as long as it is not deleted.
+        self.topic = Topic("orders", "id-1", dict.fromkeys([0]))  # type: ignore[arg-type]
+        self.other = Topic("others", "id-2", dict.fromkeys([0]))  # type: ignore[arg-type]
+
+    def hold(self) -> None:
+        self.jobs.runner = self.waiting.append
+
+    def run(self) -> Job:
+        """The first one that waits."""
+        job = self.waiting.pop(0)
+        self.jobs.started(job)
+        job.carry_out()
+        self.jobs.ended(job)
+        return job
+
+    def start(self, work: Callable[[Task], Report] = lambda task: Report(), **more: bool) -> Job:
+        return self.jobs.start("flush", self.topic, "run", work, **more)
+
+
+def refused(number: int, call: Callable[[], object]) -> None:
+    with pytest.raises(OSError, match=r".") as found:
+        call()
+    assert found.value.errno == number
+
+
+def test_a_job_is_carried_out_by_who_starts_it_where_nobody_else_does() -> None:
+    world = World()
+    threads: list[threading.Thread] = []
+
+    def work(task: Task) -> Report:
+        threads.append(threading.current_thread())
+        world.now_ms += 5
+        return Report([("segments", 3)], ["a table"])
+
+    job = world.start(work)
+    assert threads == [threading.current_thread()]
+    assert (job.state, job.started_ms, job.ended_ms) == (State.DONE, 1000, 1005)
+    assert world.jobs.last("flush", world.topic) is job
+    assert world.jobs.active("flush", world.topic) is None
+    assert world.jobs.last("flush", world.other) is None
+    assert world.jobs.last("roll", world.topic) is None
+    assert world.said == ["orders: flush, run: done: segments 3"]
+
+
+def test_one_at_a_time_of_a_kind_and_topic() -> None:
+    world = World()
+    world.hold()
+    first = world.start()
+    assert world.jobs.active("flush", world.topic) is first
+    assert first.state is State.QUEUED
+    refused(errno.EBUSY, world.start)
+    world.jobs.start("roll", world.topic, "run", lambda task: Report())
+    world.jobs.start("flush", world.other, "run", lambda task: Report())
+    assert world.run() is first
+    world.start()
+
+
+def test_what_the_clock_begins_comes_on_top() -> None:
+    world = World()
+    world.hold()
+    scheduled = world.start(scheduled=True)
+    asked = world.start()
+    world.start(scheduled=True)
+    assert world.jobs.active("flush", world.topic) is scheduled, "the first in line"
+    world.jobs.started(asked)
+    assert world.jobs.active("flush", world.topic) is asked, "the one that runs"
+
+
+def test_what_the_clock_has_found_nothing_to_do_for_is_not_remembered() -> None:
+    world = World()
+    done = world.start(lambda task: Report([("segments", 1)]), scheduled=True)
+    world.start(lambda task: Report(idle=True), scheduled=True)
+    assert world.jobs.last("flush", world.topic) is done
+    asked = world.start(lambda task: Report(idle=True))
+    assert world.jobs.last("flush", world.topic) is asked
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/x/0.log"), "Input/output error (/x/0.log)"),
+        (InvalidRecord("is wrong", offset=7), "is wrong (offset 7)"),
+    ],
+)
+def test_a_job_that_fails(error: Exception, reason: str) -> None:
+    world = World()
+
+    def work(task: Task) -> Report:
+        raise error
+
+    job = world.start(work)
+    assert (job.state, job.error, job.reason) == (State.FAILED, error, reason)
+    assert world.said == [f"orders: flush, run: failed: {reason}"]
+
+
+def test_a_bug_of_ours_is_a_line_with_its_traceback() -> None:
+    world = World()
+    job = world.start(lambda task: Report([("never", 1 // 0)]))
+    assert job.state is State.FAILED
+    assert "ZeroDivisionError" in job.reason
+    assert "unforeseen\nTraceback" in world.said[0]
+
+
+def test_cancelling_what_runs_and_what_waits() -> None:
+    world = World()
+    world.hold()
+    interrupted: list[str] = []
+    asked = world.start()
+    asked.interrupt = lambda: interrupted.append("asked")
+    scheduled = world.start(scheduled=True)
+    other = world.jobs.start("flush", world.other, "run", lambda task: Report())
+    assert world.jobs.cancel("flush", world.topic) == [asked, scheduled]
+    assert interrupted == ["asked"]
+    assert world.run().state is State.CANCELLED
+    world.jobs.ended(scheduled)
+    assert scheduled.state is State.CANCELLED, "it was never begun"
+    assert world.jobs.cancel("flush", world.topic) == []
+    assert not other.task.cancelled
+
+
+def test_a_cancelled_job_ends_at_its_next_step() -> None:
+    world = World()
+    steps: list[int] = []
+
+    def work(task: Task) -> Report:
+        task.begin("counting", 100)
+        for step in range(10):
+            steps.append(step)
+            if step == 3:
+                world.jobs.cancel("flush", world.topic)
+            task.advance(10)
+        return Report()
+
+    job = world.start(work)
+    assert (job.state, steps, job.task.done) == (State.CANCELLED, [0, 1, 2, 3], 40)
+    assert world.said == ["orders: flush, run: cancelled"]
+
+
+def test_who_waits_for_the_end_is_told_once() -> None:
+    world = World()
+    world.hold()
+    job = world.start()
+    told: Sequence[str] = (calls := [])
+    job.when_ended(lambda: calls.append("before"))
+    assert not told
+    world.run()
+    job.when_ended(lambda: calls.append("after"))
+    assert told == ["before", "after"]
+
+
+def test_nothing_begins_after_the_end() -> None:
+    world = World()
+    world.hold()
+    job = world.start()
+    world.jobs.close()
+    assert job.task.cancelled
+    refused(errno.ESHUTDOWN, world.start)
+    refused(errno.ESHUTDOWN, lambda: world.start(scheduled=True))
+
+
+def test_nothing_is_remembered_of_a_deleted_topic() -> None:
+    world = World()
+    world.start()
+    world.hold()
+    job = world.start()
+    world.jobs.drop_topic(world.topic)
+    world.topic.partitions.clear()
+    assert job.task.cancelled
+    assert world.jobs.last("flush", world.topic) is None
+    world.run()
+    assert world.jobs.last("flush", world.topic) is None
