@@ -75,11 +75,13 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> None:
 class JavaServer:
     """A Java process that runs until it is told to end, and the lines that it has logged.
 
-    It does not outlive the thread that has started it.
+    ``times``: when each of them came (time.monotonic).  It does not outlive the thread that has
+    started it.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.lines: list[str] = []
+        self.times: list[float] = []
         self._said = threading.Condition()
         self._over = False
         setpriv = require("setpriv", "util-linux")
@@ -99,6 +101,7 @@ class JavaServer:
         with output:
             for line in output:
                 with self._said:
+                    self.times.append(time.monotonic())
                     self.lines.append(line.rstrip("\n"))
                     self._said.notify_all()
         with self._said:
@@ -140,6 +143,8 @@ class JavaServer:
 
 class Broker:
     """Apache Kafka 4.3.1: one node that is broker and controller (KRaft)."""
+
+    java_options: Sequence[str] = ("-Xmx512m",)
 
     def __init__(self, base: Path, **settings: object) -> None:
         """`settings` are the broker's, with `_` for `.`; nothing is started yet."""
@@ -183,7 +188,7 @@ class Broker:
     def _java(self, main: str, *arguments: str) -> list[str]:
         logging = self.base / "log4j2.properties"
         option = f"-Dlog4j2.configurationFile={logging}"
-        return java_command(main, *arguments, options=("-Xmx512m", option))
+        return java_command(main, *arguments, options=(*self.java_options, option))
 
     def _format(self) -> None:
         """Make the cluster's metadata, once."""
