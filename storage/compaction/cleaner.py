@@ -98,16 +98,19 @@ def clean(
     with _sources(log, cleanable, task) as sources:
         try:
             cleaned = _run(sources, cleanable, task, now_ms, offset_map, target)
-            new = [segment for writer in writers for segment in writer.segments]
-            old = sources.segments[: cleaned.segments_before]
-            if _is_same(cleaned):
-                _discard(writers)
-            else:
+            changes = not _is_same(cleaned)
+            if changes:
                 task.begin("replacing", 0)
-                _publish(log, old, new, task, now_ms)
+                # What goes may do so because of what lies behind it.
+                _flush(log, task)
         except BaseException:
             _discard(writers)
             raise
+        if changes:
+            new = [segment for writer in writers for segment in writer.segments]
+            _publish(log, sources.segments[: cleaned.segments_before], new, task, now_ms)
+        else:
+            _discard(writers)
     return cleaned
 
 
@@ -307,20 +310,23 @@ def _discard(writers: Iterable[GroupWriter]) -> None:
             writer.discard()
 
 
-def _publish(
-    log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task, now_ms: int
-) -> None:
-    """Let the new segments take the place of the old ones (``LocalLog.replaceSegments``).
-
-    What was dropped may have been so because of what lies behind it, so that is flushed first.
-    Only the ``by_owner`` parts touch the log; between them the names are made durable.  OSError
-    before ``replace``: all is as it was.
-    """
+def _flush(log: Log, task: Task) -> None:
     plan = task.by_owner(log.start_flush)
     try:
         plan.run()
     finally:
         task.by_owner(plan.finish)
+
+
+def _publish(
+    log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task, now_ms: int
+) -> None:
+    """Let the new segments take the place of the old ones (``LocalLog.replaceSegments``).
+
+    Only the ``by_owner`` parts touch the log; between them the names are made durable.  An error
+    before ``replace`` is done leaves all as it was; after one behind it the log has the new ones,
+    and a restart finds them.
+    """
     log.stage_replacement(new)
     try:
         task.by_owner(lambda: prepare_replacement(log, old, new))()
