@@ -78,6 +78,8 @@ class DataDirectory:
         self.skipped: list[str] = []
         self.listeners: list[LogListener] = []
         self.counters = LogCounters()
+        # Up to where each log has been cleaned, by topic and partition.
+        self.cleaner_offsets: dict[tuple[str, int], int] = {}
         # What opening took: bytes of log that recovery has read, and the time.
         self.opening_bytes = 0
         self.opening_s = 0.0
@@ -86,6 +88,7 @@ class DataDirectory:
         self._doomed: list[tuple[int, str, Log | None]] = []
         # Checkpoints are written in any thread, and an older one never after a later one.
         self._checkpoints_started = 0
+        self._checkpoint_written = 0
         self._checkpoint_lock = threading.Lock()
 
     def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
@@ -96,6 +99,9 @@ class DataDirectory:
             self._refuse_old(found)
         recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
         log_starts = self._read_offsets(paths.LOG_STARTS)
+        cleaned = self._read_offsets(paths.CLEANER_OFFSETS)
+        # Not of a topic that is gone: another one of its name has not been cleaned.
+        self.cleaner_offsets = {item: cleaned[item] for item in found if item in cleaned}
         if not self.read_only:
             checkpoint.remove_marker(self.files, self.path)
         # Who holds the lock has recovered it, or is about to.
@@ -222,7 +228,7 @@ class DataDirectory:
                 self.files,
                 directory,
                 config,
-                clean=clean,
+                # What lies below the log start is not read: a deletion may have been half done.
                 # What lies below the log start is not looked at: a deletion may have been half done.
                 recovery_point=max(recovery_point, log_start),
                 log_start=log_start,

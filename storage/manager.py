@@ -77,9 +77,9 @@ class LogManager(DataDirectory):
             manager._lock_fd = lock_fd
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
-            if not read_only and not clean and manager.topics:
+            if not read_only and not clean:
                 # What recovery has cut must not count as flushed when it is written again.
-                manager.start_checkpoint(snapshots=False)()
+                manager._checkpoint_anew()
         except BaseException:
             if lock_fd >= 0:
                 files.unlock(lock_fd)
@@ -135,6 +135,10 @@ class LogManager(DataDirectory):
                 )
         count = self.settings.broker.num_partitions if partitions is None else partitions
         topic = Topic(name, checkpoint.new_topic_id())
+        # Of a topic whose deletion was interrupted, or of which no more than that is left.
+        self.settings.drop_topic(name)
+        if any(each == name for each, _ in self._checkpointed()):
+            self.start_checkpoint(snapshots=False)()
         try:
             for partition in range(count):
                 topic.partitions[partition] = self._create_log(topic, partition)
@@ -220,6 +224,7 @@ class LogManager(DataDirectory):
             directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
             self.files.rename(log.directory, directory)
             del topic.partitions[partition]
+            self.cleaner_offsets.pop((name, partition), None)
             log.relocate(directory)
             log.retire(due_ms)
             self._dirty.discard(log)
@@ -277,7 +282,8 @@ class LogManager(DataDirectory):
         """What the checkpoints should say now, as a function that writes them (any thread).
 
         With them goes a snapshot of the producers of every partition that has grown, unless
-        ``snapshots`` is false.  Where a later checkpoint has been started, this one says nothing.
+        ``snapshots`` is false.  Where a later checkpoint has been written, this one says nothing:
+        when the function returns, what it should say or what came after it is durable.
         """
         self._check_writable()
         logs = list(self.logs())
@@ -288,6 +294,7 @@ class LogManager(DataDirectory):
             for log in logs
             if (start := log.remembered_log_start) is not None
         }
+        cleaned = dict(self.cleaner_offsets)
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.start_snapshot()) is not None]
         self._checkpoints_started += 1
@@ -295,13 +302,15 @@ class LogManager(DataDirectory):
 
         def write() -> None:
             with self._checkpoint_lock:
-                if number == self._checkpoints_started:
+                if number > self._checkpoint_written:
                     for name, offsets in (
                         (paths.RECOVERY_POINTS, recovery_points),
                         (paths.LOG_STARTS, log_starts),
                         (paths.HIGH_WATERMARKS, high_watermarks),
+                        (paths.CLEANER_OFFSETS, cleaned),
                     ):
                         checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
+                    self._checkpoint_written = number
             for write_snapshot in started:
                 write_snapshot()
 
@@ -310,6 +319,21 @@ class LogManager(DataDirectory):
     def checkpoint(self) -> None:
         """Write the recovery points, log starts, high watermarks and snapshots now."""
         self.start_checkpoint()()
+
+    def _checkpointed(self) -> set[tuple[str, int]]:
+        """The partitions that the checkpoints on disk speak of."""
+        names = (
+            paths.RECOVERY_POINTS,
+            paths.LOG_STARTS,
+            paths.HIGH_WATERMARKS,
+            paths.CLEANER_OFFSETS,
+        )
+        return {item for name in names for item in self._read_offsets(name)}
+
+    def _checkpoint_anew(self) -> None:
+        """Write the checkpoints where there is something to say or to take back."""
+        if self.topics or self._checkpointed():
+            self.start_checkpoint(snapshots=False)()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
         """Age descriptors and let go of what has waited long enough.

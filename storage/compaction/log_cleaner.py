@@ -1,7 +1,8 @@
 """The cleaner of a data directory: which log is next, and up to where each has been cleaned.
 
 ``cleaner-offset-checkpoint`` in the data directory has, of each log that was cleaned, the offset
-from which on it is dirty.  It is written when a round is over, so it never claims too much.
+from which on it is dirty (``LogManager.cleaner_offsets``).  It is written when a round is over, so
+it never claims too much.
 
 Invariant: one log is cleaned at a time, in the caller's worker thread; everything else here is the
 owner's.  A log that could not be cleaned is not tried again before a restart
@@ -12,10 +13,8 @@ Not here: the cleaning itself (``cleaner``), threads and schedules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from storage import checkpoint, paths
 from storage.compaction import cleaner
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable
@@ -30,10 +29,7 @@ class LogCleaner:
     """See the module.  ``uncleanable``: why each of these logs could not be cleaned."""
 
     def __init__(self, manager: LogManager) -> None:
-        """Reads the checkpoint.  CorruptCheckpoint, OSError."""
         self._manager = manager
-        self._path = os.path.join(manager.path, paths.CLEANER_OFFSETS)
-        self._offsets = checkpoint.read_offsets(manager.files, self._path)
         self.uncleanable: dict[Log, str] = {}
         self.cleaning: Log | None = None
 
@@ -41,7 +37,7 @@ class LogCleaner:
 
     def first_dirty(self, log: Log) -> int | None:
         """The offset from which on a log is dirty; None: it has never been cleaned."""
-        return self._offsets.get((log.topic, log.partition))
+        return self._manager.cleaner_offsets.get((log.topic, log.partition))
 
     def plan(self, log: Log, now_ms: int) -> CleanableRange:
         """What of a log can be cleaned now."""
@@ -115,8 +111,9 @@ class LogCleaner:
         except TaskCancelled:
             raise
         except (StorageError, OSError) as error:
-            if not log.closed:
-                self.uncleanable[log] = str(error)
+            if log.closed:
+                raise TaskCancelled("the topic has been deleted") from error
+            self.uncleanable[log] = str(error)
             raise
         return cleaned
 
@@ -135,11 +132,9 @@ class LogCleaner:
     def _checkpoint(self, log: Log, offset: int, task: Task) -> None:
         """A log is clean up to ``offset``; durable (``updateCheckpoints``)."""
 
-        def entries() -> dict[tuple[str, int], int]:
-            there = {(each.topic, each.partition) for each in self._manager.logs()}
-            self._offsets[log.topic, log.partition] = offset
-            self._offsets = {key: at for key, at in self._offsets.items() if key in there}
-            return self._offsets
+        def start() -> Callable[[], None]:
+            if not log.closed:
+                self._manager.cleaner_offsets[log.topic, log.partition] = offset
+            return self._manager.start_checkpoint(snapshots=False)
 
-        offsets = task.by_owner(entries)
-        checkpoint.write_offsets(self._manager.files, self._path, offsets)
+        task.by_owner(start)()
