@@ -229,7 +229,6 @@ class DataDirectory:
                 directory,
                 config,
                 # What lies below the log start is not read: a deletion may have been half done.
-                # What lies below the log start is not looked at: a deletion may have been half done.
                 recovery_point=max(recovery_point, log_start),
                 log_start=log_start,
                 writable=not self.read_only,
