@@ -228,6 +228,7 @@ class DataDirectory:
                 self.files,
                 directory,
                 config,
+                clean=clean,
                 # What lies below the log start is not read: a deletion may have been half done.
                 recovery_point=max(recovery_point, log_start),
                 log_start=log_start,

@@ -74,8 +74,8 @@ class Log(AppendingLog):
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self.retired: list[tuple[int, Segment]] = []
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
-        # Where retention is about to move the log start to.
-        self.intended_log_start = 0
+        # Where the log start is about to be moved to.
+        self.intended_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
         self.recovery_point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
         self.producers = recovered.producers
@@ -217,9 +217,9 @@ class Log(AppendingLog):
         """What the checkpoint of log starts has to say; None: what the first segment says will do.
 
         It will not while the log start lies inside a segment, or is about to move
-        (``intended_log_start``), or while a crash could bring segments below it back.
+        (``intended_log_starts``), or while a crash could bring segments below it back.
         """
-        start = max(self.log_start_offset, self.intended_log_start)
+        start = max([self.log_start_offset, *self.intended_log_starts])
         certain = not self.retired and not self.directory_dirty
         return None if start == self.segments[0].base_offset and certain else start or None
 

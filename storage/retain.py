@@ -8,7 +8,8 @@ In the order that a crash at any point may end:
    shown is written down (``rewriting``), and the new log start is in its checkpoint, durably.  From
    here on the records are gone, whatever happens: a start finds no more of them.
 3. The owner takes the segments out of the log; their files get the suffix ``.deleted``, some at a
-   time, and go when file.delete.delay.ms is over (``LogManager.sweep``).
+   time, and go when file.delete.delay.ms is over (``LogManager.sweep``), the snapshots of producers
+   at their bases too.
 
 A log whose plan no longer fits at step 3, because it was deleted or a cleaner is at it, is left for
 the next time.  One that fails keeps no other from its turn.
@@ -18,16 +19,32 @@ Not here: the rules (``retention``), when to run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from storage.config import LONG_MAX
+from storage.errors import (
+    LogClosed,
+    OffsetOutOfRange,
+    PolicyViolation,
+    ReadOnlyLog,
+    StorageError,
+    TaskCancelled,
+)
+from storage.flush import FlushPlan
 from storage.log import Log
-from storage.retention import Doomed, LogFacts
+from storage.retention import Doomed, LogFacts, SegmentFacts, decide
+from storage.rewriting import prepare_removal
+from storage.segment import Segment
 from storage.task import Task
 
 HIGH_WATERMARK = -1
 """The offset of ``delete_records`` that stands for the high watermark."""
+
+# Segments whose files are renamed at a time, some 50 µs each, while nobody else gets a turn.
+_RENAMED_AT_ONCE = 32
 
 
 class Manager(Protocol):
@@ -49,6 +66,7 @@ class RetentionPlan:
 
     log: Log
     doomed: tuple[Doomed, ...]
+    log_start_before: int
     rolls: bool
     fault: str | None
 
@@ -61,11 +79,11 @@ class RetentionPlan:
     def log_start(self) -> int:
         """The log start offset afterwards."""
         after = self.doomed[-1].segment.next_offset if self.doomed else 0
-        return max(self.log.log_start_offset, after)
+        return max(self.log_start_before, after)
 
     @property
     def offsets(self) -> int:
-        return self.log_start - self.log.log_start_offset
+        return self.log_start - self.log_start_before
 
 
 @dataclass(slots=True)
@@ -83,12 +101,36 @@ class Retained:
 
 def facts_of(log: Log) -> LogFacts:
     """What a decision about a log is made from."""
-    raise NotImplementedError
+    segments = log.segments
+    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
+    return LogFacts(
+        tuple(
+            SegmentFacts(
+                segment.base_offset,
+                end,
+                segment.size,
+                segment.largest_timestamp,
+                segment.mtime_ns // 1_000_000,
+                segment is segments[-1],
+            )
+            for segment, end in zip(segments, ends, strict=True)
+        ),
+        log.log_start_offset,
+        log.high_watermark,
+    )
 
 
 def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
     """What would go from this log now; changes nothing and reads nothing.  The owner's thread."""
-    raise NotImplementedError
+    facts = facts_of(log)
+    decision = decide(facts, log.config, now_ms)
+    rolls = len(decision.doomed) == len(facts.segments)
+    return RetentionPlan(
+        log, decision.doomed, log.log_start_offset, rolls=rolls, fault=decision.fault
+    )
+
+
+# -- retention -----------------------------------------------------------------------------------
 
 
 def retain(
@@ -96,10 +138,139 @@ def retain(
 ) -> Retained:
     """Apply retention to ``logs`` now.  A worker's thread.
 
-    What goes wrong with a log is a note of the outcome.  TaskCancelled between two logs; OSError
-    where the log starts' checkpoint cannot be written: nothing was deleted then.
+    What goes wrong with a log is a note of the outcome.  TaskCancelled before anything was
+    deleted; OSError where the log starts cannot be written down: nothing was deleted then.
     """
-    raise NotImplementedError
+    now = manager.clock_ms() if now_ms is None else now_ms
+    outcome = Retained()
+    task.begin("looking for what can go", 0)
+    moves: list[_Move] = []
+    try:
+        for log in logs:
+            task.check()
+            with _noted(outcome, log):
+                move = task.by_owner(lambda log=log: _plan(log, now, outcome))  # type: ignore[misc]
+                if move is not None:
+                    moves.append(move)
+        durable = []
+        for move in moves:
+            task.check()
+            with _noted(outcome, move.log):
+                move.make_durable(task)
+                durable.append(move)
+        if durable:
+            task.begin("deleting", sum(move.size for move in durable))
+            task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        for move in durable:
+            with _noted(outcome, move.log):
+                _delete(move, task, now, outcome)
+    finally:
+        for move in moves:
+            task.by_owner(move.end)
+    return outcome
+
+
+def _plan(log: Log, now_ms: int, outcome: Retained) -> _Move | None:
+    """The first step, the owner's."""
+    if log.closed:
+        return None
+    outcome.logs += 1
+    if log.cleaning:
+        outcome.cleaning += 1
+        return None
+    plan = plan_retention(log, now_ms)
+    if plan.fault is not None:
+        outcome.notes.append(f"{log.topic}-{log.partition}: {plan.fault}")
+    if not plan.doomed:
+        return None
+    if plan.rolls:
+        log.roll(now_ms)
+    return _Move(log, len(plan.doomed), plan.log_start)
+
+
+def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
+    """The last step, in turns with the owner."""
+    log, start = move.log, move.log.log_start_offset
+
+    def detach() -> tuple[Segment, ...]:
+        # It was deleted meanwhile, or a cleaner has begun to work on it.
+        if log.closed or log.cleaning or log.segments[: len(move.segments)] != move.segments:
+            return ()
+        return log.detach_head(len(move.segments), now_ms)
+
+    removed = task.by_owner(detach)
+    for at in range(0, len(removed), _RENAMED_AT_ONCE):
+        some = removed[at : at + _RENAMED_AT_ONCE]
+        task.by_owner(lambda some=some: log.mark_detached(some, now_ms))  # type: ignore[misc]
+        size = sum(segment.size for segment in some)
+        outcome.segments += len(some)
+        outcome.size += size
+        task.done += size
+    if removed:
+        outcome.offsets += log.log_start_offset - start
+
+
+@contextlib.contextmanager
+def _noted(outcome: Retained, log: Log) -> Iterator[None]:
+    """What goes wrong with a log keeps no other from its turn."""
+    try:
+        yield
+    except TaskCancelled:
+        raise
+    except (OSError, StorageError) as error:
+        # Of one that was deleted meanwhile nothing is to be said.
+        if not log.closed:
+            outcome.notes.append(f"{log.topic}-{log.partition}: nothing deleted: {error}")
+
+
+class _Move:
+    """A log start that is about to move up, with ``count`` segments or without any.
+
+    Made by the owner, who ``end``s it too.
+    """
+
+    def __init__(self, log: Log, count: int, log_start: int) -> None:
+        self.log = log
+        self.segments = log.segments[:count]
+        self.log_start = log_start
+        self._write_history = prepare_removal(log, count, log_start=log_start)
+        self._flush: FlushPlan | None = None
+        if log.recovery_point < log_start or log.unsynced_snapshots:
+            # Also what only the snapshots of producers will know of what is deleted.
+            self._flush = log.start_flush()
+        log.intended_log_starts.append(log_start)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def make_durable(self, task: Task) -> None:
+        """What has to be before the log start is moved; in the worker's thread."""
+        if self._flush is not None:
+            try:
+                self._flush.run()
+            finally:
+                flush, self._flush = self._flush, None
+                task.by_owner(flush.finish)
+        self._write_history()
+
+    def end(self) -> None:
+        """It was carried out, or is given up."""
+        if self._flush is not None:
+            self._flush.finish()
+        self.log.intended_log_starts.remove(self.log_start)
+
+
+def remove_now(log: Log) -> None:
+    """Remove the files of what was deleted without waiting for file.delete.delay.ms.
+
+    For who has a data directory alone.
+    """
+    for path in log.release_retired(LONG_MAX):
+        log.files.unlink(path)
+
+
+# -- delete-records ------------------------------------------------------------------------------
 
 
 def delete_records(manager: Manager, log: Log, offset: int, task: Task) -> int:
@@ -111,4 +282,40 @@ def delete_records(manager: Manager, log: Log, offset: int, task: Task) -> int:
     OffsetOutOfRange above the high watermark or below -1, PolicyViolation where cleanup.policy is
     compact only (``Partition.deleteRecordsOnLeader``), OSError and other StorageErrors.
     """
-    raise NotImplementedError
+    move = task.by_owner(lambda: _begin_move(log, offset))
+    if move is None:
+        return log.log_start_offset
+
+    def carry_out() -> int:
+        if log.closed:
+            raise LogClosed("this log has been closed", path=log.directory)
+        if log.log_start_offset < move.log_start:
+            log.raise_log_start(move.log_start)
+        return log.log_start_offset
+
+    try:
+        move.make_durable(task)
+        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        return task.by_owner(carry_out)
+    finally:
+        task.by_owner(move.end)
+
+
+def _begin_move(log: Log, offset: int) -> _Move | None:
+    """What ``delete_records`` asks for; None where it changes nothing."""
+    if log.closed:
+        raise LogClosed("this log has been closed", path=log.directory)
+    if log.read_only:
+        raise ReadOnlyLog("this log was opened read-only", path=log.directory)
+    if log.config.cleanup_policy == ("compact",):
+        raise PolicyViolation(
+            "records of a topic whose cleanup.policy is compact only cannot be deleted",
+            path=log.directory,
+        )
+    end = log.high_watermark
+    wanted = end if offset == HIGH_WATERMARK else offset
+    if not 0 <= wanted <= end:
+        raise OffsetOutOfRange(wanted, log.log_start_offset, end, path=log.directory)
+    if wanted <= log.log_start_offset:
+        return None
+    return _Move(log, 0, wanted)

@@ -75,7 +75,9 @@ class Decision:
     fault: str | None = None
 
 
-def decide(facts: LogFacts, config: LogConfig, now_ms: int, policy: Policy | None) -> Decision:
+def decide(
+    facts: LogFacts, config: LogConfig, now_ms: int, policy: Policy | None = None
+) -> Decision:
     """What goes now, oldest first.  Raises nothing that a policy raises.
 
     ``policy``: None is the topic's own, as its settings name it.
