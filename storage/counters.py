@@ -15,6 +15,8 @@ class LogCounters:
     __slots__ = (
         "batches_appended",
         "bytes_appended",
+        "bytes_checked",
+        "damages",
         "flush_failures",
         "flush_ns",
         "flushes",
@@ -28,6 +30,10 @@ class LogCounters:
         """Offsets that appends have taken: transactions' markers count too."""
         self.batches_appended = 0
         self.bytes_appended = 0
+        self.bytes_checked = 0
+        """Read back by the checker."""
+        self.damages = 0
+        """Damaged places that it has found."""
         self.rolls = 0
         self.flushes = 0
         """Those that succeeded, which took ``flush_ns`` together."""

@@ -50,6 +50,11 @@ class LogListener:
         """
         return None
 
+    def damaged(self, log: Log, segment: Segment) -> None:
+        """Some of its batches, which could be read until now, were found damaged
+        (``segment.damages``); the others still can be.
+        """
+
     def removing(self, log: Log, segments: Sequence[Segment]) -> None:
         """These segments, a head of the log, are about to leave it; they can still be read."""
 

@@ -24,6 +24,7 @@ from storage.append import Appended, AppendingLog
 from storage.check import LogCheck
 from storage.config import LogConfig
 from storage.counters import LogCounters
+from storage.damage import Damage, merged
 from storage.files import Files
 from storage.flush import FlushPlan
 from storage.history import History
@@ -428,7 +429,26 @@ class Log(AppendingLog):
                 if offset is not None and offset not in keep:
                     self.files.unlink(os.path.join(self.directory, name))
 
-    # -- looking for faults --------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------
+
+    def note_damage(self, segment: Segment, found: Iterable[Damage], now_ms: int) -> int:
+        """Places of ``segment`` were found damaged: how many of them are news.
+
+        Reading them fails from now on, and nothing is appended behind them: an active segment is
+        closed.  OSError where no new one can be made: call it again.
+        """
+        if self.closed:
+            return 0
+        places = merged(segment.damages, found)
+        news = sum(place not in segment.damages for place in places)
+        if news:
+            segment.damages = places
+            self.counters.damages += news
+            for listener in self.listeners:
+                listener.damaged(self, segment)
+        if segment.damages and segment is self.active and not self.read_only:
+            self.roll(now_ms)
+        return news
 
     def check(self, report: Callable[[str], None] | None = None) -> list[str]:
         """Read the whole partition and name every fault: batches, offsets, indexes, bounds."""

@@ -65,7 +65,7 @@ class LogReader(TransactionalLog):
             if found is None:
                 continue
             position, header = found
-            end = segment.stable_size if committed else segment.size
+            end = segment.sound_end(position, segment.stable_size if committed else segment.size)
             length = max(max_bytes, header.size if at_least_one else 0)
             return segment.read_at(position, max(min(length, end - position), 0))
         return b""
@@ -182,7 +182,7 @@ def plain_batches(
     """
     wanted = _CHUNK_BYTES
     while position < end:
-        data = segment.read_at(position, min(wanted, end - position))
+        data = segment.read_at(position, min(wanted, segment.sound_end(position, end) - position))
         at = 0
         while at < len(data):
             try:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from storage.config import LogConfig
+from storage.damage import Damages, sound_size
 from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
 from storage.record._batch import find_next_batch
@@ -45,6 +46,7 @@ class Segment(SegmentFiles):
         "_bytes_since_index_entry",
         "_cut_pending",
         "created_ms",
+        "damages",
         "first_timestamp",
         "index_full",
         "max_timestamp",
@@ -73,6 +75,8 @@ class Segment(SegmentFiles):
         self._cut_pending = False
         self._bytes_since_index_entry = 0
         self.created_ms = created_ms
+        # What the checker has found; no read crosses or enters it.
+        self.damages: Damages = ()
         self.first_timestamp = -1
         # Whether an index has no room for the entries that one more append may need.
         self.index_full = False
@@ -286,8 +290,12 @@ class Segment(SegmentFiles):
         """Fill ``buffer`` from byte ``position`` of the log; returns the count of bytes.
 
         With ``wait`` false, BlockingIOError where the bytes are not in the page cache: call again
-        from a thread that may wait, with ``wait`` true.  SegmentGone after deletion.
+        from a thread that may wait, with ``wait`` true.  SegmentGone after deletion, CorruptRecord
+        at a damaged place; it reads up to one.
         """
+        if self.damages:
+            sound = sound_size(self.damages, position, len(buffer), self.log_path)
+            buffer = memoryview(buffer)[:sound]
         if wait:
             self.lease()
             try:
@@ -304,7 +312,13 @@ class Segment(SegmentFiles):
         return count
 
     def read_at(self, position: int, size: int) -> bytes:
-        """``size`` bytes from ``position``; CorruptRecord where the file ends before."""
+        """``size`` bytes from ``position``; CorruptRecord where the file ends before, or where
+        one is damaged.
+        """
+        if self.damages:
+            sound = sound_size(self.damages, position, size, self.log_path)
+            if sound < size:
+                sound_size(self.damages, position + sound, 1, self.log_path)
         data = self._files.pread(self._log_fd(), size, position)
         if len(data) != size:
             raise CorruptRecord(
@@ -323,14 +337,40 @@ class Segment(SegmentFiles):
         return FileSource(self._files, self._log_fd(), self.log_path)
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Every batch from ``position`` (a batch's start) on, with where it lies."""
+        """Every batch from ``position`` (a batch's start) on, with where it lies; of damaged ones
+        none.
+        """
         if position >= self.size:
             # An empty log of a directory that is not ours may have no file.
             return iter(())
+        if self.damages:
+            return self._sound_batches(position)
         return scan_batches(self.source(), position, self.size)
 
+    def _sound_batches(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        for place in self.damages:
+            if position < place.start:
+                yield from scan_batches(self.source(), position, place.start)
+            position = max(position, place.end)
+        yield from scan_batches(self.source(), position, self.size)
+
+    def sound_end(self, position: int, end: int) -> int:
+        """Where the sound bytes end that begin at ``position``, at most ``end``.
+
+        CorruptRecord where none begin there.
+        """
+        if not self.damages:
+            return end
+        return position + sound_size(self.damages, position, end - position, self.log_path)
+
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch whose last offset is ≥ ``offset`` (``LogSegment.translateOffset``)."""
+        """The first batch whose last offset is ≥ ``offset`` (``LogSegment.translateOffset``).
+
+        CorruptRecord where that one is damaged.
+        """
+        for place in self.damages:
+            if place.first_offset <= offset < place.next_offset:
+                raise place.error(self.log_path)
         for at, header in self.batches(self.position_before(offset)):
             if header.last_offset >= offset:
                 return at, header

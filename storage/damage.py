@@ -1,0 +1,66 @@
+"""Damaged places in the log of a segment, found while it is in use.
+
+A place is from where a batch should begin to where the next sound one does, so it never cuts a
+sound batch.  What is known of a segment is a tuple of places, ascending and apart from one another,
+replaced as a whole: whoever reads from another thread keeps a consistent one.  It is not written
+down: after a restart the checker finds it again.
+
+Not here: who looks (``log_checker``), how reading deals with it (``segment``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from storage.errors import CorruptRecord
+
+
+class Damage(NamedTuple):
+    """Bytes ``start`` to ``end`` of a log, in which the offsets from ``first_offset`` to (without)
+    ``next_offset`` are lost.
+    """
+
+    start: int
+    end: int
+    first_offset: int
+    next_offset: int
+    reason: str
+
+    def error(self, path: str) -> CorruptRecord:
+        """What reading there raises."""
+        offsets = f"offsets {self.first_offset} to {self.next_offset - 1} are damaged"
+        return CorruptRecord(
+            f"{offsets}: {self.reason}", path=path, position=self.start, offset=self.first_offset
+        )
+
+
+Damages = tuple[Damage, ...]
+
+
+def merged(known: Damages, found: Iterable[Damage]) -> Damages:
+    """Both together; places that touch or overlap become one."""
+    places: list[Damage] = []
+    for place in sorted({*known, *found}):
+        last = places[-1] if places else None
+        if last is not None and place.start <= last.end:
+            places[-1] = last._replace(
+                end=max(last.end, place.end),
+                next_offset=max(last.next_offset, place.next_offset),
+            )
+        else:
+            places.append(place)
+    return tuple(places)
+
+
+def sound_size(damages: Damages, position: int, size: int, path: str) -> int:
+    """How many of the ``size`` bytes from ``position`` are read before damage begins.
+
+    CorruptRecord where it begins before the first one.
+    """
+    for place in damages:
+        if position < place.start:
+            return min(size, place.start - position)
+        if position < place.end:
+            raise place.error(path)
+    return size
