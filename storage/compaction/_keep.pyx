@@ -442,8 +442,8 @@ cdef class Keeper:
 
         The batch is uncompressed v2 with a right CRC. None: all of it stays as it is, or, with
         0 records kept, nothing does. `legacy`: the plain form is of v0 or v1; of those a batch is
-        always made, which begins at the first record that is kept, ends with the last and never
-        has a delete horizon. `discard`: no record stays, as of an aborted transaction.
+        always made, which begins at the first record that is kept and ends with the last.
+        `discard`: no record stays, as of an aborted transaction.
 
         Raises CorruptRecord.
         """
@@ -671,7 +671,7 @@ cdef class Keeper:
         if legacy:
             shift = self.kept[0].offset - base_offset
             base_offset = last_offset = self.kept[0].offset
-        elif attributes & HORIZON_BIT == 0 and choice.tombstones:
+        if attributes & HORIZON_BIT == 0 and choice.tombstones:
             attributes |= HORIZON_BIT
             new_base = self.horizon_ms
         if attributes & HORIZON_BIT == 0:

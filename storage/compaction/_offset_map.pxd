@@ -80,7 +80,7 @@ cdef extern from *:
     static inline uint64_t kafkafs_home(uint64_t low, uint64_t slots)
     { return (uint64_t) ((unsigned __int128) low * slots >> 64); }
 
-    static inline void kafkafs_prefetch(const void *at) { __builtin_prefetch(at, 1); }
+    static inline void kafkafs_prefetch(const void *at) { __builtin_prefetch(at); }
     #endif
     """
     ctypedef struct Hash "kafkafs_hash":

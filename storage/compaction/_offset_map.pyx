@@ -59,7 +59,7 @@ cdef class OffsetMap:
             raise ValueError(f"a load factor of {load_factor}")
         self.slots = memory_bytes // <int64_t> sizeof(Slot)
         if most is not None:
-            self.slots = min(self.slots, max(<long long> (most / load_factor), most) + 2)
+            self.slots = min(self.slots, <long long> (max(most, 1) / load_factor) + 2)
         self.usable = min(<long long> (self.slots * load_factor), self.slots - 1)
         if self.usable < 1:
             raise ValueError(f"no key fits into {memory_bytes} bytes of map")
