@@ -1,0 +1,190 @@
+"""Every moment at which a machine may stop, out of one run.
+
+``Moments`` is a simulated disk that, before each operation which changes something, hands out what
+the machine may be found like if it stopped there: as a dead process leaves it, also in the middle
+of a write, and as a power cut may.  The run goes on, so that one is enough, and what was found is
+judged when it is over (in its midst locks may be held).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from storage import LogManager
+from storage.files import Files
+from tests.crash.disk import SimulatedDisk
+from tests.crash.disk_model import PAGE, DirectoryModel, Draw, FileModel
+
+State: TypeAlias = "dict[str, bytes | State]"
+"""A directory: files with their bytes, directories with theirs."""
+
+KEPT = 1
+"""The seed with which nothing is lost: the process died, and not the machine."""
+
+
+class Unsynced(Files):
+    """A disk that never fails, for who looks at what was found: its syncs take no time."""
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+
+class Moments(SimulatedDisk):
+    """See the module.  ``visit`` is told the operation that is about to be done, once ``armed``."""
+
+    def __init__(self, root: str, visit: Callable[[str], None]) -> None:
+        super().__init__(root)
+        self.armed = True
+        self._visit = visit
+
+    def _is_last(self, what: str, path: str) -> bool:
+        if self.armed:
+            self._visit(f"{what} {os.path.relpath(path, self.root)}")
+        return super()._is_last(what, path)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self.armed and len(data) > 1:
+            model = self._model(fd)
+            before = copy.deepcopy(model.__dict__)
+            model.write(position, bytes(data[: len(data) // 2]))
+            self._visit(f"half of pwrite {position} {os.path.relpath(self._path(fd), self.root)}")
+            model.__dict__ = before
+        super().pwrite(fd, data, position)
+
+    def state(self, seed: int) -> State:
+        """What the disk may be found like now."""
+        return _state(self._tree, Draw(seed))
+
+
+def _state(directory: DirectoryModel, draw: Draw) -> State:
+    found: State = {}
+    for name, model in sorted(directory.survive(draw).items(), key=lambda entry: entry[0]):
+        if isinstance(model, FileModel):
+            length, pages = model.survive(draw)
+            content = bytearray(length)
+            for number, page in pages.items():
+                content[number * PAGE : number * PAGE + len(page)] = page
+            found[name] = bytes(content)
+        else:
+            found[name] = _state(model, draw)
+    return found
+
+
+def put(state: State, path: Path) -> None:
+    """Make ``path`` this directory."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    for name, content in state.items():
+        if isinstance(content, bytes):
+            (path / name).write_bytes(content)
+        else:
+            put(content, path / name)
+
+
+def _digest(state: State) -> bytes:
+    digest = hashlib.blake2b()
+    for name, content in state.items():
+        inner = content if isinstance(content, bytes) else _digest(content)
+        digest.update(b"%d %s %d " % (isinstance(content, bytes), name.encode(), len(inner)))
+        digest.update(inner)
+    return digest.digest()
+
+
+class Found(NamedTuple):
+    """What a machine that stopped may be found like.
+
+    ``expected``: what was known then; ``lost``: whether a power cut may have taken what was not
+    synced; ``where``: for people.
+    """
+
+    state: State
+    expected: tuple[object, ...]
+    lost: bool
+    where: str
+
+
+class Stops:
+    """Collects, during one run on its ``disk``, everything that may be found where it stops.
+
+    ``expected`` tells at each operation what is known by then; ``seeds`` are those of the power
+    cuts, beside the death of the process; of ``every`` so many operations one is looked at.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        seeds: Iterable[int] = (),
+        expected: Callable[[], tuple[object, ...]] = tuple,
+        every: int = 1,
+    ) -> None:
+        self.disk = Moments(str(data), self._visit)
+        self.moments: list[str] = []
+        self.found: list[Found] = []
+        self._seeds = (KEPT, *seeds)
+        self._expected = expected
+        self._every = every
+        self._seen: set[tuple[bytes, tuple[object, ...], bool]] = set()
+
+    def _visit(self, operation: str) -> None:
+        self.moments.append(operation)
+        if len(self.moments) % self._every:
+            return
+        expected = self._expected()
+        for seed in self._seeds:
+            lost = seed != KEPT
+            if lost and operation.startswith("half"):
+                continue  # what a power cut leaves of a write are whole pages
+            state = self.disk.state(seed)
+            key = (_digest(state), expected, lost)
+            if key not in self._seen:
+                self._seen.add(key)
+                where = f"stopped before {len(self.moments)} {operation}, seed {seed}"
+                self.found.append(Found(state, expected, lost, where))
+
+    def end(self) -> None:
+        """Nothing more is collected, and the process is dead."""
+        self.disk.armed = False
+        self.disk.kill()
+
+    def judge(self, check: Callable[[Path, Found], None], where: Path) -> None:
+        """Let ``check`` look at everything that was found, each at the path ``where``."""
+        for found in self.found:
+            put(found.state, where)
+            try:
+                check(where, found)
+            except BaseException as error:
+                error.add_note(found.where)
+                raise
+
+
+def during_opening(
+    check: Callable[[Path, Found], None],
+    *,
+    seeds: Iterable[int] = (),
+    every: int = 1,
+    **options: object,
+) -> Callable[[Path, Found], None]:
+    """The same check, after an opening that was itself stopped everywhere."""
+
+    def stopped(path: Path, found: Found) -> None:
+        stops = Stops(path, seeds=seeds, every=every)
+        manager = LogManager.open(str(path), files=stops.disk, **options)  # type: ignore[arg-type]
+        stops.disk.armed = False
+        manager.abandon()
+        stops.end()
+        stops.judge(
+            lambda path, again: check(path, found._replace(state=again.state)),
+            path.with_name(path.name + "-again"),
+        )
+
+    return stopped

@@ -1,0 +1,172 @@
+"""A crash at every file operation of the deletion of a topic, of its sweep, and of what follows.
+
+Two topics are there; the first is deleted, swept, and made anew under its name.  Wherever that
+stops, the other topic has all its records.  Of the deleted one the highest partitions may have
+gone and the lower ones have all their records, until the deletion was acknowledged: then none
+comes back.  The new topic begins at offset 0 with settings of its own, and keeps what it was told.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.transactions import Client
+
+PARTITIONS = 3
+DELAY_MS = 60_000
+
+
+def clock(now_ms: int = NOW_MS) -> int:
+    return now_ms
+
+
+def build(data: Path, *, alone: bool) -> None:
+    """Two topics, or the one alone that is to be deleted, as a clean stop leaves them."""
+    data.mkdir()
+    write_settings(data, log_index_size_max_bytes=240)
+    with LogManager.open(str(data), clock_ms=clock) as manager:
+        manager.create_topic("gone", PARTITIONS)
+        manager.set_topic_setting("gone", "internal.segment.bytes", "300")
+        manager.set_topic_setting("gone", "file.delete.delay.ms", str(DELAY_MS))
+        manager.set_topic_setting("gone", "retention.ms", "77")
+        manager.settings.set_owner("gone", 1, 1000, 1000, 0o600)
+        for number, log in manager.topic("gone").partitions.items():
+            for n in range(6):
+                append(log, b"gone %d %d" % (number, n) * 8)
+        # What the checkpoints say of it must not count for a later one of its name.
+        log = manager.log("gone", 0)
+        log.remove_head(2, NOW_MS)
+        log.log_start_offset += 1
+        Client(manager.log("gone", 1), 7).send(b"open")
+        if not alone:
+            append(manager.create_topic("kept", 1).partitions[0], b"kept", b"also")
+
+
+class Life:
+    """What is run, and how far it has come."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.deleted = False
+        self.made_anew = False
+        self.acknowledged = 0
+        self.flushed = 0
+        with LogManager.open(str(data), read_only=True, clock_ms=clock) as manager:
+            topic = manager.topic("gone")
+            self.gone = {n: values(log) for n, log in topic.partitions.items()}
+
+    def expected(self) -> tuple[object, ...]:
+        return self.deleted, self.made_anew, self.acknowledged, self.flushed
+
+    def run(self, stops: Stops) -> None:
+        manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+        manager.delete_topic("gone")
+        self.deleted = True
+        manager.sweep(NOW_MS)
+        remove = manager.sweep(NOW_MS + DELAY_MS)
+        assert remove is not None
+        remove()
+        topic = manager.create_topic("gone", 1)
+        self.made_anew = True
+        append(topic.partitions[0], b"new 0")
+        self.acknowledged = 1
+        topic.partitions[0].flush()
+        self.flushed = 1
+        append(topic.partitions[0], b"new 1")
+        self.acknowledged = 2
+        manager.close()
+        self.flushed = 2
+        stops.end()
+
+
+def check(life: Life, alone: bool, path: Path, stopped: Found) -> None:
+    deleted, made_anew, acknowledged, flushed = stopped.expected
+    assert isinstance(acknowledged, int)
+    assert isinstance(flushed, int)
+    with opened(path, Unsynced(), clock_ms=clock) as manager:
+        if not alone:
+            assert values(manager.log("kept", 0)) == [b"kept", b"also"]
+        topic = manager.topics.get("gone")
+        if made_anew:
+            assert topic is not None
+        if topic is None:
+            pass
+        elif deleted:
+            # The new one, of which the mkdir may be there before it was acknowledged.
+            assert list(topic.partitions) == [0]
+            log = topic.partitions[0]
+            assert log.log_start_offset == 0
+            found = values(log)
+            assert found == [b"new 0", b"new 1"][: len(found)]
+            assert len(found) >= (flushed if stopped.lost else acknowledged)
+            assert not log.producers.by_id
+        else:
+            assert list(topic.partitions) == list(range(len(topic.partitions)))
+            for number, log in topic.partitions.items():
+                assert values(log) == life.gone[number]
+        remove = manager.sweep(NOW_MS)
+        if remove is not None:
+            remove()
+        # No more than the partitions of the two topics, and nothing that was being deleted.
+        directories = {each.name for each in path.iterdir() if each.is_dir()}
+        known = {f"{log.topic}-{log.partition}" for log in manager.logs()}
+        assert directories == known
+    if topic is None:
+        begin_anew(path)
+
+
+def begin_anew(path: Path) -> None:
+    """A topic of the deleted one's name begins anew, also where the next stop is a crash."""
+    manager = LogManager.open(str(path), files=Unsynced(), clock_ms=clock)
+    log = manager.create_topic("gone", 1).partitions[0]
+    assert manager.settings.overrides("gone") == {}
+    assert manager.settings.get_owner("gone", 1) is None
+    for n in range(3):
+        append(log, b"%d" % n)
+    manager.abandon()
+    with opened(path, Unsynced(), clock_ms=clock) as manager:
+        log = manager.log("gone", 0)
+        assert values(log) == [b"0", b"1", b"2"]
+        assert log.log_start_offset == 0
+        assert manager.cuts == []
+
+
+def stops_of(tmp_path: Path, alone: bool, seeds: Iterable[int]) -> tuple[Life, Stops]:
+    data = tmp_path / "data"
+    build(data, alone=alone)
+    life = Life(data)
+    stops = Stops(data, seeds=seeds, expected=life.expected)
+    life.run(stops)
+    assert any("-delete" in moment for moment in stops.moments)
+    assert any("rmdir" in moment for moment in stops.moments)
+    return life, stops
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_stop_at_every_operation(tmp_path: Path, alone: bool) -> None:
+    life, stops = stops_of(tmp_path, alone, seeds=(0, 2, 3))
+    stops.judge(functools.partial(check, life, alone), tmp_path / "found")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, alone: bool) -> None:
+    life, stops = stops_of(tmp_path, alone, seeds=(0,))
+    whole = functools.partial(check, life, alone)
+    stops.found = stops.found[:: 6 if alone else 12]
+    stops.judge(during_opening(whole, seeds=(0,), clock_ms=clock), tmp_path / "found")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("alone", [False, True])
+def test_many_power_cuts_and_openings_stopped_too(tmp_path: Path, alone: bool) -> None:
+    life, stops = stops_of(tmp_path, alone, seeds=range(40))
+    whole = functools.partial(check, life, alone)
+    stops.judge(whole, tmp_path / "found")
+    stops.judge(during_opening(whole, seeds=(0, 2, 3), clock_ms=clock), tmp_path / "found")
