@@ -333,6 +333,14 @@ class _Default(NamedTuple):
     source: str
 
 
+Check = Callable[[LogConfig], None]
+"""Looks at a topic's settings, and raises InvalidConfig where they will not do."""
+
+
+def no_check(config: LogConfig) -> None:
+    """A ``Check`` to which everything is right."""
+
+
 class Settings:
     """The settings of a data directory.  One thread changes them."""
 
@@ -342,10 +350,12 @@ class Settings:
         data_dir: str,
         broker: BrokerConfig,
         defaults: dict[str, _Default],
+        check: Check,
     ) -> None:
         self._files = files
         self._topics_path = os.path.join(data_dir, TOPICS_FILE)
         self._defaults = defaults
+        self._check = check
         self._overrides: dict[str, dict[str, Any]] = {}
         self._owners: dict[tuple[str, int | None], tuple[int, int, int]] = {}
         self._configs: dict[str, LogConfig] = {}
@@ -354,8 +364,11 @@ class Settings:
         """The lines of the data directory's settings file, as they stand there."""
 
     @classmethod
-    def load(cls, files: SettingsStore, data_dir: str) -> Settings:
-        """Read both files; a missing one sets nothing.  InvalidConfig names file and line."""
+    def load(cls, files: SettingsStore, data_dir: str, check: Check = no_check) -> Settings:
+        """Read both files; a missing one sets nothing.  InvalidConfig names file and line.
+
+        ``check`` is asked of all settings that are, or are to be, in force.
+        """
         path = os.path.join(data_dir, SETTINGS_FILE)
         lines = _read_lines(files, path)
         broker: dict[str, Any] = {}
@@ -368,9 +381,9 @@ class Settings:
                 given[name] = _synonym_value(name, text, number, path)
             else:
                 raise InvalidConfig(f"line {number}: there is no setting {name!r}", path=path)
-        settings = cls(files, data_dir, BrokerConfig(**broker), _defaults(given))
+        settings = cls(files, data_dir, BrokerConfig(**broker), _defaults(given), check)
         settings.given = {line.name: line.value for line in lines}
-        _check_together(settings._effective({}), path)
+        settings._check_whole(settings._effective({}), path)
         settings._load_topics()
         return settings
 
@@ -393,7 +406,7 @@ class Settings:
             else:
                 raise InvalidConfig(f"line {number}: there is no setting {rest!r}", path=path)
         for topic, overrides in self._overrides.items():
-            _check_together(self._effective(overrides), f"{path}, topic {topic}")
+            self._check_whole(self._effective(overrides), f"{path}, topic {topic}")
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -446,15 +459,20 @@ class Settings:
         InvalidConfig where there is no such setting or it may not have that value; OSError where
         the disk refuses.  Nothing has changed then.
         """
-        setting = TOPIC_SETTINGS.get(name)
-        if setting is None:
-            raise InvalidConfig(f"there is no setting {name!r}")
+        self.change_topic(topic, {name: value})
+
+    def change_topic(self, topic: str, values: Mapping[str, str | None]) -> None:
+        """The same of several settings, which are judged together: all of them or none."""
         changed = dict(self._overrides.get(topic, {}))
-        if value is None:
-            changed.pop(name, None)
-        else:
-            changed[name] = _parse(setting, name, value.strip())
-        _check_together(self._effective(changed), None)
+        for name, value in values.items():
+            setting = TOPIC_SETTINGS.get(name)
+            if setting is None:
+                raise InvalidConfig(f"there is no setting {name!r}")
+            if value is None:
+                changed.pop(name, None)
+            else:
+                changed[name] = _parse(setting, name, value.strip())
+        self._check_whole(self._effective(changed), None)
         self._save({**self._overrides, topic: changed}, self._owners)
 
     def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
@@ -488,6 +506,14 @@ class Settings:
         self._overrides = {topic: names for topic, names in overrides.items() if names}
         self._owners = owners
         self._configs = {}
+
+    def _check_whole(self, config: LogConfig, path: str | None) -> None:
+        """InvalidConfig where these settings do not go together, or ``check`` refuses them."""
+        _check_together(config, path)
+        try:
+            self._check(config)
+        except InvalidConfig as error:
+            raise InvalidConfig(error.message, path=path) from None
 
     def _effective(self, overrides: Mapping[str, Any]) -> LogConfig:
         values = {name: default.value for name, default in self._defaults.items()}

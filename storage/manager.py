@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from storage import checkpoint, paths
-from storage.config import Settings
+from storage.config import Settings, no_check
 from storage.data_directory import DataDirectory, Progress, Topic
 from storage.errors import InvalidTopic, ReadOnlyLog, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
 from storage.recovery import Origin, recover
+from storage.retention import check_policy
 
 __all__ = ["LogManager", "Progress", "Topic"]
 
@@ -70,7 +71,8 @@ class LogManager(DataDirectory):
         lock_fd = -1 if read_only else files.lock(os.path.join(path, paths.LOCK))
         try:
             clean = checkpoint.has_marker(files, path)
-            settings = Settings.load(files, path)
+            # A retention policy that is not there can do no harm where nothing is deleted.
+            settings = Settings.load(files, path, no_check if read_only else check_policy)
             manager = cls(
                 path, files, settings, read_only=read_only, clean=clean, clock_ms=clock_ms
             )
@@ -262,8 +264,12 @@ class LogManager(DataDirectory):
 
         InvalidConfig for an unknown name or a value that its rule refuses.
         """
+        self.change_topic_settings(topic, {name: value})
+
+    def change_topic_settings(self, topic: str, values: Mapping[str, str | None]) -> None:
+        """The same of several settings, which are judged together: all of them or none."""
         self._check_writable()
-        self.settings.set_topic(topic, name, value)
+        self.settings.change_topic(topic, values)
         config = self.settings.log_config(topic)
         for log in self.topic(topic).partitions.values():
             log.set_config(config)
