@@ -36,6 +36,7 @@ from kafkafs.fuse import mount_point, session_loop
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
+from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
@@ -166,6 +167,8 @@ class Daemon:
                 nursery.start_soon(self._end_on_signal, arrived)
                 nursery.start_soon(self._say_ready)
                 nursery.start_soon(self._ticks.run)
+                if not self._tree.manager.read_only:
+                    nursery.start_soon(Schedule(self._tree).run)
                 await _session()
                 nursery.cancel_scope.cancel()
 

@@ -19,7 +19,7 @@ from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import State
 from kafkafs.tree.virtual_file import Content, Owner, VirtualFile
-from storage.errors import InvalidConfig
+from storage.errors import InvalidConfig, StorageError
 
 if TYPE_CHECKING:
     from kafkafs.tree.jobs import Job
@@ -144,9 +144,10 @@ class ControlHandle(Handle):
 
     def awaited_over(self) -> None:
         for job in self._begun:
-            if job.state is State.FAILED:
-                assert job.error is not None
+            if isinstance(job.error, StorageError | OSError):
                 raise job.error
+            if job.state is State.FAILED:
+                raise OSError(errno.EIO, "unforeseen")  # the log has its traceback
             if job.state is State.CANCELLED:
                 raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
 

@@ -49,6 +49,7 @@ from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from kafkafs.views.values import Values
 from storage import paths
+from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import StorageError
 from storage.follow_directory import DirectoryFollower
 from storage.listener import LogListener
@@ -132,6 +133,8 @@ class FileSystem(LogListener):
         self.mounted_with = mounted_with or MountOptions()
         self.about: dict[str, Callable[[], str]] = texts(self)
         self.jobs = Jobs(manager.clock_ms, self.events)
+        self.cleaner = self._cleaner()
+        """None where nothing is compacted."""
         self.outcomes: dict[tuple[str, str], str] = {}
         """Of the last command that a control file was given, by (topic id, name of the file)."""
         self._partitions: dict[Log, Partition] = {}
@@ -149,6 +152,15 @@ class FileSystem(LogListener):
         # Whether the log says of a topic that it is not shown.
         self._hidden_named = False
         self._name_hidden()
+
+    def _cleaner(self) -> LogCleaner | None:
+        if self.manager.read_only:
+            return None
+        try:
+            return LogCleaner(self.manager)
+        except (StorageError, OSError) as error:
+            self.events(f"nothing is compacted, since the cleaner cannot begin: {error}")
+            return None
 
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
@@ -287,6 +299,11 @@ class FileSystem(LogListener):
         if partition is not None:
             partition.rolled(sealed, active)
 
+    def preparing(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], log_start: int
+    ) -> Callable[[], None] | None:
+        return self.partition(log).preparing(old, new, log_start)
+
     def removing(self, log: Log, segments: Sequence[Segment]) -> None:
         self.partition(log).removing(segments)
 
@@ -299,7 +316,7 @@ class FileSystem(LogListener):
                 del self._partitions[log]
 
     def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        self.partition(log).swapping(old)
+        self.partition(log).swapping(old, new)
 
     def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         self.partition(log).swapped(old, new)

@@ -43,12 +43,14 @@ class Report(NamedTuple):
     """What work has to tell when it is done.
 
     `facts` are names with values, `table` lines: a header and rows in its columns. `idle`: there
-    was nothing to do; what the clock began is not remembered then.
+    was nothing to do; what the clock began is not remembered then. `fault`: what could not be done
+    of it, so that it has failed.
     """
 
     facts: Sequence[tuple[str, object]] = ()
     table: Sequence[str] = ()
     idle: bool = False
+    fault: Exception | None = None
 
 
 Work = Callable[[Task], Report]
@@ -119,7 +121,8 @@ class Job:
         try:
             self.task.check()
             self.report = self._work(self.task)
-            self._outcome = State.DONE
+            self.error = self.report.fault
+            self._outcome = State.DONE if self.error is None else State.FAILED
         except TaskCancelled:
             self._outcome = State.CANCELLED
         except Exception as error:
@@ -212,12 +215,12 @@ class Jobs:
             self._say_outcome(job)
 
     def _say_outcome(self, job: Job) -> None:
-        what = f"{job.topic.name}: {job.kind}, {job.command}: {job.state}"
-        if job.error is None:
-            facts = ", ".join(f"{name} {value}" for name, value in job.report.facts)
-            self._say(f"{what}: {facts}" if facts else what)
-        elif isinstance(job.error, StorageError | OSError):
-            self._say(f"{what}: {job.reason}")
+        by = "the clock" if job.scheduled else job.command
+        what = f"{job.topic.name}/.control/{job.kind}: {by}: {job.state}"
+        if job.error is None or isinstance(job.error, StorageError | OSError):
+            told = [job.reason] if job.error else []
+            told += [f"{name} {value}" for name, value in job.report.facts]
+            self._say(f"{what}: {', '.join(told)}" if told else what)
         else:
             lines = "".join(traceback.format_exception(job.error)).rstrip()
             self._say(f"{what}, unforeseen\n{lines}")

@@ -51,9 +51,11 @@ def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int
     """Offset by partition. OSError: EINVAL; OffsetOutOfRange."""
     starts: dict[int, int] = {}
     for number, line, words in numbered(lines):
-        partition = parse_partition(words[0], partitions)
-        if partition is None or len(words) != 2:
+        if len(words) != 2:
             raise refused(number, line, "is no PARTITION OFFSET")
+        partition = parse_partition(words[0], partitions)
+        if partition is None:
+            raise refused(number, line, "names no partition of the topic")
         if partition in starts:
             raise refused(number, line, "names its partition for the second time")
         offset = words[1]

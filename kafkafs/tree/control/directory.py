@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.tree.control.abort_transaction import NAME, abort_transactions, transactions_text
+from kafkafs.tree.control.compaction import COMPACTION
 from kafkafs.tree.control.delete_records import DELETE_RECORDS
 from kafkafs.tree.control.flush import FLUSH
 from kafkafs.tree.control.job_file import Control, begin, state_text
@@ -97,7 +98,7 @@ CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {
     NAME: _abort_transaction,
     **{
         control.name: _job_file(control)
-        for control in (DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
+        for control in (COMPACTION, DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
     },
 }
 """What can be done with a topic, by the names of files."""

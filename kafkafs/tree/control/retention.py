@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.control.commands import DRY_RUN, RUN, parse
 from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.jobs import Report, Work
+from storage.errors import StorageError
 from storage.log import Log
 from storage.retain import plan_retention, retain
 from storage.task import Task
@@ -43,22 +44,22 @@ def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None
 
 def retention_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     """The work of a run over logs of one topic."""
+    return lambda task: delete_old(fs, logs, task)
 
-    def work(task: Task) -> Report:
-        task.begin("deleting", 0)
-        done = retain(fs.manager, logs, task)
-        facts: list[tuple[str, object]] = [
-            ("partitions", done.logs),
-            ("segments", done.segments),
-            ("bytes", done.size),
-            ("records", done.offsets),
-            ("being_cleaned", done.cleaning),
-        ]
-        return Report(
-            facts, [f"note {note}" for note in done.notes], idle=not (done.segments or done.notes)
-        )
 
-    return work
+def delete_old(fs: FileSystem, logs: Sequence[Log], task: Task) -> Report:
+    """Apply retention, and tell what went. `idle` where nothing did."""
+    task.begin("deleting", 0)
+    done = retain(fs.manager, logs, task)
+    facts: list[tuple[str, object]] = [
+        ("partitions", done.logs),
+        ("segments", done.segments),
+        ("bytes", done.size),
+        ("records", done.offsets),
+        ("being_cleaned", done.cleaning),
+    ]
+    fault = StorageError("; ".join(done.notes)) if done.notes else None
+    return Report(facts, idle=not done.segments, fault=fault)
 
 
 def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:

@@ -309,6 +309,7 @@ class OddTree:
         self.events = events
         self.stopping = False
         self.jobs = Jobs(manager.clock_ms, events)
+        self.cleaner = None
         self.inodes = InodeTable()
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()

@@ -63,7 +63,7 @@ def test_a_job_is_carried_out_by_who_starts_it_where_nobody_else_does() -> None:
     assert world.jobs.active("flush", world.topic) is None
     assert world.jobs.last("flush", world.other) is None
     assert world.jobs.last("roll", world.topic) is None
-    assert world.said == ["orders: flush, run: done: segments 3"]
+    assert world.said == ["orders/.control/flush: run: done: segments 3"]
 
 
 def test_one_at_a_time_of_a_kind_and_topic() -> None:
@@ -114,7 +114,7 @@ def test_a_job_that_fails(error: Exception, reason: str) -> None:
 
     job = world.start(work)
     assert (job.state, job.error, job.reason) == (State.FAILED, error, reason)
-    assert world.said == [f"orders: flush, run: failed: {reason}"]
+    assert world.said == [f"orders/.control/flush: run: failed: {reason}"]
 
 
 def test_a_bug_of_ours_is_a_line_with_its_traceback() -> None:
@@ -157,7 +157,7 @@ def test_a_cancelled_job_ends_at_its_next_step() -> None:
 
     job = world.start(work)
     assert (job.state, steps, job.task.done) == (State.CANCELLED, [0, 1, 2, 3], 40)
-    assert world.said == ["orders: flush, run: cancelled"]
+    assert world.said == ["orders/.control/flush: run: cancelled"]
 
 
 def test_who_waits_for_the_end_is_told_once() -> None:

@@ -1,0 +1,142 @@
+"""Retention and compaction by the clock.
+
+**Retention** runs every log.retention.check.interval.ms over all topics, first after
+log.initial.task.delay.ms. **Compaction** asks, again and again, for the log with the largest share
+of dirty bytes among those that are due, and cleans it; where there is none it pauses for
+log.cleaner.backoff.ms. After each of these turns the logs of compacted topics get their retention
+(`LogCleaner.CleanerThread`), and the interval's retention leaves them alone, unless
+log.cleaner.enable is false.
+
+Each piece is a job of its topic (`kafkafs.tree.jobs`), so that reading `.control` shows it, and
+what was asked for there waits for no more than one of them. What fails is a line in the log, and is
+tried again at its next turn, but for a log that cannot be cleaned: that is left alone until the
+next mount.
+
+Not here: the threads (`workers`), flushes and checkpoints (`ticks`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from kafkafs.tree.control import compaction, retention
+from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.jobs import Job, State, Work
+from storage.compaction.log_cleaner import LogCleaner
+from storage.log import Log
+from storage.manager import Topic
+from storage.retain import plan_retention
+
+T = TypeVar("T")
+
+#: The shortest pause between two turns, in seconds, whatever the settings say.
+LEAST_S = 0.01
+#: What is shown as the command of what the clock has begun.
+COMMAND = "run"
+
+
+class Schedule:
+    """Runs until it is cancelled. A read-only mount has none."""
+
+    def __init__(self, tree: FileSystem) -> None:
+        self._tree = tree
+        self._manager = tree.manager
+        self._broker = tree.manager.settings.broker
+        # What was wrong with the policies of logs when they were looked at last.
+        self._faults: dict[Log, str] = {}
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._retention)
+            if self._cleans:
+                nursery.start_soon(self._compaction)
+
+    @property
+    def _cleans(self) -> bool:
+        return self._broker.log_cleaner_enable and self._tree.cleaner is not None
+
+    # -- retention -----------------------------------------------------------------------------
+
+    async def _retention(self) -> None:
+        interval_s = self._broker.log_retention_check_interval_ms / 1000
+        await trio.sleep(self._broker.log_initial_task_delay_ms / 1000)
+        while True:
+            await self._retain(lambda log: not (self._cleans and log.config.is_compacted))
+            await trio.sleep(max(interval_s, LEAST_S))
+
+    async def _retain(self, concerned: Callable[[Log], bool]) -> None:
+        """Retention of the logs that are concerned and have something to lose, topic by topic."""
+        logs = [log for log in self._manager.logs() if concerned(log)]
+        doomed = await self._chosen(lambda: [log for log in logs if self._has_doomed(log)])
+        for name, group in itertools.groupby(doomed or (), key=lambda log: log.topic):
+            topic = self._manager.topics.get(name)
+            if topic is not None:
+                work = retention.retention_of(self._tree, list(group))
+                await self._job(retention.NAME, topic, work)
+
+    def _has_doomed(self, log: Log) -> bool:
+        """By the facts of this moment; the job looks at them once more, as their owner."""
+        plan = plan_retention(log, self._manager.clock_ms())
+        if plan.fault != self._faults.get(log):
+            # Once, not at each turn.
+            self._faults.pop(log, None)
+            if plan.fault is not None:
+                self._faults[log] = plan.fault
+                self._tree.events(f"{log.topic}/{log.partition}: {plan.fault}")
+        return bool(plan.doomed)
+
+    # -- compaction ----------------------------------------------------------------------------
+
+    async def _compaction(self) -> None:
+        cleaner = self._tree.cleaner
+        assert cleaner is not None
+        pause_s = max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
+        while True:
+            log = await self._chosen(lambda: cleaner.filthiest(self._manager.clock_ms()))
+            cleaned = log is not None and await self._clean(cleaner, log)
+            await self._retain(lambda log: log.config.is_compacted)
+            if not cleaned:
+                await trio.sleep(pause_s)
+
+    async def _clean(self, cleaner: LogCleaner, log: Log) -> bool:
+        """Clean a log; False where there is no reason to look for the next one at once."""
+        topic = self._manager.topics.get(log.topic)
+        if topic is None:
+            return False
+        work = compaction.cleaning_of(self._tree, [log])
+        rate = compaction.bytes_per_second(self._tree)
+        job = await self._job(compaction.NAME, topic, work, rate)
+        if job.state is State.FAILED and not log.closed:
+            # Whatever it was, also a bug of ours: it would go wrong again.
+            why = cleaner.uncleanable.setdefault(log, job.reason)
+            self._tree.events(
+                f"{log.topic}/{log.partition} is not compacted until the next mount: {why}"
+            )
+        return job.state is State.DONE and not job.report.idle
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    async def _chosen(self, look: Callable[[], T]) -> T | None:
+        """Look at the facts of all segments of many logs, in a thread: it reads none of them."""
+        try:
+            return await trio.to_thread.run_sync(look)
+        except Exception:
+            self._tree.events(f"no log can be chosen\n{traceback.format_exc().rstrip()}")
+            return None
+
+    async def _job(self, kind: str, topic: Topic, work: Work, rate: float | None = None) -> Job:
+        """Begin a job and wait for its end."""
+        if self._tree.jobs.closed:
+            await trio.sleep_forever()
+        job: Job = self._tree.jobs.start(
+            kind, topic, COMMAND, work, scheduled=True, bytes_per_second=rate
+        )
+        ended = trio.Event()
+        job.when_ended(ended.set)
+        await ended.wait()
+        return job

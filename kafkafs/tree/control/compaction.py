@@ -1,0 +1,176 @@
+"""`.control/compaction`: cleans a topic now, or says what that would do.
+
+`run`, `run N`, `dry-run`, `dry-run N`, `cancel`. A run cleans whatever is dirty, however little it
+is, in as many rounds as the key map needs; retention follows, as after a cleaning by the clock.
+Reading afterwards has the figures of all partitions together, and a row for each. A topic whose
+cleanup.policy does not have `compact` is refused.
+
+What stays and what goes, and why: `storage.compaction`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN, parse
+from kafkafs.tree.control.job_file import Control, Request, table
+from kafkafs.tree.control.retention import delete_old
+from kafkafs.tree.jobs import Report, Work
+from storage.compaction.cleaner import Cleaned
+from storage.compaction.log_cleaner import LogCleaner
+from storage.config import format_value
+from storage.log import Log
+from storage.task import Task
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from storage.manager import Topic
+
+NAME = "compaction"
+_COLUMNS = (
+    ("partition", 10),
+    ("first_dirty", 20),
+    ("clean_up_to", 20),
+    ("segments_before", 15),
+    ("segments_after", 15),
+    ("bytes_before", 20),
+    ("bytes_after", 20),
+    ("records_read", 20),
+    ("records_kept", 20),
+)
+
+
+def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+    command = parse(lines, [RUN, DRY_RUN, CANCEL], topic.partitions)
+    if command is None:
+        return None
+    if command.verb == CANCEL:
+        return Request(command.text, None)
+    config = fs.manager.settings.log_config(topic.name)
+    if not config.is_compacted:
+        policy = format_value(config.cleanup_policy) or "none"
+        raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, without compact")
+    logs = [topic.partitions[number] for number in command.partitions]
+    work = _run_of(fs, logs) if command.verb == RUN else _preview_of(fs, logs)
+    return Request(command.text, work)
+
+
+def cleaning_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+    """The work of a cleaning of logs of one topic."""
+
+    def work(task: Task) -> Report:
+        cleaner = _cleaner(fs)
+        return report_of(
+            [(log, cleaned) for log in logs for cleaned in all_rounds(cleaner.clean, log, task)]
+        )
+
+    return work
+
+
+def _run_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+    """The work of a run that was asked for: cleaning, and then retention."""
+    clean = cleaning_of(fs, logs)
+
+    def work(task: Task) -> Report:
+        report = clean(task)
+        retained = delete_old(fs, logs, task)
+        if retained.idle:
+            return report
+        facts = [(f"deleted_{name}", value) for name, value in retained.facts]
+        lines = [*retained.table, *report.table]
+        return report._replace(facts=[*report.facts, *facts], table=lines, fault=retained.fault)
+
+    return work
+
+
+def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+    """The work of a dry-run."""
+
+    def work(task: Task) -> Report:
+        cleaner = _cleaner(fs)
+        rounds = [
+            (log, cleaned) for log in logs if (cleaned := cleaner.preview(log, task)) is not None
+        ]
+        return report_of(rounds)
+
+    return work
+
+
+def all_rounds(clean: Callable[[Log, Task], Cleaned | None], log: Log, task: Task) -> list[Cleaned]:
+    """Clean a log to its end: where the map was full, the next round goes on behind it."""
+    rounds: list[Cleaned] = []
+    while (cleaned := clean(log, task)) is not None:
+        rounds.append(cleaned)
+        if not cleaned.map_full:
+            break
+    return rounds
+
+
+def report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
+    """The figures of rounds of cleaning."""
+
+    def total(name: str) -> int:
+        return sum(getattr(cleaned, name) for _, cleaned in rounds)
+
+    read, kept = total("records_read"), total("records_kept")
+    reasons = {name: total(name) for name in ("records_invalid", "records_aborted", "markers")}
+    facts: list[tuple[str, object]] = [
+        ("partitions", len({log for log, _ in rounds})),
+        ("rounds", len(rounds)),
+        ("segments_before", total("segments_before")),
+        ("segments_after", total("segments_after")),
+        ("bytes_before", total("bytes_before")),
+        ("bytes_after", total("bytes_after")),
+        ("records_read", read),
+        ("records_kept", kept),
+        ("records_dropped", read - kept),
+        ("dropped_superseded", read - kept - sum(reasons.values())),
+        ("dropped_without_key", reasons["records_invalid"]),
+        ("dropped_aborted", reasons["records_aborted"]),
+        ("dropped_markers", reasons["markers"]),
+        ("map_keys", total("map_keys")),
+        ("map_full", str(any(cleaned.map_full for _, cleaned in rounds)).lower()),
+        ("elapsed_ms", total("elapsed_ms")),
+    ]
+    rows = [
+        (
+            log.partition,
+            cleaned.first_dirty_offset,
+            cleaned.end_offset,
+            cleaned.segments_before,
+            cleaned.segments_after,
+            cleaned.bytes_before,
+            cleaned.bytes_after,
+            cleaned.records_read,
+            cleaned.records_kept,
+        )
+        for log, cleaned in rounds
+    ]
+    return Report(facts, table(_COLUMNS, rows), idle=not rounds)
+
+
+def _cleaner(fs: FileSystem) -> LogCleaner:
+    if fs.cleaner is None:
+        raise OSError(errno.EIO, "the cleaner could not begin, as the log said at the start")
+    return fs.cleaner
+
+
+def bytes_per_second(fs: FileSystem) -> float:
+    """How fast a cleaner may go through a log."""
+    return fs.manager.settings.broker.log_cleaner_io_max_bytes_per_second
+
+
+def _uncleanable(fs: FileSystem, topic: Topic) -> list[tuple[str, object]]:
+    """The partitions that the clock leaves alone until the next mount."""
+    if fs.cleaner is None:
+        return []
+    return [
+        ("uncleanable", f"{log.partition} {why}")
+        for log, why in sorted(fs.cleaner.uncleanable.items(), key=lambda item: item[0].partition)
+        if topic.partitions.get(log.partition) is log
+    ]
+
+
+COMPACTION = Control(NAME, _judge, awaited=False, rate=bytes_per_second, facts=_uncleanable)
