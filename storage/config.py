@@ -480,10 +480,13 @@ class Settings:
         assert 0 <= mode <= 0o7777
         self._save(self._overrides, {**self._owners, (topic, partition): (uid, gid, mode)})
 
-    def drop_topic(self, topic: str) -> None:
-        """Forget everything about a topic; durable."""
+    def drop_topic(self, topic: str, *, keep_owner: bool = False) -> None:
+        """Forget everything about a topic, with ``keep_owner`` all but whose it is; durable."""
         overrides = {name: value for name, value in self._overrides.items() if name != topic}
-        owners = {key: value for key, value in self._owners.items() if key[0] != topic}
+        kept = (topic, None) if keep_owner else None
+        owners = {
+            key: value for key, value in self._owners.items() if key[0] != topic or key == kept
+        }
         if len(overrides) != len(self._overrides) or len(owners) != len(self._owners):
             self._save(overrides, owners)
 

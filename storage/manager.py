@@ -137,8 +137,9 @@ class LogManager(DataDirectory):
                 )
         count = self.settings.broker.num_partitions if partitions is None else partitions
         topic = Topic(name, checkpoint.new_topic_id())
-        # Of a topic whose deletion was interrupted, or of which no more than that is left.
-        self.settings.drop_topic(name)
+        # Of a topic whose deletion was interrupted, or of which no more than that is left. Who
+        # creates it may have said before whose it is.
+        self.settings.drop_topic(name, keep_owner=True)
         if any(each == name for each, _ in self._checkpointed()):
             self.start_checkpoint(snapshots=False)()
         try:
