@@ -44,6 +44,9 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
+NO_POLICY = "none"
+"""How an empty cleanup.policy is written, where an empty value means the default."""
+
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _POLICY = re.compile(r"[A-Za-z0-9._-]+(:.*)?")
 _OWNER = re.compile(r"([0-9]+):([0-9]+):([0-7]{3,4})")
@@ -119,10 +122,11 @@ def _gzip_level(text: str) -> int:
 
 
 def _policies(text: str) -> tuple[str, ...]:
-    """A list without repetitions, which may be empty since Kafka 4.2."""
-    policies = dict.fromkeys(part.strip() for part in text.split(",")) if text else {}
+    """A list without repetitions, which may be empty since Kafka 4.2: nothing, or ``none``."""
+    listed = text not in ("", NO_POLICY)
+    policies = dict.fromkeys(part.strip() for part in text.split(",")) if listed else {}
     if not policies.keys() <= {"delete", "compact"}:
-        raise ValueError("a list of delete and compact")
+        raise ValueError("a list of delete and compact, or none")
     return tuple(policies)
 
 
@@ -137,7 +141,7 @@ def format_value(value: Any) -> str:
     """A value as a properties file has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return ",".join(value) or NO_POLICY if isinstance(value, tuple) else str(value)
 
 
 # -- what there is to set ------------------------------------------------------------------------
@@ -341,6 +345,23 @@ def no_check(config: LogConfig) -> None:
     """A ``Check`` to which everything is right."""
 
 
+def check_value(name: str, text: str | None) -> None:
+    """InvalidConfig where topics have no such setting, or it may not have that value.
+
+    None: the default.
+    """
+    setting = _topic_setting(name)
+    if text is not None:
+        _parse(setting, name, text)
+
+
+def _topic_setting(name: str) -> Setting:
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        raise InvalidConfig(f"there is no setting {name!r}")
+    return setting
+
+
 class Settings:
     """The settings of a data directory.  One thread changes them."""
 
@@ -465,9 +486,7 @@ class Settings:
         """The same of several settings, which are judged together: all of them or none."""
         changed = dict(self._overrides.get(topic, {}))
         for name, value in values.items():
-            setting = TOPIC_SETTINGS.get(name)
-            if setting is None:
-                raise InvalidConfig(f"there is no setting {name!r}")
+            setting = _topic_setting(name)
             if value is None:
                 changed.pop(name, None)
             else:

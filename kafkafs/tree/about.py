@@ -159,7 +159,7 @@ def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
         sum(log.size for log in logs),
         sum(len(log.segments) for log in logs),
         max((log.active.mtime_ns // 1_000_000 for log in logs if log.log_end_offset), default=-1),
-        format_value(policies) or "none",
+        format_value(policies),
         topic.id,
     )
 

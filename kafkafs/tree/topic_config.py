@@ -3,14 +3,15 @@
 `name=value` lines for what is set on the topic, then `# name=value (where it comes from)` for the
 rest. Of lines that are written, `name=value` sets, `name=` goes back to the default, and blank
 ones and those that begin with `#` are ignored, so that one topic's file can be appended to
-another's.
+another's. The lines of one write are judged together, and take effect together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from storage.errors import InvalidConfig, StorageError
+from storage.config import check_value
+from storage.errors import InvalidConfig
 from storage.manager import LogManager
 
 
@@ -28,21 +29,17 @@ def config_text(manager: LogManager, topic: str) -> str:
 
 def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> None:
     """Carry out all of the lines or, where one is wrong, none. InvalidConfig names the line."""
-    before = manager.settings.overrides(topic)
-    changed: list[str] = []
-    try:
-        for number, line in enumerate(lines, start=1):
-            name, equals, value = (part.strip() for part in line.partition("="))
-            if not line.strip() or line.lstrip().startswith("#"):
-                continue
+    changes: dict[str, str | None] = {}
+    for number, line in enumerate(lines, start=1):
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
             if not equals or not name:
-                raise InvalidConfig(f"line {number}: {line.strip()!r} is not name=value")
-            try:
-                manager.set_topic_setting(topic, name, value or None)
-            except InvalidConfig as error:
-                raise InvalidConfig(f"line {number}: {error}") from None
-            changed.append(name)
-    except (StorageError, OSError):
-        for name in reversed(changed):
-            manager.set_topic_setting(topic, name, before.get(name))
-        raise
+                raise InvalidConfig(f"{line.strip()!r} is not name=value")
+            check_value(name, value or None)
+        except InvalidConfig as error:
+            raise InvalidConfig(f"line {number}: {error}") from None
+        changes[name] = value or None
+    if changes:
+        manager.change_topic_settings(topic, changes)

@@ -275,10 +275,12 @@ def test_rules(tmp_path: Path, name: str, good: str, bad: str) -> None:
     assert settings.overrides("t") == before
 
 
-def test_no_policy_at_all_is_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "none"])
+def test_no_policy_at_all_is_one(tmp_path: Path, text: str) -> None:
     settings = load(tmp_path)
-    settings.set_topic("t", "cleanup.policy", "")
+    settings.set_topic("t", "cleanup.policy", text)
     assert load(tmp_path).log_config("t").cleanup_policy == ()
+    assert settings.overrides("t") == {"cleanup.policy": "none"}
 
 
 def test_settings_that_contradict_each_other(tmp_path: Path) -> None:

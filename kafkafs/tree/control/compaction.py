@@ -50,7 +50,7 @@ def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None
         return Request(command.text, None)
     config = fs.manager.settings.log_config(topic.name)
     if not config.is_compacted:
-        policy = format_value(config.cleanup_policy) or "none"
+        policy = format_value(config.cleanup_policy)
         raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, without compact")
     logs = [topic.partitions[number] for number in command.partitions]
     work = _run_of(fs, logs) if command.verb == RUN else _preview_of(fs, logs)

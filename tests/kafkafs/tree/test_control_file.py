@@ -89,6 +89,40 @@ def test_a_wrong_line_changes_nothing(tree: Tree, wrong: bytes) -> None:
     assert overrides(tree) == {"segment.ms": "4"}
 
 
+def test_the_lines_of_a_write_are_judged_together(tree: Tree) -> None:
+    tree.append("t/.config", b"min.compaction.lag.ms=5000\n")
+    both = b"max.compaction.lag.ms=1000\nmin.compaction.lag.ms=500\n"
+    tree.append("t/.config", both)
+    assert overrides(tree) == {"max.compaction.lag.ms": "1000", "min.compaction.lag.ms": "500"}
+    handle = tree.open("t/.config", APPEND)
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms=1001 is above"):
+        handle.write(0, b"segment.ms=7\nmin.compaction.lag.ms=1001\n")
+    handle.release()
+    assert overrides(tree)["min.compaction.lag.ms"] == "500"
+    assert "segment.ms" not in overrides(tree)
+
+
+def test_no_cleanup_policy_can_be_set_and_copied(tree: Tree) -> None:
+    tree.mkdir("u")
+    tree.append("t/.config", b"cleanup.policy=none\n")
+    assert config(tree)[0] == "cleanup.policy=none"
+    tree.append("u/.config", tree.read("t/.config"))
+    assert tree.log("u").config.cleanup_policy == ()
+    tree.append("u/.config", b"cleanup.policy=\n")
+    assert tree.log("u").config.cleanup_policy == ("delete",)
+
+
+def test_a_policy_of_retention_that_there_is_not(tree: Tree) -> None:
+    handle = tree.open("t/.config", APPEND)
+    for wrong in (b"nobody's", b"nobodys", b"kafka:5", b"mtime:soon"):
+        with pytest.raises(InvalidConfig):
+            handle.write(0, b"kafkafs.retention.policy=" + wrong + b"\n")
+    assert overrides(tree) == {}
+    assert "there is no retention policy 'nobodys'" in tree.events()
+    handle.write(0, b"kafkafs.retention.policy=kafka\n")
+    assert overrides(tree) == {"kafkafs.retention.policy": "kafka"}
+
+
 def test_one_topics_file_can_be_appended_to_anothers(tree: Tree) -> None:
     tree.mkdir("u")
     tree.manager.set_topic_setting("t", "segment.ms", "5000")
