@@ -126,7 +126,7 @@ class LogCleaner:
         return OffsetMap(
             broker.log_cleaner_dedupe_buffer_size,
             broker.log_cleaner_io_buffer_load_factor,
-            most=max(plan.first_uncleanable_offset - plan.first_dirty_offset, 0),
+            most=max(plan.first_uncleanable_offset - plan.first_dirty_offset, 1),
         )
 
     def _checkpoint(self, log: Log, offset: int, task: Task) -> None:

@@ -1,0 +1,107 @@
+"""Which part of a log can be cleaned: facts of segments in, a range out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from storage.compaction.cleanable import CleanableRange, cleanable
+from storage.config import LONG_MAX, LogConfig
+
+NOW = 1_000_000
+
+
+@dataclass
+class Facts:
+    """What is asked of a segment."""
+
+    base_offset: int
+    size: int = 100
+    largest_timestamp: int = 0
+    first_timestamp: int = -1
+
+
+def plan(
+    segments: list[Facts],
+    checkpointed: int | None = None,
+    *,
+    log_start: int = 0,
+    last_stable: int = 1000,
+    log_end: int = 1000,
+    **settings: object,
+) -> CleanableRange:
+    config = LogConfig(**{"cleanup_policy": ("compact",), **settings})  # type: ignore[arg-type]
+    return cleanable(
+        segments,  # type: ignore[arg-type]
+        config,
+        checkpointed,
+        log_start=log_start,
+        last_stable=last_stable,
+        log_end=log_end,
+        now_ms=NOW,
+    )
+
+
+FOUR = [Facts(0, 100), Facts(10, 200), Facts(20, 400), Facts(30, 800)]
+
+
+def test_never_cleaned_begins_at_the_log_start_and_leaves_the_active_segment() -> None:
+    found = plan(FOUR)
+    assert (found.first_dirty_offset, found.first_uncleanable_offset) == (0, 30)
+    assert (found.clean_bytes, found.cleanable_bytes, found.ratio) == (0, 700, 1.0)
+    assert not found.reset
+
+
+@pytest.mark.parametrize(
+    ("checkpointed", "clean", "dirty"),
+    [(0, 0, 700), (10, 100, 600), (20, 300, 400), (15, 300, 600), (30, 700, 0), (35, 1500, 0)],
+)
+def test_what_is_clean_counts_by_segments(checkpointed: int, clean: int, dirty: int) -> None:
+    """The segment that the checkpoint lies in counts as both, as it is cleaned again."""
+    found = plan(FOUR, checkpointed)
+    assert (found.clean_bytes, found.cleanable_bytes) == (clean, dirty)
+
+
+@pytest.mark.parametrize("checkpointed", [-1, 4, 1001])
+def test_a_checkpoint_outside_of_the_log_counts_as_the_log_start(checkpointed: int) -> None:
+    found = plan(FOUR, checkpointed, log_start=5)
+    assert found.reset
+    assert found.first_dirty_offset == 5
+
+
+@pytest.mark.parametrize(("stable", "bound"), [(30, 30), (29, 20), (20, 20), (19, 10), (3, 0)])
+def test_nothing_from_the_last_stable_offset_s_segment_on(stable: int, bound: int) -> None:
+    assert plan(FOUR, last_stable=stable).first_uncleanable_offset == bound
+
+
+def test_young_records_and_all_behind_them_stay() -> None:
+    segments = [Facts(0), Facts(10, 100, NOW - 50), Facts(20), Facts(30)]
+    assert plan(segments, min_compaction_lag_ms=50).first_uncleanable_offset == 30
+    assert plan(segments, min_compaction_lag_ms=51).first_uncleanable_offset == 10
+    # What is clean already is as young as it may be.
+    assert plan(segments, 20, min_compaction_lag_ms=51).first_uncleanable_offset == 30
+
+
+def test_overdue_when_the_oldest_dirty_batch_is() -> None:
+    segments = [Facts(0, first_timestamp=1), Facts(10, first_timestamp=NOW - 10), Facts(20)]
+    assert plan(segments, 10, max_compaction_lag_ms=9).overdue
+    assert not plan(segments, 10, max_compaction_lag_ms=10).overdue
+    assert not plan(segments, 10, max_compaction_lag_ms=LONG_MAX).overdue
+    # The active segment does not count, nor one without timestamps.
+    assert not plan(segments, 20, max_compaction_lag_ms=1).overdue
+    assert not plan([Facts(0), Facts(10)], max_compaction_lag_ms=1).overdue
+
+
+@pytest.mark.parametrize(
+    ("ratio", "overdue", "due"), [(0.4, False, False), (0.5, False, True), (0.4, True, True)]
+)
+def test_due_by_ratio_or_by_age(ratio: float, overdue: bool, due: bool) -> None:
+    config = LogConfig(min_cleanable_dirty_ratio=0.4999)
+    dirty = int(ratio * 1000)
+    found = CleanableRange(0, 0, 10, 1000 - dirty, dirty, overdue, False)
+    assert found.is_due(config) is due
+    # As Kafka has it: more than the ratio, and never without dirty bytes.
+    assert not CleanableRange(0, 0, 10, 50, 50, False, False).is_due(LogConfig())
+    assert not CleanableRange(0, 0, 0, 100, 0, True, False).is_due(config)
+    assert not CleanableRange(0, 0, 0, 0, 0, False, False).is_due(config)

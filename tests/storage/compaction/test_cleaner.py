@@ -1,0 +1,402 @@
+"""One round of cleaning over real directories: what stays, where, and in which files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import Log
+from storage.compaction.cleaner import Cleaned
+from storage.compaction.log_cleaner import LogCleaner
+from storage.errors import CorruptRecord, TaskCancelled
+from storage.files import Files
+from storage.record.compression import CODECS
+from storage.record.control import ABORT, COMMIT
+from storage.task import Task
+from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
+from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.producers import Producer
+from tests.storage.transactions import marker
+
+DAY_MS = 86_400_000
+
+
+def names(log: Log, suffix: str) -> list[str]:
+    return sorted(each for each in os.listdir(log.directory) if each.endswith(suffix))
+
+
+def batches(log: Log) -> list[tuple[int, int, int, int]]:
+    """(base offset, last offset, attributes, records) of all that is stored."""
+    return [
+        (header.base_offset, header.last_offset, header.attributes, header.records_count)
+        for segment in log.segments
+        for _, header in segment.batches()
+    ]
+
+
+def test_the_latest_of_each_key_stays_in_its_place(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+        roll(log)
+        put(log, (b"c", b"4"), (b"b", b"5"))
+        roll(log)
+        put(log, (b"a", b"6"))
+        cleaned = clean(manager, log)
+        # The active segment's record of `a` does not count yet.
+        assert contents(log) == [
+            (2, b"a", b"3"),
+            (3, b"c", b"4"),
+            (4, b"b", b"5"),
+            (5, b"a", b"6"),
+        ]
+        assert (cleaned.first_dirty_offset, cleaned.end_offset) == (0, 5)
+        assert (cleaned.records_read, cleaned.records_kept, cleaned.map_keys) == (5, 3, 3)
+        assert (cleaned.segments_before, cleaned.segments_after) == (2, 1)
+        assert [segment.base_offset for segment in log.segments] == [0, 5]
+        assert log.segments[0].next_offset == 5
+        assert names(log, ".cleaned") == names(log, ".swap") == []
+    with compacted(tmp_path) as (manager, log):
+        assert [record[0] for record in contents(log)] == [2, 3, 4, 5]
+        assert LogCleaner(manager).first_dirty(log) == 5
+        assert names(log, ".deleted") == []
+        roll(log)
+        clean(manager, log)
+        assert [record[0] for record in contents(log)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("codec", range(len(CODECS)))
+def test_codecs_stay_and_untouched_batches_are_copied(tmp_path: Path, codec: int) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1" * 50), (b"b", b"2" * 50), codec=codec)
+        put(log, (b"c", b"3" * 50), (b"d", b"4" * 50), codec=codec)
+        put(log, (b"a", b"5" * 50), codec=codec)
+        roll(log)
+        stored = log.segments[0].read_at(0, log.segments[0].size)
+        (_, _), (second, _), (third, _) = log.segments[0].batches()
+        clean(manager, log)
+        assert [record[0] for record in contents(log)] == [1, 2, 3, 4]
+        assert {attributes & 7 for _, _, attributes, _ in batches(log)} == {codec}
+        _, (second_now, _), _ = log.segments[0].batches()
+        size = log.segments[0].size
+        assert log.segments[0].read_at(second_now, size - second_now) == stored[second:]
+        assert third > second
+
+
+def test_tombstones_get_a_horizon_and_go_a_round_later(tmp_path: Path) -> None:
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", None), (b"b", b"2"))
+        roll(log)
+        clean(manager, log)
+        assert contents(log) == [(1, b"a", None), (2, b"b", b"2")]
+        ((_, header),) = log.segments[0].batches()
+        assert header.delete_horizon == NOW_MS + DAY_MS
+        assert [record.timestamp for record in log.records()] == [NOW_MS, NOW_MS]
+        clock.now_ms = NOW_MS + DAY_MS - 1
+        clean(manager, log)
+        assert [record[0] for record in contents(log)] == [1, 2]
+        clock.now_ms = NOW_MS + DAY_MS
+        assert clean(manager, log).records_kept == 1
+        assert contents(log) == [(2, b"b", b"2")]
+        assert log.log_end_offset == 3
+
+
+def test_a_round_that_changes_nothing_leaves_the_files_as_they_are(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"b", b"2"))
+        roll(log)
+        before = log.segments
+        cleaned = clean(manager, log)
+        assert cleaned.records_kept == 2
+        assert log.segments is before
+        assert names(log, ".deleted") == names(log, ".cleaned") == []
+        assert LogCleaner(manager).first_dirty(log) == 2
+
+
+def test_an_emptied_log_keeps_its_end(tmp_path: Path) -> None:
+    """The last batch of the round stays without its records: the log's end is not lost by it."""
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        put(log, (b"a", None))
+        put(log, (b"b", None))
+        roll(log)
+        clean(manager, log)
+        clock.now_ms += DAY_MS
+        clean(manager, log)
+        assert contents(log) == []
+        assert batches(log) == [(1, 1, 0, 0)]
+        assert log.log_end_offset == 2
+    with compacted(tmp_path) as (manager, log):
+        assert log.log_end_offset == 2
+
+
+def test_a_full_map_ends_the_round(tmp_path: Path) -> None:
+    with compacted(
+        tmp_path,
+        log_cleaner_dedupe_buffer_size=1 << 20,
+        log_cleaner_io_buffer_load_factor=0.0001,
+    ) as (manager, log):
+        for number in range(6):
+            put(log, (b"%d" % number, b"x"), (b"a", b"%d" % number))
+        roll(log)
+        rounds: list[Cleaned] = []
+        while not rounds or rounds[-1].map_full:
+            rounds.append(clean(manager, log))
+            assert LogCleaner(manager).first_dirty(log) == rounds[-1].end_offset
+        # Four slots: keys 0, a, 1, 2 of offsets 0 to 4, and so on.
+        assert [each.end_offset for each in rounds] == [5, 11, 12]
+        assert all(each.map_keys <= 4 for each in rounds)
+        assert [offset for offset, *_ in contents(log)] == [0, 2, 4, 6, 8, 10, 11]
+
+
+def test_records_without_a_key_and_of_before_the_map_are_dropped(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        manager.set_topic_setting("t", "cleanup.policy", "delete")
+        put(log, (None, b"1"), (b"a", b"2"))
+        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        roll(log)
+        cleaned = clean(manager, log)
+        assert cleaned.records_invalid == 1
+        assert contents(log) == [(1, b"a", b"2")]
+
+
+def test_transactions(tmp_path: Path) -> None:
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        good, bad = Producer(1, transactional=True), Producer(2, transactional=True)
+        for batch in (
+            good.batch(b"1"),
+            bad.batch(b"2"),
+            good.commit(),
+            bad.abort(),
+            good.batch(b"3"),
+            good.commit(),
+        ):
+            log.append_batches(batch, now_ns=NOW_NS)
+        roll(log)
+        cleaned = clean(manager, log)
+        assert cleaned.records_aborted == 1
+        assert [record.value for record in log.records()] == [b"3"]
+        # Aborted data has gone but for the header that holds its producer's last sequence.
+        assert [batch[0] for batch in batches(log)] == [1, 2, 3, 4, 5]
+        assert len(log.segments[0].aborted) == 1
+        clean(manager, log)
+        clock.now_ms += DAY_MS
+        clean(manager, log)
+        assert [record.value for record in log.records()] == [b"3"]
+    with compacted(tmp_path) as (manager, log):
+        assert [producer.producer_id for producer in log.producers] == [1, 2]
+        assert log.producers.get(1).last_sequence == 1  # type: ignore[union-attr]
+        assert log.producers.get(2).last_sequence == 0  # type: ignore[union-attr]
+
+
+def test_an_open_transaction_holds_back_its_segment_and_all_behind(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        roll(log)
+        producer = Producer(1, transactional=True)
+        log.append_batches(producer.batch(b"3"), now_ns=NOW_NS)
+        put(log, (b"a", b"4"))
+        roll(log)
+        put(log, (b"a", b"5"))
+        roll(log)
+        assert clean(manager, log).end_offset == 2
+        assert [record[0] for record in contents(log)] == [1]  # committed
+        log.append_batches(marker(1, COMMIT), now_ns=NOW_NS)
+        roll(log)
+        assert clean(manager, log).end_offset == 6
+        assert [record[0] for record in contents(log)] == [2, 4]
+
+
+def test_an_aborted_transaction_s_keys_take_nothing_s_place(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"key", b"stays"))
+        producer = Producer(1, transactional=True)
+        log.append_batches(producer.batch(b"aborted"), now_ns=NOW_NS)
+        roll(log)
+        log.append_batches(marker(1, ABORT), now_ns=NOW_NS)
+        clean(manager, log)
+        assert contents(log) == [(0, b"key", b"stays")]
+
+
+def test_young_records_are_left_alone(tmp_path: Path) -> None:
+    with compacted(tmp_path, log_cleaner_min_compaction_lag_ms=1000) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"), timestamp_ms=NOW_MS - 1000)
+        roll(log)
+        put(log, (b"a", b"3"), timestamp_ms=NOW_MS - 999)
+        roll(log)
+        assert clean(manager, log).end_offset == 2
+        assert [record[0] for record in contents(log)] == [1, 2]
+
+
+def test_times_and_sizes_of_what_is_written(tmp_path: Path) -> None:
+    with compacted(tmp_path, log_index_interval_bytes=0) as (manager, log):
+        for number in range(50):
+            put(log, (b"%d" % (number % 25), b"x" * number), timestamp_ms=NOW_MS + number)
+            if number % 10 == 9:
+                roll(log, NOW_MS + number)
+        mtime_ns = log.segments[4].mtime_ns
+        clean(manager, log)
+        (segment,) = log.segments[:1]
+        assert os.stat(segment.log_path).st_mtime_ns == mtime_ns
+        assert segment.max_timestamp == NOW_MS + 49
+        # Indexes are those that recovery would build: the directory's check compares them.
+        assert segment.offset_index.count > 20
+        assert segment.time_index.last_entry == (NOW_MS + 49, 49)
+
+
+def test_a_segment_that_is_emptied_stays(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        manager.set_topic_setting("t", "internal.segment.bytes", "190")
+        put(log, (b"a", b"1" * 100))
+        roll(log)
+        put(log, (b"a", b"2" * 100))
+        roll(log)
+        put(log, (b"b", b"3" * 100))
+        roll(log)
+        assert len(log.segments) == 4
+        clean(manager, log)
+        assert [segment.base_offset for segment in log.segments] == [0, 1, 2, 3]
+        assert log.segments[0].size == 0
+        assert [record[0] for record in contents(log)] == [1, 2]
+    with compacted(tmp_path) as (manager, log):
+        assert [record[0] for record in contents(log)] == [1, 2]
+        assert log.log_start_offset == 0
+
+
+def test_cancelled_at_any_step_leaves_all_as_it_was(tmp_path: Path) -> None:
+    class Stopped(Task):
+        """Is cancelled at its step number `at`; `steps` it has taken."""
+
+        def __init__(self, at: int) -> None:
+            super().__init__()
+            self._at = at
+            self.steps = 0
+
+        def check(self) -> None:
+            self.steps += 1
+            if self.steps == self._at:
+                self.cancel()
+            super().check()
+
+    with compacted(tmp_path) as (manager, log):
+        for number in range(3):
+            put(log, (b"a", b"%d" % number))
+            roll(log)
+        before, files = contents(log), sorted(os.listdir(log.directory))
+        at = 0
+        while True:
+            at += 1
+            task = Stopped(at)
+            try:
+                LogCleaner(manager).clean(log, task)
+            except TaskCancelled:
+                assert contents(log) == before
+                assert sorted(os.listdir(log.directory)) == files
+                assert not log.cleaning
+                assert not any(segment.leased for segment in log.segments)
+                continue
+            break
+        assert at > 6
+        assert [record[0] for record in contents(log)] == [2]
+
+
+def test_a_full_disk_leaves_all_as_it_was(tmp_path: Path) -> None:
+    class Full(Files):
+        def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+            if os.readlink(f"/proc/self/fd/{fd}").endswith(".cleaned"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().pwrite(fd, data, position)
+
+    with compacted(tmp_path, files=Full()) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        roll(log)
+        before = sorted(os.listdir(log.directory))
+        cleaner = LogCleaner(manager)
+        with pytest.raises(OSError, match="No space"):
+            cleaner.clean(log, Task())
+        assert sorted(os.listdir(log.directory)) == before
+        assert [record[0] for record in contents(log)] == [0, 1]
+        assert "No space" in cleaner.uncleanable[log]
+        assert cleaner.filthiest(NOW_MS) is None
+
+
+def test_a_damaged_log_is_not_cleaned(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        put(log, (b"a", b"333333333333"))
+        roll(log)
+        segment = log.segments[0]
+        path = segment.log_path
+        data = Path(path).read_bytes()
+        at = data.index(b"333")
+        Path(path).write_bytes(data[:at] + b"4" + data[at + 1 :])
+        cleaner = LogCleaner(manager)
+        with pytest.raises(CorruptRecord) as raised:
+            cleaner.clean(log, Task())
+        assert raised.value.path == path
+        assert raised.value.position is not None
+        assert 0 < raised.value.position < at
+        assert cleaner.uncleanable.keys() == {log}
+        Path(path).write_bytes(data)
+
+
+def test_a_batch_larger_than_what_is_read_at_a_time(tmp_path: Path) -> None:
+    with compacted(tmp_path, message_max_bytes=10 << 20) as (manager, log):
+        large = os.urandom(3 << 20)
+        put(log, (b"a", b"1"))
+        put(log, (b"a", large), (b"b", large))
+        put(log, (b"b", b"2"))
+        roll(log)
+        clean(manager, log)
+        assert contents(log) == [(1, b"a", large), (3, b"b", b"2")]
+
+
+def test_who_reads_the_old_segments_goes_on(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        roll(log)
+        old = log.segments[0]
+        size = old.size
+        before = old.read_at(0, size)
+        clean(manager, log)
+        assert old.deleted
+        assert old.read_at(0, size) == before
+        assert names(log, ".log.deleted") == ["00000000000000000000.log.deleted"]
+        remove = manager.sweep(NOW_MS + 60_000)
+        assert remove is not None
+        remove()
+        assert names(log, ".deleted") == []
+        assert [record[0] for record in contents(log)] == [1]
+
+
+def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    class Deletes(Task):
+        def begin(self, phase: str, total: int) -> None:
+            if phase == "replacing":
+                manager.delete_topic("t")
+            super().begin(phase, total)
+
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        roll(log)
+        cleaner = LogCleaner(manager)
+        with pytest.raises(TaskCancelled):
+            cleaner.clean(log, Deletes())
+        assert not cleaner.uncleanable
+        assert manager.cleaner_offsets == {}
+
+
+def test_a_topic_made_anew_has_not_been_cleaned(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        roll(log)
+        clean(manager, log)
+        manager.delete_topic("t")
+        manager.create_topic("t", 1)
+        assert LogCleaner(manager).first_dirty(manager.log("t", 0)) is None
+    with compacted(tmp_path) as (manager, log):
+        assert LogCleaner(manager).first_dirty(log) is None

@@ -1,0 +1,102 @@
+"""Which log is cleaned next, and what is remembered of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage import checkpoint
+from storage.compaction.log_cleaner import LogCleaner
+from storage.files import Files
+from storage.task import Task
+from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
+from tests.storage.logs import NOW_MS
+
+
+def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        manager.create_topic("u", 2)
+        manager.create_topic("deleted", 1)
+        manager.set_topic_setting("deleted", "cleanup.policy", "delete")
+        cleaner = LogCleaner(manager)
+        assert cleaner.filthiest(NOW_MS) is None
+        little, much = manager.log("u", 0), manager.log("u", 1)
+        put(manager.log("deleted", 0), (b"a", b"1"))
+        roll(manager.log("deleted", 0))
+        for each in (log, little, much):
+            put(each, (b"a", b"1" * 1000))
+            roll(each)
+            clean(manager, each)
+        put(little, (b"a", b"1" * 500))
+        put(much, (b"a", b"1" * 2000))
+        assert cleaner.filthiest(NOW_MS) is None, "the active segment does not count"
+        roll(little)
+        roll(much)
+        assert cleaner.plan(little, NOW_MS).ratio < 0.5 < cleaner.plan(much, NOW_MS).ratio
+        assert cleaner.filthiest(NOW_MS) is much
+        clean(manager, much)
+        assert cleaner.filthiest(NOW_MS) is None
+        # What has waited too long is due however little it is.
+        manager.set_topic_setting("u", "max.compaction.lag.ms", "1000")
+        clock.now_ms += 1001
+        assert cleaner.filthiest(clock.now_ms) is little
+
+
+def test_a_log_without_a_sealed_segment_has_nothing_to_clean(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        cleaner = LogCleaner(manager)
+        assert cleaner.clean(log, Task()) is None
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        assert cleaner.clean(log, Task()) is None
+        assert cleaner.first_dirty(log) is None
+        assert cleaner.cleaning is None
+        assert not log.cleaning
+
+
+def test_a_preview_tells_what_cleaning_does_and_changes_nothing(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        for number in range(100):
+            put(log, (b"%d" % (number % 7), b"x"), (b"a", None))
+            if number % 30 == 29:
+                roll(log)
+        before, segments = contents(log), log.segments
+        cleaner = LogCleaner(manager)
+        expected = cleaner.preview(log, Task())
+        assert log.segments is segments
+        assert contents(log) == before
+        assert cleaner.first_dirty(log) is None
+        cleaned = cleaner.clean(log, Task())
+        assert expected is not None
+        assert cleaned is not None
+        for name in ("end_offset", "records_read", "records_kept", "segments_after", "map_keys"):
+            assert getattr(expected, name) == getattr(cleaned, name)
+        assert cleaned.bytes_after == sum(segment.size for segment in log.segments[:-1])
+        assert expected.bytes_after == cleaned.bytes_after
+
+
+def test_the_checkpoint_is_kafka_s_and_survives(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", b"2"))
+        roll(log)
+        clean(manager, log)
+        path = tmp_path / "cleaner-offset-checkpoint"
+        assert path.read_text() == "0\n1\nt 0 2\n"
+        assert checkpoint.read_offsets(Files(), str(path)) == {("t", 0): 2}
+    with compacted(tmp_path) as (manager, log):
+        assert LogCleaner(manager).first_dirty(log) == 2
+        assert log.may_be_cleaned
+
+
+def test_a_large_dirty_part_beside_a_log_start_that_moved(tmp_path: Path) -> None:
+    """A checkpoint below the log start counts as the log start, and is written anew."""
+    with compacted(tmp_path) as (manager, log):
+        for number in range(4):
+            put(log, (b"a", b"%d" % number))
+            roll(log)
+        manager.cleaner_offsets["t", 0] = 1
+        log.remove_head(2, NOW_MS)
+        plan = LogCleaner(manager).plan(log, NOW_MS)
+        assert plan.reset
+        assert plan.first_dirty_offset == 2
+        assert clean(manager, log).end_offset == 4
+        assert [offset for offset, *_ in contents(log)] == [3]
