@@ -1,0 +1,572 @@
+"""storage.compaction._keep: the map's keys and what stays, against the plain twin."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.compaction._keep import Keeper, map_batch, map_batches
+from storage.compaction._offset_map import OffsetMap
+from storage.errors import CorruptRecord
+from storage.record.batch import Record, decode, decode_plain, encode, parse_header
+from storage.record.compression import ZSTD
+from storage.record.control import ABORT, encode_marker
+from storage.record.plain import plain, recompress
+from tests import oracle
+from tests.guard_page import before_guard_page
+from tests.made_logs import cuts, damaged
+from tests.storage.compaction.keep_twin import (
+    APPEND_TIME,
+    CONTROL,
+    HORIZON,
+    KEYS,
+    NEW_HORIZON,
+    NOW,
+    TRANSACTIONAL,
+    Figures,
+    Twin,
+    TwinMap,
+    is_simple,
+    logs,
+    one_batch,
+    seal,
+)
+from tests.storage.record.test_batch import (
+    ABORT_MARKER,
+    EMPTY_BATCH,
+    THREE_RECORDS,
+    V0_ENTRY,
+    V1_ENTRY,
+    T,
+)
+
+LARGE = 1 << 16
+Entries = list[tuple[int, int, int, int]]
+
+
+def map_of(twin: TwinMap) -> OffsetMap:
+    """The same as a map of ours."""
+    made = OffsetMap(LARGE)
+    for key, offset in twin.offsets.items():
+        made.put(key, offset)
+    made.latest_offset = twin.latest_offset
+    return made
+
+
+def assert_same(made: OffsetMap, twin: TwinMap) -> None:
+    assert {key: made.get(key) for key in twin.offsets} == twin.offsets
+    assert len(made) == len(twin.offsets)
+    assert made.latest_offset == twin.latest_offset
+    for key in KEYS:
+        if key is not None:
+            assert made.get(key) == twin.offsets.get(key, -1)
+
+
+def keeper_of(twin: Twin, special: Iterable[int] = ()) -> Keeper:
+    return Keeper(
+        map_of(twin.map),
+        now_ms=twin.now_ms,
+        horizon_ms=twin.horizon_ms,
+        special=sorted(special),
+        legacy_tombstones=twin.legacy_tombstones,
+    )
+
+
+def taken(keeper: Keeper) -> tuple[bytes, Entries]:
+    pending = keeper.pending
+    data, entries = keeper.take()
+    assert len(data) == pending
+    assert keeper.pending == 0
+    return bytes(data), entries
+
+
+def figures(keeper: Keeper) -> Figures:
+    return Figures(
+        keeper.records_read, keeper.records_kept, keeper.records_invalid, keeper.tombstones_kept
+    )
+
+
+def entries_of(log: bytes) -> Entries:
+    return [
+        (batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+        for batch in oracle.walk(log)
+    ]
+
+
+@st.composite
+def maps(draw: st.DrawFn, log: bytes) -> TwinMap:
+    """A map of this log, or of a part of it, or of other keys: what a round may have."""
+    twin = TwinMap(draw(st.sampled_from([LARGE, LARGE, 1, 3])))
+    batches = list(oracle.walk(log))
+    first = batches[draw(st.integers(0, len(batches) - 1))].base_offset if batches else 0
+    twin.add_log(log, first)
+    for key in draw(st.lists(st.sampled_from(KEYS[1:]), max_size=2)):
+        assert key is not None
+        twin.offsets[key] = max(twin.latest_offset, 0) + draw(st.integers(0, 5))
+    return twin
+
+
+# -- the map -------------------------------------------------------------------------------------
+
+
+@given(log=logs(), data=st.data())
+def test_the_map_is_the_twins(log: bytes, data: st.DataObject) -> None:
+    """From any offset on, with room for any number of keys, in any windows."""
+    slots = data.draw(st.integers(2, 12) | st.just(1000))
+    made = OffsetMap(slots * 24, 1.0)
+    twin = TwinMap(made.usable)
+    edges = [batch.base_offset for batch in oracle.walk(log)]
+    first = data.draw(st.sampled_from([0, *edges])) + data.draw(st.integers(0, 2))
+    at, full = 0, False
+    for end in data.draw(cuts(len(log))):
+        with before_guard_page(log[:end]) as view:
+            at, full = map_batches(made, view, at, end, first)
+        if full:
+            break
+    assert (at, full) == twin.add_log(log, first)
+    assert_same(made, twin)
+
+
+@given(data=st.data(), attributes=st.sampled_from([0, TRANSACTIONAL]))
+def test_one_batch_goes_into_the_map(data: st.DataObject, attributes: int) -> None:
+    batch = data.draw(one_batch(5, attributes))
+    made = OffsetMap(data.draw(st.integers(2, 300)) * 24)
+    twin = TwinMap(made.usable)
+    first = data.draw(st.integers(0, 70))
+    with before_guard_page(plain_of(batch)) as view:
+        full = map_batch(made, view, first)
+    assert full == twin.add_batch(batch, next(oracle.walk(batch)), first)
+    assert_same(made, twin)
+
+
+def plain_of(batch: bytes) -> bytearray:
+    made, size = plain(batch, 0, len(batch))
+    assert size == len(batch)
+    return made
+
+
+def test_a_full_map_takes_not_even_a_key_that_it_has() -> None:
+    """Kafka looks at the map's size before each record with a key."""
+    log = encode([Record(n, T, 0, b"same" if n else b"first", b"v") for n in range(4)])
+    log += encode([Record(n, T, 0, None, b"v") for n in range(4, 9)])
+    for usable, latest, full in ((1, 0, True), (2, 1, True), (3, 8, False)):
+        made = OffsetMap((usable + 1) * 24, 1.0)
+        assert map_batches(made, log, 0, len(log), 0) == (0 if full else len(log), full)
+        assert made.latest_offset == latest
+        assert made.get(b"same") == (3 if latest == 8 else latest or -1)
+
+
+def test_the_vector_of_three_records() -> None:
+    made = OffsetMap(LARGE)
+    log = THREE_RECORDS + EMPTY_BATCH + ABORT_MARKER
+    assert map_batches(made, log, 0, len(log), 0) == (95 + 61, False)
+    assert (made.get(b"k1"), made.get(b"k2"), len(made)) == (0, 2, 2)
+    # An empty batch takes offsets too.
+    assert made.latest_offset == 109
+
+
+# -- what stays ----------------------------------------------------------------------------------
+
+
+@given(log=logs(), data=st.data())
+def test_what_stays_is_what_the_twin_keeps(log: bytes, data: st.DataObject) -> None:
+    """To the byte; in any windows, fetched at any time."""
+    twin = Twin(data.draw(maps(log)))
+    keeper = keeper_of(twin)
+    out, entries = b"", []
+    at = 0
+    for end in data.draw(cuts(len(log))):
+        with before_guard_page(log[:end]) as view:
+            at = keeper.keep_batches(view, at, end)
+        if data.draw(st.booleans()):
+            some, told = taken(keeper)
+            entries += [(position + len(out), *rest) for position, *rest in told]
+            out += some
+    some, told = taken(keeper)
+    entries += [(position + len(out), *rest) for position, *rest in told]
+    out += some
+    assert at == len(log)
+    expected = b""
+    for batch in oracle.walk(log):
+        kept = twin.keep(log, batch)
+        expected += log[batch.position : batch.end] if kept is None else kept
+    assert out == expected
+    assert entries == entries_of(expected)
+    assert figures(keeper) == twin.figures
+
+
+@given(log=logs(), data=st.data())
+def test_readers_find_the_records_that_stay_as_they_were(log: bytes, data: st.DataObject) -> None:
+    """By the project's own decoder: offset, timestamp and its type, key, value, headers."""
+    twin = data.draw(maps(log))
+    keeper = keeper_of(Twin(twin))
+    assert keeper.keep_batches(log, 0, len(log)) == len(log)
+    out, entries = taken(keeper)
+    found = [record for position, *_ in entries for record in decode(out, position)]
+    expected = []
+    for batch in oracle.walk(log):
+        horizon = parse_header(log, batch.position).delete_horizon
+        for record in decode(log, batch.position):
+            dead = record.value is None and horizon is not None and horizon <= NOW
+            newest = record.key is not None and record.offset >= twin.offsets.get(record.key, -1)
+            if record.offset > twin.latest_offset or (newest and not dead):
+                expected.append(record)
+    assert found == expected
+
+
+@given(log=logs(), data=st.data())
+def test_it_stops_before_special_batches(log: bytes, data: st.DataObject) -> None:
+    batches = list(oracle.walk(log))
+    lasts = [batch.last_offset for batch in batches]
+    near = data.draw(st.lists(st.sampled_from([0, *lasts]), max_size=3))
+    special = {max(offset + data.draw(st.integers(-1, 1)), 0) for offset in near}
+    keeper = keeper_of(Twin(data.draw(maps(log))), special)
+    stops = [batch.position for batch in batches if batch.last_offset in special]
+    assert keeper.keep_batches(log, 0, len(log)) == min(stops, default=len(log))
+    for stop in stops:
+        assert keeper.keep_batches(log, stop, len(log)) == stop
+
+
+@given(data=st.data(), attributes=st.sampled_from([0, TRANSACTIONAL]), legacy=st.booleans())
+def test_what_stays_of_one_batch(data: st.DataObject, attributes: int, legacy: bool) -> None:
+    batch = data.draw(one_batch(5, attributes))
+    facts = next(oracle.walk(batch))
+    if legacy and facts.attributes & HORIZON:
+        return
+    mapped = TwinMap(LARGE)
+    mapped.add_batch(batch, facts, data.draw(st.integers(0, 70)))
+    if data.draw(st.booleans()):
+        mapped.latest_offset = data.draw(st.integers(-1, 70))
+    twin = Twin(mapped, legacy_tombstones=data.draw(st.booleans()))
+    keeper = keeper_of(twin)
+    with before_guard_page(plain_of(batch)) as view:
+        read, kept, made = keeper.keep_one(view, legacy=legacy)
+    expected = twin.keep(batch, facts, legacy=legacy)
+    assert (made or b"") == (expected or b"")
+    assert (read, kept) == (twin.figures.read, twin.figures.kept)
+    assert figures(keeper) == twin.figures
+    assert keeper.pending == 0
+    if made is not None:
+        assert len(decode(made)) == kept
+
+
+@given(data=st.data())
+def test_discarded_batches(data: st.DataObject) -> None:
+    batch = data.draw(one_batch(5, TRANSACTIONAL))
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    count = next(oracle.walk(batch)).count
+    assert keeper.keep_one(batch, discard=True) == (count, 0, None)
+    assert figures(keeper) == Figures(read=count)
+
+
+@pytest.mark.parametrize("entry", [V0_ENTRY, V1_ENTRY])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_old_formats_become_v2(entry: bytes, dropped: bool) -> None:
+    keeper = keeper_of(Twin(TwinMap(LARGE, {b"k": 6 if dropped else 5}, 10)))
+    made, _ = plain(entry, 0, len(entry))
+    read, kept, batch = keeper.keep_one(made, legacy=True)
+    assert (read, kept) == (1, 0 if dropped else 1)
+    if dropped:
+        assert batch is None
+    else:
+        assert batch is not None
+        assert decode(batch) == decode(entry)
+        assert (parse_header(batch).base_offset, parse_header(batch).last_offset) == (5, 5)
+
+
+def test_a_deleted_key_goes_in_two_rounds() -> None:
+    """First the batch gets a delete horizon, at which the tombstone goes (KIP-534)."""
+    twin = TwinMap(LARGE, {b"k1": 0, b"k2": 2}, 2)
+    first = keeper_of(Twin(twin))
+    assert first.keep_batches(THREE_RECORDS, 0, 95) == 95
+    marked, entries = taken(first)
+    header = parse_header(marked)
+    assert (header.delete_horizon, header.base_offset, header.last_offset) == (NEW_HORIZON, 0, 2)
+    records = decode(THREE_RECORDS)
+    # The record without a key is gone at once.
+    assert decode(marked) == [records[0], records[2]]
+    assert figures(first) == Figures(3, 2, 1, 1)
+    assert entries == [(0, len(marked), 2, T)]
+    for now, left in ((NEW_HORIZON - 1, marked), (NEW_HORIZON, None), (NEW_HORIZON + 1, None)):
+        later = keeper_of(Twin(twin, now_ms=now, horizon_ms=now + 1000))
+        assert later.keep_batches(marked, 0, len(marked)) == len(marked)
+        found, _ = taken(later)
+        if left is not None:
+            assert found == left
+        else:
+            assert decode(found) == [records[0]]
+            assert parse_header(found).delete_horizon == NEW_HORIZON
+
+
+@pytest.mark.parametrize(("now", "stays"), [(T - 1, True), (T, False)])
+def test_append_time_and_a_horizon_do_not_mix(now: int, stays: bool) -> None:
+    """The base timestamp is the horizon, and the largest one the time of every record."""
+    batch = oracle.put_batch(
+        oracle.put_row(oracle.Row(-9, 0, b"a", None)),
+        1,
+        attributes=APPEND_TIME | HORIZON,
+        base_timestamp=T,
+        max_timestamp=T - 5,
+    )
+    keeper = keeper_of(Twin(TwinMap(LARGE, {b"a": 0}, 0), now_ms=now))
+    keeper.keep_batches(batch, 0, len(batch))
+    assert taken(keeper)[0] == (batch if stays else b"")
+
+
+def test_a_record_can_grow() -> None:
+    """All of them by as much as there is: the longest timestamp delta instead of the shortest."""
+    rows = [oracle.Row(0, n, b"", None) for n in range(50)]
+    batch = oracle.put_batch(
+        b"".join(map(oracle.put_row, rows)), 50, base_timestamp=-(2**63) + NEW_HORIZON + 5
+    )
+    twin = Twin(TwinMap(LARGE))
+    keeper = keeper_of(twin)
+    with before_guard_page(batch) as view:
+        assert keeper.keep_batches(view, 0, len(view)) == len(batch)
+    out, _ = taken(keeper)
+    assert out == twin.keep(batch, next(oracle.walk(batch)))
+    assert len(out) == len(batch) + 50 * 9
+    assert decode(out) == decode(batch)
+
+
+# -- the output ----------------------------------------------------------------------------------
+
+
+def test_ready_batches_go_between_others() -> None:
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    keeper.append(EMPTY_BATCH)
+    changed = encode([Record(200, T, 0, b"a", b"b")])
+    keeper.keep_batches(changed, 0, len(changed))
+    keeper.append(memoryview(ABORT_MARKER))
+    log = EMPTY_BATCH + changed + ABORT_MARKER
+    assert keeper.pending == len(log)
+    assert taken(keeper) == (log, entries_of(log))
+    assert figures(keeper) == Figures(1, 1, 0, 0)
+    assert taken(keeper) == (b"", [])
+
+
+@pytest.mark.parametrize("wrong", [b"", V1_ENTRY, V1_ENTRY + bytes(61), EMPTY_BATCH + b"\0"])
+def test_what_is_no_batch_is_not_appended(wrong: bytes) -> None:
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    with pytest.raises(CorruptRecord):
+        keeper.append(wrong)
+    assert taken(keeper) == (b"", [])
+
+
+def test_output_that_somebody_still_looks_at() -> None:
+    """It may change with the next call, but its memory is not gone."""
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    large = encode([Record(0, T, 0, b"k", bytes(3 << 20))])
+    views = []
+    for _ in range(3):
+        for _ in range(3):
+            keeper.append(large)
+        views.append(keeper.take()[0])
+    assert [bytes(view) for view in views] == [large * 3] * 3
+
+
+def test_much_at_once() -> None:
+    """Output, entries and the records of a batch need room several times."""
+    batches = [
+        encode([Record(n * 5000 + i, T + i, 0, b"%d" % i, b"v" * 20) for i in range(count)])
+        for n, count in enumerate([1, 5000, 3] * 100)
+    ]
+    log = b"".join(batches)
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    assert keeper.keep_batches(log, 0, len(log)) == len(log)
+    assert taken(keeper) == (log, entries_of(log))
+
+
+# -- what it must not believe --------------------------------------------------------------------
+
+
+def row(key: bytes | None = b"k", value: bytes | None = b"v", number: int = 0) -> bytes:
+    return oracle.put_row(oracle.Row(0, number, key, value))
+
+
+def head(length: int, rest: bytes) -> bytes:
+    return oracle.put_varint(length) + rest
+
+
+MALFORMED = {
+    "more records than said": oracle.put_batch(row() * 2, 1),
+    "fewer records than said": oracle.put_batch(row(), 2),
+    "no records said": oracle.put_batch(row(), 0),
+    "no records there": oracle.put_batch(b"", 1),
+    "a negative count": oracle.put_batch(row(), -1),
+    "a huge count": oracle.put_batch(row(), 2**31 - 1),
+    "a length beyond the batch": oracle.put_batch(head(100, row()[1:]), 1),
+    "a length one beyond": oracle.put_batch(head(len(row()), row()[1:]), 1),
+    "a length one short": oracle.put_batch(head(len(row()) - 2, row()[1:]), 1),
+    "a negative length": oracle.put_batch(head(-1, row()[1:]), 1),
+    "the least length": oracle.put_batch(head(-(2**31), row()[1:]), 1),
+    "a varint without an end": oracle.put_batch(b"\xff" * 40, 1),
+    "a timestamp without an end": oracle.put_batch(head(30, b"\0" + b"\xff" * 29), 1),
+    "a varint that the end cuts off": oracle.put_batch(head(6, b"\0\0\0\0\x80\x80"), 1),
+    "a key beyond the record": oracle.put_batch(head(6, b"\0\0\0\x28\2\0"), 1),
+    "a key of negative length": oracle.put_batch(head(6, b"\0\0\0\3\2\0"), 1),
+    "a value beyond the record": oracle.put_batch(head(6, b"\0\0\0\1\4\0"), 1),
+    "a value of negative length": oracle.put_batch(head(6, b"\0\0\0\1\3\0"), 1),
+    "a value to the end": oracle.put_batch(head(6, b"\0\0\0\1\2\0"), 1),
+    "no header count": oracle.put_batch(head(5, b"\0\0\0\1\1"), 1),
+    "a negative header count": oracle.put_batch(head(6, b"\0\0\0\1\1\1"), 1),
+    "headers that are not there": oracle.put_batch(head(6, b"\0\0\0\1\1\2"), 1),
+    "bytes after the headers": oracle.put_batch(head(7, b"\0\0\0\1\1\0\0"), 1),
+    "a header without a name": oracle.put_batch(head(8, b"\0\0\0\1\1\2\1\1"), 1),
+    "an offset behind the last": oracle.put_batch(row(number=5), 1, last_offset_delta=4),
+    "an offset before the first": oracle.put_batch(row(number=-1), 1),
+    "a last offset before the first": oracle.put_batch(b"", 0, last_offset_delta=-1),
+    "a negative offset": oracle.put_batch(row(), 1, base_offset=-1),
+    "the largest offset": oracle.put_batch(row(), 1, base_offset=2**63 - 1),
+    "an offset that wraps": oracle.put_batch(b"", 0, base_offset=2**63 - 3, last_offset_delta=5),
+}
+
+
+@pytest.mark.parametrize("good", [b"", THREE_RECORDS], ids=["first", "later"])
+@pytest.mark.parametrize("wrong", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_batches(wrong: bytes, good: bytes) -> None:
+    """Their CRC is right. The loops stop before them, and nobody gets a byte of them."""
+    made = OffsetMap(LARGE)
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    before = figures_of(good)
+    for log in (good + wrong, good + wrong + THREE_RECORDS):
+        with before_guard_page(log) as view:
+            assert map_batches(made, view, 0, len(log), 0) == (len(good), False)
+            assert keeper.keep_batches(view, 0, len(log)) == len(good)
+        if good:
+            keeper.take()
+    assert figures(keeper) == Figures(*(2 * number for number in before))
+    assert keeper.pending == 0
+    with before_guard_page(wrong) as view:
+        with pytest.raises(CorruptRecord):
+            map_batch(made, view, 0)
+        for discard in (False, True):
+            with pytest.raises(CorruptRecord):
+                keeper.keep_one(view, discard=discard)
+    assert keeper.pending == 0
+
+
+def figures_of(good: bytes) -> tuple[int, int, int, int]:
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    keeper.keep_batches(good, 0, len(good))
+    found = figures(keeper)
+    return found.read, found.kept, found.invalid, found.tombstones
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        recompress(THREE_RECORDS, ZSTD),
+        encode(decode(THREE_RECORDS), attributes=TRANSACTIONAL, producer_id=5, producer_epoch=0),
+        bytes(encode_marker(ABORT, 7, 1, 3, 5, T, 0)),
+        oracle.put_batch(b"", 0, attributes=CONTROL),
+        V0_ENTRY,
+        V1_ENTRY + bytes(61),
+        THREE_RECORDS[:94],
+        THREE_RECORDS[:60],
+        THREE_RECORDS[:16] + b"\3" + THREE_RECORDS[17:],
+        THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:],
+        THREE_RECORDS[:8] + struct.pack(">i", -13) + THREE_RECORDS[12:],
+        b"\0",
+        bytes(70),
+    ],
+)
+def test_it_stops_before_what_is_not_simple(other: bytes) -> None:
+    log = THREE_RECORDS + other
+    with before_guard_page(log) as view:
+        assert map_batches(OffsetMap(LARGE), view, 0, len(log), 0) == (95, False)
+        keeper = keeper_of(Twin(TwinMap(LARGE)))
+        assert keeper.keep_batches(view, 0, len(log)) == 95
+    out, entries = taken(keeper)
+    assert len(entries) == 1
+    assert decode(out) == decode(THREE_RECORDS)
+
+
+@pytest.mark.parametrize(
+    "other", [b"", V1_ENTRY, EMPTY_BATCH[:60], EMPTY_BATCH + b"\0", ABORT_MARKER, bytes(61)]
+)
+def test_what_is_no_plain_batch(other: bytes) -> None:
+    with pytest.raises(CorruptRecord):
+        map_batch(OffsetMap(LARGE), other, 0)
+    with pytest.raises(CorruptRecord):
+        keeper_of(Twin(TwinMap(LARGE))).keep_one(other)
+
+
+@pytest.mark.parametrize("at", range(len(THREE_RECORDS)))
+def test_a_damaged_byte(at: int) -> None:
+    """Base offset and leader epoch alone lie outside the CRC."""
+    log = bytearray(THREE_RECORDS + EMPTY_BATCH)
+    log[at] ^= 1
+    outside = at < 8 or 12 <= at < 16
+    with before_guard_page(log) as view:
+        made = OffsetMap(LARGE)
+        assert (map_batches(made, view, 0, len(log), 0)[0] >= 95) == outside
+        keeper = keeper_of(Twin(TwinMap(LARGE)))
+        assert (keeper.keep_batches(view, 0, len(log)) >= 95) == outside
+    if not outside:
+        assert len(made) == keeper.pending == keeper.records_read == 0
+
+
+@given(data=damaged(), right=st.booleans())
+def test_damage(data: bytes, right: bool) -> None:
+    """What is believed has a right CRC, and comes out as the decoder reads it."""
+    if right:
+        data = b"".join(seal_whole(data))
+    with before_guard_page(data) as view:
+        made = OffsetMap(LARGE)
+        at, full = map_batches(made, view, 0, len(data), 0)
+        assert not full
+        made.latest_offset = -1
+        keeper = Keeper(made, now_ms=NOW, horizon_ms=NEW_HORIZON)
+        assert keeper.keep_batches(view, 0, len(data)) == at
+    out, entries = taken(keeper)
+    log = data[:at]
+    assert all(is_simple(batch) for batch in oracle.walk(log))
+    expected = [r for batch in oracle.walk(log) for r in decode(log, batch.position)]
+    assert [r for position, *_ in entries for r in decode(out, position)] == expected
+
+
+def seal_whole(data: bytes) -> Iterable[bytes]:
+    """The bytes, with right CRCs for the batches that are whole."""
+    while len(data) >= 61:
+        size = int.from_bytes(data[8:12], "big", signed=True) + 12
+        if not 61 <= size <= len(data):
+            break
+        yield seal(data[:size])
+        data = data[size:]
+    yield data
+
+
+@given(records=st.binary(max_size=60), count=st.integers(0, 5), legacy=st.booleans())
+def test_any_bytes_as_records(records: bytes, count: int, legacy: bool) -> None:
+    batch = oracle.put_batch(records, count, last_offset_delta=1 << 20)
+    with before_guard_page(batch) as view:
+        made = OffsetMap(LARGE)
+        keeper = keeper_of(Twin(TwinMap(LARGE)))
+        try:
+            full = map_batch(made, view, 0)
+        except CorruptRecord:
+            assert map_batches(made, view, 0, len(batch), 0) == (0, False)
+            assert keeper.keep_batches(view, 0, len(batch)) == 0
+            with pytest.raises(CorruptRecord):
+                keeper.keep_one(view, legacy=legacy)
+            return
+        assert not full
+        found = decode_plain(batch)
+        assert {r.key: made.get(r.key) for r in found if r.key is not None} == {
+            r.key: r.offset for r in found if r.key is not None
+        }
+        assert keeper.keep_one(view, legacy=legacy)[:2] == (count, count)
+        assert keeper.keep_batches(view, 0, len(batch)) == len(batch)
+
+
+@pytest.mark.parametrize(("at", "end"), [(-1, 5), (5, 4), (0, 96), (96, 96)])
+def test_positions_outside_the_data(at: int, end: int) -> None:
+    with pytest.raises(ValueError, match="of a buffer of 95"):
+        map_batches(OffsetMap(LARGE), THREE_RECORDS, at, end, 0)
+    with pytest.raises(ValueError, match="of a buffer of 95"):
+        keeper_of(Twin(TwinMap(LARGE))).keep_batches(THREE_RECORDS, at, end)
