@@ -9,13 +9,15 @@ have been cleaned are believed.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
+from storage.index.txn_index import TxnEntry
+from storage.index.txn_index import TxnEntry
 from storage.old_segment import OldSegment
-from storage.producer_state import Producer, ProducerBatch, ProducerState
+from storage.producer_state import ABORT, Producer, ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
 from storage.record.header import size_at
 from storage.segment import Segment
@@ -36,6 +38,8 @@ class LogCheck:
         self._cleaned = cleaned
         # What the batches so far say of producers; None while that is not known.
         self._state: ProducerState | None = None
+        # The same without any snapshot: the transactions of which there still are batches.
+        self._seen = ProducerState()
         self._snapshots: list[int] = []
         self._base = 0
 
@@ -102,25 +106,48 @@ class LogCheck:
     def _check_transactions(self, segment: Segment, batches: list[ProducerBatch]) -> None:
         """Compare the transaction index, and the snapshots within, with what the batches say."""
         aborted = []
+        left = []
         for batch in batches:
             self._pass_snapshots(batch.base_offset)
-            if self._state is not None:
-                entry = self._state.apply(batch)
-                if entry is not None:
-                    aborted.append(entry)
-        if self._state is None:
+            if self._state is not None and (entry := self._state.apply(batch)) is not None:
+                aborted.append(entry)
+            if (entry := self._seen.apply(batch)) is not None:
+                left.append(entry)
+        markers = {batch.last_offset for batch in batches if batch.marker_type == ABORT}
+        if self._state is None or self._is_indexed(segment, aborted, left, markers):
             return
+        path = segment.file_path(paths.TXNINDEX)
+        self.faults.append(f"{path}: has {list(segment.aborted)}, the log says {aborted}")
+
+    def _is_indexed(
+        self,
+        segment: Segment,
+        aborted: Sequence[TxnEntry],
+        left: Sequence[TxnEntry],
+        markers: Collection[int],
+    ) -> bool:
+        """Whether a transaction index has what it has to.
+
+        ``aborted``: the transactions that were by the segment's batches, ``left``: those of them of
+        which there still are batches, ``markers``: the offsets of the markers that are there.
+        """
         # Of a transaction that began in what has been deleted, the log tells nothing.
         base = self._base
         found = [entry for entry in segment.aborted if entry.first_offset >= base]
         said = [entry for entry in aborted if entry.first_offset >= base]
-        if len(found) != len(said) or not all(
-            one[:3] == other[:3]
-            and (
-                one.last_stable_offset == other.last_stable_offset or one.last_stable_offset < base
+        if self._cleaned:
+            markers = {(b.last_offset, b.producer_id) for b in batches if b.marker_type == ABORT}
+            fits = _can_be_left(found, said, markers)
+        else:
+            fits = len(found) == len(said) and all(
+                one[:3] == other[:3]
+                and (
+                    one.last_stable_offset == other.last_stable_offset
+                    or one.last_stable_offset < base
+                )
+                for one, other in zip(found, said, strict=True)
             )
-            for one, other in zip(found, said, strict=True)
-        ):
+        if not fits:
             path = segment.file_path(paths.TXNINDEX)
             self.faults.append(f"{path}: has {list(segment.aborted)}, the log says {aborted}")
 
@@ -162,6 +189,21 @@ class LogCheck:
             other = said.get(producer.producer_id)
             if other is None or _facts(other) != _facts(producer):
                 self.faults.append(f"{what}: {_facts(producer)} where the log says {other}")
+
+
+def _can_be_left(
+    found: Sequence[TxnEntry], said: Sequence[TxnEntry], markers: set[tuple[int, int]]
+) -> bool:
+    """Whether a cleaned segment may have ``found`` in its transaction index.
+
+    ``said``: by the batches that are left.  All of a transaction's may be gone but for its marker;
+    ``markers`` are the (last offset, producer id) of those that abort.
+    """
+    first = {(entry.last_offset, entry.producer_id): entry.first_offset for entry in found}
+    return first.keys() <= markers and all(
+        first.get((entry.last_offset, entry.producer_id), entry.last_offset) <= entry.first_offset
+        for entry in said
+    )
 
 
 def _facts(producer: Producer) -> tuple[int, ...]:

@@ -400,3 +400,23 @@ def test_a_topic_made_anew_has_not_been_cleaned(tmp_path: Path) -> None:
         assert LogCleaner(manager).first_dirty(manager.log("t", 0)) is None
     with compacted(tmp_path) as (manager, log):
         assert LogCleaner(manager).first_dirty(log) is None
+
+
+def test_a_marker_outlives_what_it_ended(tmp_path: Path) -> None:
+    """An aborted transaction's entry goes when nothing of it was met, its marker a round later."""
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        aborted, later = Producer(1, transactional=True), Producer(1, epoch=1)
+        log.append_batches(aborted.batch(b"1"), now_ns=NOW_NS)
+        roll(log)
+        log.append_batches(aborted.abort(), now_ns=NOW_NS)
+        log.append_batches(later.batch(b"2"), now_ns=NOW_NS)
+        roll(log)
+        entries = []
+        for _ in range(4):
+            clean(manager, log)
+            entries.append([len(segment.aborted) for segment in log.segments[:-1]])
+            assert manager.check() == []
+            clock.now_ms += DAY_MS
+        assert entries == [[1], [0], [0], [0]]
+        assert [batch[0] for batch in batches(log)] == [2]
