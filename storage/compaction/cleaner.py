@@ -25,8 +25,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from storage import paths
 from storage.compaction._offset_map import OffsetMap
@@ -135,6 +137,20 @@ class _Sources:
     producers: dict[int, ProducerRecord]
     aborted: list[TxnEntry]
 
+    def aborted_within(self, start: int, end: int) -> list[TxnEntry]:
+        """The aborted transactions that have any part of theirs in this range of offsets.
+
+        (``UnifiedLog.collectAbortedTransactions``); those that ended before are over.
+        """
+        first = bisect_left(self.aborted, start, key=lambda entry: entry.last_offset)
+        found = []
+        for entry in islice(self.aborted, first, None):
+            if entry.first_offset < end:
+                found.append(entry)
+            if entry.last_stable_offset >= end:
+                break
+        return found
+
     def next_offset(self, number: int) -> int:
         """Where segment ``number`` ends and the next one begins."""
         if number + 1 < len(self.segments):
@@ -190,7 +206,6 @@ def _run(
         _mtime_ms(clean_ones[-1]) - sources.config.delete_retention_ms if clean_ones else 0,
     )
     transactions = CleanedTransactions()
-    transactions.add_aborted(sources.aborted)
     figures = Figures()
     made = 0
     first = 0
@@ -198,6 +213,8 @@ def _run(
         members = range(first, first + size)
         writer = target(segments[first].base_offset, sources.config)
         for number in members:
+            ends = sources.next_offset(number)
+            transactions.add_aborted(sources.aborted_within(segments[number].base_offset, ends))
             keep = KeepPass(
                 offset_map,
                 facts,
@@ -251,7 +268,8 @@ def _build_map(
         if sources.next_offset(number) > first
     ]
     task.begin("mapping", sum(sources.segments[number].size for number in dirty))
-    mapping = MapPass(offset_map, first, sources.aborted)
+    aborted = sources.aborted_within(first, sources.following)
+    mapping = MapPass(offset_map, first, aborted)
     for number in dirty:
         segment = sources.segments[number]
         start = segment.position_before(first) if segment.base_offset < first else 0

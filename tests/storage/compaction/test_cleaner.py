@@ -420,3 +420,18 @@ def test_a_marker_outlives_what_it_ended(tmp_path: Path) -> None:
             clock.now_ms += DAY_MS
         assert entries == [[1], [0], [0], [0]]
         assert [batch[0] for batch in batches(log)] == [2]
+
+
+def test_a_transaction_that_was_aborted_before_the_dirty_part_is_over(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        producer = Producer(1, transactional=True)
+        log.append_batches(producer.batch(b"1"), now_ns=NOW_NS)
+        log.append_batches(producer.abort(), now_ns=NOW_NS)
+        roll(log)
+        clean(manager, log)
+        for value in (b"2", b"3"):
+            log.append_batches(producer.batch(value), now_ns=NOW_NS)
+            log.append_batches(producer.commit(), now_ns=NOW_NS)
+        roll(log)
+        assert clean(manager, log).map_keys == 1
+        assert [record.value for record in log.records()] == [b"3"]
