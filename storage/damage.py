@@ -29,7 +29,8 @@ class Damage(NamedTuple):
 
     def error(self, path: str) -> CorruptRecord:
         """What reading there raises."""
-        offsets = f"offsets {self.first_offset} to {self.next_offset - 1} are damaged"
+        last = max(self.next_offset - 1, self.first_offset)
+        offsets = f"offsets {self.first_offset} to {last} are damaged"
         return CorruptRecord(
             f"{offsets}: {self.reason}", path=path, position=self.start, offset=self.first_offset
         )

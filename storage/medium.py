@@ -1,0 +1,72 @@
+"""Reads a file as it is on the disk.
+
+The page cache would answer from memory what was written a while ago, and would drop what others
+read in favour of what is looked at once.  So the file is read with O_DIRECT: the kernel writes back
+what is dirty there, reads from the disk, and leaves the cache as it is.  A file system without it
+(EINVAL) is read through its cache.
+
+What the disk refuses to read (EIO) reads as zeros: no checksum fits them.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+
+from storage.files import Files
+
+#: What O_DIRECT wants positions, sizes and memory to be multiples of, on any disk.
+BLOCK = 4096
+_ROOM = 1 << 20
+
+
+class Medium:
+    """One file, open for reading.  For one thread; ``close`` it.  OSError."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        try:
+            self._fd = files.open(path, os.O_RDONLY | os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._fd = files.open(path, os.O_RDONLY)
+        self._room = mmap.mmap(-1, _ROOM)
+
+    def close(self) -> None:
+        self._files.close(self._fd)
+
+    def settle(self) -> None:
+        """Have everything that was written on the disk, and nothing under way to it."""
+        self._files.fdatasync(self._fd)
+
+    def read(self, position: int, size: int) -> memoryview:
+        """``size`` bytes from ``position``, valid until the next call; fewer at the file's end."""
+        start = position - position % BLOCK
+        length = -(-(position + size - start) // BLOCK) * BLOCK
+        if length > len(self._room):
+            self._room = mmap.mmap(-1, length)
+        view = memoryview(self._room)
+        try:
+            count = self._files.preadv(self._fd, view[:length], start)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            count = self._read_blocks(view[:length], start)
+        return view[position - start : max(min(position - start + size, count), position - start)]
+
+    def _read_blocks(self, view: memoryview, start: int) -> int:
+        """Block by block, as not all can be read; how far the file goes."""
+        for at in range(0, len(view), BLOCK):
+            block = view[at : at + BLOCK]
+            try:
+                count = self._files.preadv(self._fd, block, start + at)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                block[:] = bytes(BLOCK)
+            else:
+                if count < BLOCK:
+                    return at + count
+        return len(view)

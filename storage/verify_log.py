@@ -1,0 +1,90 @@
+"""Verifies logs that are in use: every batch, every record in it, every index entry, as ``verify``.
+
+What is appended meanwhile is not looked at: of the active segment what there was at the start.  A
+segment that leaves its log while it is read is passed over, and one that seems to have faults is
+read again, as it may have been closed, cleaned or renamed in between.
+
+Runs in a worker thread, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.errors import SegmentGone
+from storage.log import Log
+from storage.segment import Segment
+from storage.task import Task
+from storage.verify_index import Transactions
+from storage.verify_segment import Place, Verified, verify_segment
+
+_ATTEMPTS = 3
+
+
+def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
+    """Names and values: how much was read, and a ``fault`` for each that was found.
+
+    OSError, TaskCancelled.
+    """
+    task.begin("verifying", sum(log.size for log in logs))
+    segments = records = size = 0
+    faults: list[str] = []
+    for log in logs:
+        transactions = Transactions()
+        end = 0
+        for segment in log.segments:
+            task.check()
+            if segment.base_offset < end:
+                faults.append(f"{segment.log_path}: the segment before it ends at {end}")
+            verified = _verify(log, segment, transactions, task)
+            if verified is not None:
+                end = verified.next_offset
+                segments += 1
+                records += verified.records
+                size += verified.size
+                faults += map(str, verified.faults)
+    return [
+        ("segments", segments),
+        ("records", records),
+        ("bytes", size),
+        ("faults", len(faults)),
+        *(("fault", fault) for fault in faults),
+    ]
+
+
+def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) -> Verified | None:
+    """None where it has left the log."""
+    try:
+        segment.lease()
+    except SegmentGone:
+        return None
+    try:
+        for attempt in range(_ATTEMPTS):
+            # While it is appended to its end may be half written and its index pre-sized.
+            active = segment is log.active
+            place = Place(
+                log.files,
+                log.directory,
+                segment.base_offset,
+                log.config.index_interval_bytes,
+                is_last=active,
+                is_live=active,
+            )
+            after = transactions.copy()
+            verified = verify_segment(place, after, task.advance if not attempt else _nothing)
+            if segment not in log.segments:
+                return None
+            if not verified.faults:
+                break
+        transactions.become(after)
+        return verified
+    except FileNotFoundError:
+        if segment in log.segments and not log.closed:
+            raise
+        return None
+    finally:
+        segment.release()
+
+
+def _nothing(size: int) -> None:
+    """It was counted the first time."""
