@@ -16,12 +16,14 @@ class LogCounters:
         "batches_appended",
         "bytes_appended",
         "bytes_checked",
+        "bytes_deleted",
         "damages",
         "flush_failures",
         "flush_ns",
         "flushes",
         "records_appended",
         "rolls",
+        "segments_deleted",
         "truncations",
     )
 
@@ -35,6 +37,9 @@ class LogCounters:
         self.damages = 0
         """Damaged places that it has found."""
         self.rolls = 0
+        self.segments_deleted = 0
+        """Those that retention has taken out of a log, of ``bytes_deleted`` together."""
+        self.bytes_deleted = 0
         self.flushes = 0
         """Those that succeeded, which took ``flush_ns`` together."""
         self.flush_ns = 0
