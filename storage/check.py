@@ -15,7 +15,6 @@ from storage import paths
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
-from storage.index.txn_index import TxnEntry
 from storage.old_segment import OldSegment
 from storage.producer_state import ABORT, Producer, ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
@@ -134,22 +133,17 @@ class LogCheck:
         # Of a transaction that began in what has been deleted, the log tells nothing.
         base = self._base
         found = [entry for entry in segment.aborted if entry.first_offset >= base]
-        said = [entry for entry in aborted if entry.first_offset >= base]
         if self._cleaned:
-            markers = {(b.last_offset, b.producer_id) for b in batches if b.marker_type == ABORT}
-            fits = _can_be_left(found, said, markers)
-        else:
-            fits = len(found) == len(said) and all(
-                one[:3] == other[:3]
-                and (
-                    one.last_stable_offset == other.last_stable_offset
-                    or one.last_stable_offset < base
-                )
-                for one, other in zip(found, said, strict=True)
+            said = [entry for entry in left if entry.first_offset >= base]
+            return _can_be_left(found, said, markers)
+        said = [entry for entry in aborted if entry.first_offset >= base]
+        return len(found) == len(said) and all(
+            one[:3] == other[:3]
+            and (
+                one.last_stable_offset == other.last_stable_offset or one.last_stable_offset < base
             )
-        if not fits:
-            path = segment.file_path(paths.TXNINDEX)
-            self.faults.append(f"{path}: has {list(segment.aborted)}, the log says {aborted}")
+            for one, other in zip(found, said, strict=True)
+        )
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -192,17 +186,16 @@ class LogCheck:
 
 
 def _can_be_left(
-    found: Sequence[TxnEntry], said: Sequence[TxnEntry], markers: set[tuple[int, int]]
+    found: Sequence[TxnEntry], said: Sequence[TxnEntry], markers: Collection[int]
 ) -> bool:
     """Whether a cleaned segment may have ``found`` in its transaction index.
 
-    ``said``: by the batches that are left.  All of a transaction's may be gone but for its marker;
-    ``markers`` are the (last offset, producer id) of those that abort.
+    ``said``: what the batches that are left say.  All of a transaction's may be gone but for its
+    marker (``markers``), or its first ones.
     """
-    first = {(entry.last_offset, entry.producer_id): entry.first_offset for entry in found}
-    return first.keys() <= markers and all(
-        first.get((entry.last_offset, entry.producer_id), entry.last_offset) <= entry.first_offset
-        for entry in said
+    first = {entry.last_offset: entry.first_offset for entry in found}
+    return set(first) <= set(markers) and all(
+        first.get(entry.last_offset, entry.last_offset) <= entry.first_offset for entry in said
     )
 
 
