@@ -16,6 +16,7 @@ import collections
 import errno
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -28,7 +29,7 @@ import pyfuse3
 import trio
 
 from kafkafs.config import parse_mount_options
-from kafkafs.fuse import daemon, mount_point
+from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.tree import view_file
@@ -325,6 +326,22 @@ class Commands:
     def patience(self, seconds: float) -> None:
         """How long stat and open wait for a measurement."""
         view_file.MEASURE_S = seconds
+
+    def job_patience(self, seconds: float) -> None:
+        """How long a write waits for the job that it has begun."""
+        operations.JOB_S = seconds
+
+    def until_cancelled(self, topic: str, kind: str) -> None:
+        """Return when the job that runs has been told to stop."""
+        job = self._owner(lambda: self._tree.jobs.active(kind, self._tree.manager.topic(topic)))
+        deadline = time.monotonic() + PATIENCE_S
+        while not job.task.cancelled:
+            assert time.monotonic() < deadline, "it was never told to stop"
+            time.sleep(0.001)
+
+    def terminate(self) -> None:
+        """As a service manager does."""
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def announced(self) -> int:
         """Entries that the kernel was or will be told to forget."""

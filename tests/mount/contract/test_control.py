@@ -1,0 +1,432 @@
+"""`.control`: what its files take, do and show, with the shell's own redirections."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.mount.contract.writing import append, opened, write_all
+from tests.mount.control import control, do, facts, keyed, rows, segments, until
+from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.steering import SteeredMount
+from tests.storage.logs import write_settings
+
+FILES = [
+    "abort-transaction",
+    "compaction",
+    "delete-records",
+    "flush",
+    "retention",
+    "roll",
+    "verify",
+]
+OF_JOBS = [name for name in FILES if name != "abort-transaction"]
+
+
+def test_they_are_all_there(orders: Path) -> None:
+    directory = orders.parent / ".control"
+    assert sorted(os.listdir(directory)) == FILES
+    for name in OF_JOBS:
+        file = directory / name
+        assert file.read_text() == "state idle\nlast_outcome none\n"
+        assert file.stat().st_size == len(file.read_bytes())
+
+
+@pytest.mark.parametrize("redirection", [">", ">>"])
+def test_both_redirections_act_within_the_write(
+    mount: Mount, orders: Path, redirection: str
+) -> None:
+    append(orders, b"one\n")
+    topic = orders.parent.name
+    mount.run(f"echo run {redirection} {topic}/.control/roll")
+    assert segments(orders) == 2
+    found = facts(orders, "roll")
+    assert found["state"] == "idle"
+    assert found["last_outcome"] == "done"
+    assert found["last_command"] == "run"
+    assert found["last_begun_by"] == "command"
+    assert found["last_rolled"] == "1"
+    assert int(found["last_started"]) <= int(found["last_ended"])
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("roll", "go"),
+        ("roll", "run 1"),
+        ("roll", "run 0 0"),
+        ("roll", "1"),
+        ("roll", "-1"),
+        ("roll", "cancel"),
+        ("roll", "dry-run"),
+        ("roll", "run\nwrong"),
+        ("flush", "run -1"),
+        ("retention", "run all"),
+        ("retention", "cancel"),
+        ("retention", "0"),
+        ("retention", "dry-run\nrun"),
+        ("compaction", "run"),  # the topic is not compacted
+        ("compaction", "dry-run"),
+        ("compaction", "cancel 0"),
+        ("compaction", "cancel\nrun"),
+        ("verify", "dry-run"),
+        ("verify", "run 99999999999999999999999999"),
+        ("delete-records", "0"),
+        ("delete-records", "1 0"),
+        ("delete-records", "0 -2"),
+        ("delete-records", "0 one"),
+        ("delete-records", "0 1\n0 2"),
+        ("delete-records", "0 99999999999999999999"),
+    ],
+)
+def test_a_wrong_command_is_einval_and_changes_nothing(
+    mount: Mount, orders: Path, name: str, lines: str
+) -> None:
+    append(orders, b"one\ntwo\n")
+    file = control(orders, name)
+    with opened(file) as fd:
+        fails(errno.EINVAL, os.write, fd, lines.encode() + b"\n")
+    assert facts(orders, name)["last_outcome"] == "none"
+    assert orders.read_bytes() == b"one\ntwo\n"
+    assert segments(orders) == 1
+    assert f"{orders.parent.name}/.control/{name}: " in mount.events().splitlines()[-1]
+
+
+def test_the_shell_says_so(mount: Mount, orders: Path) -> None:
+    done = mount.sh(f"echo rum > {orders.parent.name}/.control/roll")
+    assert done.returncode == 1
+    assert b"Invalid argument" in done.stderr
+    assert "line 1: 'rum' is not one of run" in mount.events()
+
+
+def test_blank_lines_and_spaces_mean_nothing(orders: Path) -> None:
+    append(orders, b"one\n")
+    append(control(orders, "roll"), b"\n \n")
+    assert facts(orders, "roll")["last_outcome"] == "none"
+    append(control(orders, "roll"), b"\n  run   0  \n\n")
+    assert facts(orders, "roll")["last_rolled"] == "1"
+
+
+def test_a_line_in_pieces_acts_with_its_newline_or_at_the_end(orders: Path) -> None:
+    append(orders, b"one\n")
+    with opened(control(orders, "roll")) as fd:
+        write_all(fd, b"ru")
+        write_all(fd, b"n")
+        assert facts(orders, "roll")["last_outcome"] == "none"
+        write_all(fd, b"\n")
+        assert facts(orders, "roll")["last_outcome"] == "done"
+        append(orders, b"two\n")
+        write_all(fd, b"run")
+    until(lambda: segments(orders) == 3)
+
+
+def test_roll_of_one_partition_of_some_and_of_all(mount: Mount) -> None:
+    first = mount.topic("rolls", 3)
+    partitions = [first.parent / str(number) for number in range(3)]
+    for file in partitions:
+        append(file, b"one\n")
+    do(first, "roll", "1")
+    assert [segments(file) for file in partitions] == [1, 2, 1]
+    do(first, "roll", "run 2\nrun 1")
+    assert facts(first, "roll")["last_command"] == "run 1 2"
+    assert [segments(file) for file in partitions] == [1, 2, 2], "an empty one stays"
+    do(first, "roll", "run")
+    assert [segments(file) for file in partitions] == [2, 2, 2]
+    assert facts(first, "roll")["last_partitions"] == "3"
+
+
+def test_flush_moves_the_recovery_point(mount: Mount, orders: Path) -> None:
+    mount.run(f"echo flush.ms=3600000 >> {orders.parent.name}/.config")
+    append(orders, b"one\ntwo\n")
+    offsets = orders.parent / ".meta/0/offsets"
+    assert "recovery_point 0" in offsets.read_text()
+    do(orders, "flush", "run 0")
+    assert "recovery_point 2" in offsets.read_text()
+    append(orders, b"three\n")
+    do(orders, "flush", "0")
+    assert "recovery_point 3" in offsets.read_text()
+    assert facts(orders, "flush")["last_outcome"] == "done"
+
+
+def test_delete_records_moves_the_log_start(mount: Mount) -> None:
+    first = mount.topic("deleting", 2)
+    second = first.parent / "1"
+    for file in (first, second):
+        append(file, b"".join(b"%d\n" % number for number in range(10)))
+    do(first, "delete-records", "0 3\n1 7")
+    assert first.read_bytes() == b"3\n4\n5\n6\n7\n8\n9\n"
+    assert second.read_bytes() == b"7\n8\n9\n"
+    assert facts(first, "delete-records")["last_records"] == "10"
+    assert rows(first, "delete-records") == [
+        {"partition": "0", "log_start": "3", "was": "0"},
+        {"partition": "1", "log_start": "7", "was": "0"},
+    ]
+    do(first, "delete-records", "0 2")  # is below the log start
+    assert first.read_bytes() == b"3\n4\n5\n6\n7\n8\n9\n"
+    with opened(control(first, "delete-records")) as fd:
+        fails(errno.ERANGE, os.write, fd, b"1 8\n0 11\n")
+    assert second.read_bytes() == b"7\n8\n9\n", "no line has acted"
+    do(first, "delete-records", "1 -1")
+    assert second.read_bytes() == b""
+    append(second, b"later\n")
+    assert second.read_bytes() == b"later\n"
+
+
+def test_deleted_records_stay_deleted(own: Mount) -> None:
+    orders = own.topic("orders")
+    append(orders, b"one\ntwo\nthree\n")
+    do(orders, "delete-records", "0 2")
+    own.kill()
+    own.start()
+    assert orders.read_bytes() == b"three\n"
+
+
+# -- retention -----------------------------------------------------------------------------------
+
+
+def old_segments(mount: Mount, name: str, partitions: int = 1) -> Path:
+    """A topic each of whose partitions has three segments of two records and an active one."""
+    first = mount.topic(name, partitions)
+    for number in range(partitions):
+        file = first.parent / str(number)
+        for segment in range(3):
+            append(file, b"%d\n%d\n" % (segment * 2, segment * 2 + 1))
+            do(first, "roll", str(number))
+        append(file, b"6\n")
+    return first
+
+
+def test_dry_run_lists_what_would_go_and_why(mount: Mount) -> None:
+    first = old_segments(mount, "listed", 2)
+    do(first, "retention", "dry-run")
+    assert rows(first, "retention") == []
+    mount.run("echo retention.bytes=0 >> listed/.config")
+    do(first, "retention", "dry-run 1")
+    found = facts(first, "retention")
+    assert found["last_command"] == "dry-run 1"
+    listed = rows(first, "retention")
+    assert {row["partition"] for row in listed} == {"1"}
+    assert [row["base_offset"] for row in listed] == ["0", "2", "4", "6"]
+    assert [row["records"] for row in listed] == ["2", "2", "2", "1"]
+    assert all("retention.bytes=0" in row["why"] for row in listed)
+    assert found["last_segments"] == "4"
+    assert found["last_records"] == "7"
+    assert int(found["last_bytes"]) == sum(int(row["bytes"]) for row in listed)
+    assert (first.parent / "1").read_bytes() == b"0\n1\n2\n3\n4\n5\n6\n", "nothing has gone"
+
+
+def test_run_applies_it_to_one_partition_or_all(mount: Mount) -> None:
+    first = old_segments(mount, "applied", 2)
+    size = len((first.parent / f".raw/0/{0:020}.log").read_bytes())
+    mount.run(f"echo retention.bytes={size} >> applied/.config")
+    do(first, "retention", "run 0")
+    assert first.read_bytes() == b"4\n5\n6\n", "as many segments as leave retention.bytes"
+    assert (first.parent / "1").read_bytes() == b"0\n1\n2\n3\n4\n5\n6\n"
+    assert facts(first, "retention")["last_segments"] == "2"
+    do(first, "retention", "run")
+    assert (first.parent / "1").read_bytes() == b"4\n5\n6\n"
+    assert facts(first, "retention")["last_records"] == "4"
+
+
+def test_a_setting_is_in_force_at_the_next_run(mount: Mount) -> None:
+    first = old_segments(mount, "setting")
+    mount.run("echo run > setting/.control/retention")
+    assert first.read_bytes() == b"0\n1\n2\n3\n4\n5\n6\n"
+    mount.run("echo retention.ms=0 >> setting/.config")
+    until(lambda: _nothing_left_after_retention(first))
+
+
+def _nothing_left_after_retention(first: Path) -> bool:
+    """What is newer than this millisecond stays."""
+    do(first, "retention", "run")
+    return first.read_bytes() == b""
+
+
+def test_retention_by_the_clock(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_settings(
+        tmp_path / "data",
+        log_initial_task_delay_ms=0,
+        log_retention_check_interval_ms=20,
+    )
+    with mounted(tmp_path) as mount:
+        first = old_segments(mount, "orders")
+        mount.run("echo retention.ms=0 >> orders/.config")
+        until(lambda: first.read_bytes() == b"")
+        found = facts(first, "retention")
+        assert found["last_begun_by"] == "schedule"
+        assert "orders/.control/retention: the clock: done: partitions 1, " in mount.events()
+
+
+# -- compaction ----------------------------------------------------------------------------------
+
+
+def test_compaction_from_begin_to_end(mount: Mount) -> None:
+    first = mount.topic("compacted", 2)
+    mount.run("echo cleanup.policy=compact >> compacted/.config")
+    for number in range(2):
+        for value in (b"old", b"new"):
+            keyed(first.parent / ".kv" / str(number), 100, value)
+        do(first, "roll", str(number))
+        keyed(first.parent / ".kv" / str(number), 1, b"active")
+    kv = first.parent / ".kv"
+    latest = b"".join(b"%05d\tnew\n" % key for key in range(100)) + b"00000\tactive\n"
+    do(first, "compaction", "dry-run 0")
+    found = until_idle(first)
+    assert found["last_records_dropped"] == "100"
+    assert found["last_dropped_superseded"] == "100"
+    assert (kv / "0").read_bytes() != latest
+    do(first, "compaction", "run 0")
+    found = until_idle(first)
+    assert found["last_command"] == "run 0"
+    assert found["last_outcome"] == "done"
+    assert (kv / "0").read_bytes() == latest
+    assert (kv / "1").read_bytes() != latest
+    assert found["last_records_read"] == "200"
+    assert found["last_records_kept"] == "100"
+    do(first, "compaction", "run")
+    until_idle(first)
+    assert (kv / "1").read_bytes() == latest
+    assert [row["partition"] for row in rows(first, "compaction")] == ["0", "1"]
+
+
+def until_idle(first: Path) -> dict[str, str]:
+    until(lambda: facts(first, "compaction")["state"] == "idle")
+    return facts(first, "compaction")
+
+
+def test_cancel_with_nothing_to_cancel_is_no_error(orders: Path) -> None:
+    do(orders, "compaction", "cancel")
+    do(orders, "verify", "cancel")
+    assert facts(orders, "compaction")["last_outcome"] == "none"
+
+
+def compactable(mount: Mount, records: int = 100) -> Path:
+    """Partition 0 of a compacted topic with a sealed segment in which half of the records go."""
+    first = mount.topic("held")
+    mount.run("echo cleanup.policy=compact >> held/.config")
+    for value in (b"old", b"new"):
+        keyed(first.parent / ".kv/0", records, value)
+    do(first, "roll", "run")
+    return first
+
+
+LATEST = b"new\n" * 100
+
+
+def test_cancel_while_it_runs_leaves_all_as_it_was(own_steered: SteeredMount) -> None:
+    first = compactable(own_steered)
+    before = first.read_bytes()
+    files = sorted(os.listdir(first.parent / ".raw/0"))
+    with own_steered.held("pwrite", ".cleaned") as hold:
+        do(first, "compaction", "run")
+        hold.wait()
+        found = facts(first, "compaction")
+        assert found["state"] == "running"
+        assert found["command"] == "run"
+        assert found["phase"] == "cleaning"
+        assert int(found["total_bytes"]) > 0
+        with opened(control(first, "compaction")) as fd:
+            fails(errno.EBUSY, os.write, fd, b"run\n")
+        canceller = threading.Thread(target=do, args=(first, "compaction", "cancel"))
+        canceller.start()
+        # What is running stops at its next step.
+        own_steered.daemon.until_cancelled("held", "compaction")
+        hold.release()
+        canceller.join()
+    found = facts(first, "compaction")
+    assert (found["state"], found["last_outcome"]) == ("idle", "cancelled"), "cancel has waited"
+    assert first.read_bytes() == before
+    assert sorted(os.listdir(first.parent / ".raw/0")) == files
+    do(first, "compaction", "run")
+    until_idle(first)
+    assert first.read_bytes() == LATEST
+
+
+def test_one_writes_on_while_it_runs(own_steered: SteeredMount) -> None:
+    first = compactable(own_steered)
+    kv = first.parent / ".kv/0"
+    with own_steered.held("pwrite", ".cleaned") as hold:
+        do(first, "compaction", "run")
+        hold.wait()
+        append(kv, b"00000\tmeanwhile\n")
+        assert first.read_bytes() == b"old\n" * 100 + LATEST + b"meanwhile\n"
+    until_idle(first)
+    assert first.read_bytes() == LATEST + b"meanwhile\n"
+
+
+def test_an_end_while_it_runs(own_steered: SteeredMount) -> None:
+    first = compactable(own_steered)
+    before = first.read_bytes()
+    with own_steered.held("pwrite", ".cleaned") as hold:
+        do(first, "compaction", "run")
+        hold.wait()
+        own_steered.daemon.terminate()
+        own_steered.daemon.until_cancelled("held", "compaction")
+    own_steered.wait()
+    assert not list(own_steered.data.glob("*/*.cleaned"))
+    own_steered.start()
+    assert first.read_bytes() == before
+    do(first, "compaction", "run")
+    until_idle(first)
+    assert first.read_bytes() == LATEST
+
+
+def test_a_topic_is_removed_while_it_runs(own_steered: SteeredMount) -> None:
+    first = compactable(own_steered)
+    with own_steered.held("pwrite", ".cleaned") as hold:
+        do(first, "compaction", "run")
+        hold.wait()
+        first.parent.rmdir()
+    own_steered.topic("held")
+    assert facts(first, "compaction") == {"state": "idle", "last_outcome": "none"}
+    assert first.read_bytes() == b""
+
+
+# -- what takes long -----------------------------------------------------------------------------
+
+
+def test_a_write_waits_for_a_while_and_returns(own_steered: SteeredMount) -> None:
+    orders = own_steered.topic("orders")
+    own_steered.run("echo flush.ms=3600000 >> orders/.config")
+    append(orders, b"one\n")
+    own_steered.daemon.job_patience(0.2)
+    with own_steered.held("fdatasync", ".log") as hold:
+        do(orders, "flush", "run")
+        hold.wait()
+        assert facts(orders, "flush")["state"] == "running", "it goes on"
+        with opened(control(orders, "flush")) as fd:
+            fails(errno.EBUSY, os.write, fd, b"run\n")
+        append(orders, b"two\n")
+    until(lambda: facts(orders, "flush")["last_outcome"] == "done")
+
+
+def test_what_goes_wrong_within_that_is_the_writes_error(own_steered: SteeredMount) -> None:
+    orders = own_steered.topic("orders")
+    own_steered.run("echo flush.ms=3600000 >> orders/.config")
+    append(orders, b"one\n")
+    own_steered.daemon.fail("fdatasync", ".log", "EIO")
+    with opened(control(orders, "flush")) as fd:
+        fails(errno.EIO, os.write, fd, b"run\n")
+    found = facts(orders, "flush")
+    assert found["last_outcome"] == "failed"
+    assert "Input/output error" in found["last_reason"]
+
+
+def test_verify(mount: Mount, orders: Path) -> None:
+    append(orders, b"one\ntwo\n")
+    do(orders, "verify", "run")
+    until(lambda: facts(orders, "verify")["state"] == "idle")
+    assert facts(orders, "verify")["last_outcome"] == "done"
+
+
+def test_a_read_only_mount(own: Mount) -> None:
+    orders = own.topic("orders")
+    append(orders, b"one\n")
+    own.restart("ro")
+    assert control(orders, "roll").read_text() == "state idle\nlast_outcome none\n"
+    fails(errno.EROFS, os.open, control(orders, "roll"), os.O_WRONLY)

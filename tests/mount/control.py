@@ -1,0 +1,62 @@
+"""Tests' hand on the files of `.control`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.mount.contract.writing import append
+
+PATIENCE_S = 20.0
+
+
+def control(partition: Path, name: str) -> Path:
+    """A control file of a partition's topic."""
+    return partition.parent / ".control" / name
+
+
+def do(partition: Path, name: str, lines: str) -> None:
+    """Write lines to a control file, in one write."""
+    append(control(partition, name), lines.encode() + b"\n")
+
+
+def facts(partition: Path, name: str) -> dict[str, str]:
+    """What a control file shows, without its table."""
+    found = {}
+    for line in control(partition, name).read_text().splitlines():
+        if line.startswith(" "):
+            break
+        fact, _, value = line.partition(" ")
+        found[fact] = value
+    return found
+
+
+def rows(partition: Path, name: str) -> list[dict[str, str]]:
+    """The table that a control file shows: each row by the names of columns."""
+    lines = control(partition, name).read_text().splitlines()
+    table = [line for line in lines if line.startswith(" ")]
+    if not table:
+        return []
+    header = table[0].split()
+    return [
+        dict(zip(header, line.split(maxsplit=len(header) - 1), strict=True)) for line in table[1:]
+    ]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Control files tell of nothing by themselves: whoever waits has to look again."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "that never came to be"
+        time.sleep(0.01)
+
+
+def segments(partition: Path) -> int:
+    """How many segments a partition has."""
+    return len(list((partition.parent / ".raw" / partition.name).glob("*.log")))
+
+
+def keyed(file: Path, keys: int, value: bytes) -> None:
+    """A record of each of so many keys, to a file of `.kv`."""
+    append(file, b"".join(b"%05d\t%s\n" % (key, value) for key in range(keys)))
