@@ -5,8 +5,10 @@ never reset while the partition lives, and no text ever moves to another one. A 
 which segment's text (a *piece*) lies where now.
 
 A **generation** is what one inode shows: its own position p is the absolute position p + `shift`.
-It begins at the log start, or at a record behind that. What rewrites history makes a new
-generation; older ones that are still open go on growing with the log, and read what they had:
+It begins at the log start, or at a record behind that; that of `.follow` counts from where all
+counting began, and can be read from the first byte on that is as it was. What rewrites history
+makes a new generation; older ones that are still open go on growing with the log, and read what
+they had:
 
 - Where segments leave the head, an older generation keeps their pieces (`past`).
 - Where a prefix is swapped for cleaned segments, those are laid before the first byte that was not
@@ -138,18 +140,30 @@ class Generation(Generic[P]):
         "_made",
         "_past",
         "first_valid",
+        "keeps",
         "lost",
         "nonce",
         "shift",
         "timeline",
     )
 
-    def __init__(self, timeline: Timeline[P], nonce: int, start: int) -> None:
-        """`start`: the absolute position that is this generation's byte 0."""
+    def __init__(
+        self,
+        timeline: Timeline[P],
+        nonce: int,
+        start: int,
+        *,
+        shift: int | None = None,
+        keeps: int | None = None,
+    ) -> None:
+        """`start`: the absolute position from which on it can be read; its own positions count
+        from `shift`, or from there. `keeps`: how much text is kept in memory before a cut.
+        """
         self.timeline = timeline
         self.nonce = nonce
-        self.shift = start
+        self.shift = start if shift is None else shift
         self.first_valid = start
+        self.keeps = KEPT if keeps is None else keeps
         self._made = timeline.rewrites
         # Below `_cut` this generation reads pieces of its own; the timeline's are another history.
         self._cut = start
@@ -210,10 +224,10 @@ class Generation(Generic[P]):
     def keep(self, start: int, text: bytes) -> None:
         """Hold this text, from absolute position `start` to a cut, when its segments are gone.
 
-        Where it is short of KEPT because what lies before it is gone already, it goes on into what
-        was kept of that: many small segments may lie on one page of the kernel.
+        Where it is short of `keeps` because what lies before it is gone already, it goes on into
+        what was kept of that: many small segments may lie on one page of the kernel.
         """
-        missing = KEPT - len(text)
+        missing = self.keeps - len(text)
         for before, kept in self._kept:
             if missing > 0 and before < start <= before + len(kept):
                 first = max(start - missing, before)

@@ -4,25 +4,35 @@ A partition directory holds one small text file, ``kafkafs.history`` (Kafka igno
 
     version 0
     nonce 9c0f…          16 hex digits, drawn anew whenever what was shown may have changed
+    follow 1e77…         16 hex digits, drawn anew where absolute positions have begun anew
     boot 6d5c…           the boot of the machine in which it was last opened for writing
-    first 0              base offset of the first segment
+    first 0              base offset of the first segment that is shown: it holds the log start
     start 17             log start offset
-    sealed 3 1a2b3c4d    count of the sealed segments, CRC-32C over their bases and sizes
+    sealed 3 1a2b3c4d    count of the sealed segments from there on, CRC-32C over bases and sizes
     last 4096 88 5e6f…   the last batch then: segment base, position, CRC of the batch
-    base values 0 0      per view: an offset that starts a segment, its absolute position in bytes
+    base values 0 0 3 1a2b3c4d
+                         per view: an offset that starts a segment, its absolute position in bytes,
+                         and ``sealed`` of the segments from there on
+    passed values 0 0    per view: where segments began that are gone or rewritten by now, rising
 
-Everything but ``nonce`` and ``base`` is a fingerprint of the segments.  A log only grows at its
-end, so the fingerprint still fits a longer log; where it does not fit, a broker or an offline tool
-has rewritten something, or a crash took bytes that may have been shown.  The nonce is then drawn
-anew, and no inode number of the old history is ever used for the new one.
+Most of it is a fingerprint of the segments.  A log only grows at its end, so the fingerprint still
+fits a longer log; where it does not fit, a broker or an offline tool has rewritten something, or a
+crash took bytes that may have been shown.  The nonce is then drawn anew, and no inode number of the
+old history is ever used for the new one.
+
+**The base** is where absolute positions hang: from that segment on every byte is what it was when
+it was first shown, at the position that it had then; what is before has been rewritten or is not
+there.  So whoever rewrites the head of a log has to move the base behind that.  A second line of
+the same view names a later segment of the same numbering, in case another program deletes the
+first.  The base outlives the nonce: it holds as long as the segments from there on are the same.
 
 Of a directory that may not be written the file is kept *aside*, in a directory of the reader's own.
 It is a cache there: where it cannot be written, the next reader draws another nonce.
 
 Invariants: the file is replaced atomically; a change that rewrites the past is written down before
-it is carried out.
+it is carried out.  Killed between the two, the nonce is a new one, and the base still holds.
 
-Not here: what an inode shows (``kafkafs.generations``).
+Not here: what an inode shows (``kafkafs.generations``), who measures text.
 """
 
 from __future__ import annotations
@@ -30,19 +40,21 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
-from storage.errors import CorruptCheckpoint, CorruptRecord
+from storage.errors import CorruptCheckpoint
 from storage.files import Files
-from storage.record.batch import HEADER_SIZE
+from storage.history_file import BaseLine, Recorded, head, number_of, sealed_crc, visible_from
+from storage.record.batch import BatchHeader
 
 if TYPE_CHECKING:
     from storage.segment import Segment
 
 FILE_NAME = "kafkafs.history"
+PASSED = 64
+"""Segments of each view that are remembered when they are gone."""
 
 
 def boot_id() -> str:
@@ -51,8 +63,39 @@ def boot_id() -> str:
         return file.read().strip().replace("-", "")
 
 
+Places = tuple[tuple[int, int], ...]
+"""(base offset of a segment, its absolute position in bytes), rising."""
+
+
+LastBatch = tuple[int, BatchHeader] | None
+"""Where the last batch of a log lies in its segment, and its head; None where that is empty."""
+
+
+class Past(NamedTuple):
+    """What the file shall say: before a change is carried out, what will be true afterwards."""
+
+    nonce: int
+    follow_nonce: int
+    log_start: int
+    bases: Mapping[str, Places]
+    passed: Mapping[str, Places]
+
+
+def last_batch(segments: Sequence[Segment]) -> LastBatch:
+    """Reads it: on the thread that owns the log, or under a lease of the last segment."""
+    return segments[-1].last_batch()
+
+
+def new_nonce() -> int:
+    """A number that no inode has had."""
+    return secrets.randbelow((1 << 64) - 1) + 1
+
+
 class History:
-    """The nonce and the absolute bases of one partition."""
+    """The nonces and the absolute bases of one partition.
+
+    Its owner's thread changes it; it may be saved in any.  ``version`` counts what was saved.
+    """
 
     def __init__(
         self, files: Files, directory: str, *, writable: bool, aside: bool = False
@@ -61,8 +104,16 @@ class History:
         self._directory = directory
         self._writable = writable
         self._aside = aside
-        self._bases: dict[str, tuple[int, int]] = {}
+        # Held while the file is written; and while what it says is changed or copied.
+        self._lock = threading.Lock()
+        self._changing = threading.Lock()
+        # Each replaced as a whole: worker threads look into them.
+        self._bases: dict[str, Places] = {}
+        self._passed: dict[str, Places] = {}
+        self._saved_bases: Mapping[str, Places] = {}
+        self.version = 0
         self.nonce = 0
+        self.follow_nonce = 0
         # The log start offset, for the next ``save``; never below the first segment.
         self.log_start = 0
 
@@ -90,151 +141,197 @@ class History:
         if aside is None:
             recorded = history._read()
         else:
-            writers = history
             history = cls(files, aside, writable=True, aside=True)
             history.log_start = log_start
-            recorded = {}
+            recorded = Recorded()
             with contextlib.suppress(CorruptCheckpoint, OSError):
                 recorded = history._read()
-            if not recorded:
-                recorded = writers._read()
-                history._bases = dict(writers._bases)
+            if not recorded.facts:
+                recorded = cls(files, directory, writable=False)._read()
             # What looks damaged may be a batch that is just being written.
             writable, cut = True, False
         boot = boot_id()
-        lost = not clean and recorded.get("boot") != [boot]
-        if recorded and not cut and not lost and _fits(recorded, segments, log_start):
-            history.nonce = int(recorded["nonce"][0], 16)
-            if writable and (history._aside or recorded["boot"] != [boot]):
+        lost = cut or (not clean and recorded.facts.get("boot") != [boot])
+        if not lost and recorded.fits(segments, log_start):
+            history.nonce = recorded.nonce
+            history._take_over(recorded, lambda line: True)
+            if writable and (
+                history._aside or recorded.facts["boot"] != [boot] or not recorded.follow_nonce
+            ):
                 history.save(segments)
         elif writable:
-            history._bases.clear()
-            history.new_nonce()
+            history.nonce = new_nonce()
+            if lost or not recorded.bases:
+                history.begin_anew()
+            else:
+                history._take_over(recorded, lambda line: recorded.still_holds(line, segments))
             history.save(segments)
         else:
-            # Nothing may be written: a nonce that stays the same while the log's head does.
-            history._bases.clear()
-            history.nonce = int.from_bytes(_head(segments), "big")
+            # Nothing may be written: nonces that stay the same while the log's head does.
+            history.nonce = history.follow_nonce = int.from_bytes(head(segments), "big")
         return history
+
+    def _take_over(self, recorded: Recorded, holds: Callable[[BaseLine], bool]) -> None:
+        """Of each view the first base that holds; where one has none left, all begin anew."""
+        self.follow_nonce = recorded.follow_nonce
+        for view, lines in recorded.bases.items():
+            found = next((line for line in lines if holds(line)), None)
+            if found is None:
+                self.begin_anew()
+                return
+            passed = (*recorded.passed.get(view, ()), *(line[:2] for line in lines))
+            self._bases[view] = (found[:2],)
+            passed = tuple(place for place in passed if place[1] < found[1])
+            self._passed[view] = passed[-PASSED:]
+        if not self.follow_nonce:
+            self.follow_nonce = new_nonce()
+
+    # -- absolute positions --------------------------------------------------------------------
+
+    @property
+    def views(self) -> Sequence[str]:
+        """The names of those that have a base."""
+        return tuple(self._bases)
 
     def base(self, view: str) -> tuple[int, int]:
         """(base offset of a segment, absolute position at its start in bytes), or (-1, 0)."""
-        return self._bases.get(view, (-1, 0))
+        places = self._bases.get(view)
+        return places[0] if places else (-1, 0)
+
+    def passed(self, view: str) -> Places:
+        """Where segments began that are gone or rewritten by now, as far as that is known."""
+        return self._passed.get(view, ())
+
+    @property
+    def bases(self) -> Mapping[str, Places]:
+        """Of each view: another object whenever anything of it has changed."""
+        return self._bases
 
     def set_base(self, view: str, base_offset: int, position: int) -> None:
-        """The absolute position (bytes, signed) of the segment that starts at ``base_offset``."""
-        self._bases[view] = (base_offset, position)
+        """The absolute position (bytes, signed) of the segment that starts at ``base_offset``:
+        from there on all is as it was when it was first shown.
+        """
+        with self._changing:
+            self._bases = {**self._bases, view: ((base_offset, position),)}
 
-    def new_nonce(self) -> None:
-        """What was shown has changed: a number that no inode has had."""
-        self.nonce = secrets.randbits(64)
+    def set_later(self, view: str, base_offset: int, position: int) -> None:
+        """The same of a later segment, in case another program deletes the first one."""
+        with self._changing:
+            places = self._bases.get(view)
+            if places and base_offset > places[0][0]:
+                self._bases = {**self._bases, view: (places[0], (base_offset, position))}
+
+    def begin_anew(self) -> None:
+        """Absolute positions cannot be kept: no inode that shows them is used any longer."""
+        with self._changing:
+            self._bases, self._passed = {}, {}
+            self.follow_nonce = new_nonce()
+
+    def is_durable(self, view: str) -> bool:
+        """Whether the view's base is written down, or never will be."""
+        if not self._writable:
+            return True
+        return self._saved_bases.get(view, ())[:1] == self._bases.get(view, ())[:1]
+
+    # -- what becomes of it --------------------------------------------------------------------
+
+    @property
+    def now(self) -> Past:
+        with self._changing:
+            return Past(self.nonce, self.follow_nonce, self.log_start, self._bases, self._passed)
+
+    def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Past:
+        """What there will be with a new nonce.
+
+        ``places``: of those views whose base has to move, the segments from the old one to the
+        new one; the last is the new one.
+        """
+        bases, passed = dict(self._bases), dict(self._passed)
+        for view, passing in places.items():
+            bases[view] = passing[-1:]
+            passed[view] = (*passed.get(view, ()), *passing[:-1])[-PASSED:]
+        return Past(nonce, self.follow_nonce, log_start, bases, passed)
+
+    def anew(self, nonce: int, log_start: int) -> Past:
+        """The same where absolute positions cannot be kept."""
+        return Past(nonce, new_nonce(), log_start, {}, {})
+
+    def become(self, past: Past) -> None:
+        """What was written down ahead is so now, but for the nonce: that comes last."""
+        with self._changing:
+            _, self.follow_nonce, self.log_start, bases, passed = past
+            self._bases, self._passed = dict(bases), dict(passed)
 
     def save(self, segments: Sequence[Segment]) -> None:
-        """Write nonce, bases and the fingerprint of ``segments`` (all of the log) durably.
+        """Write what is so now, and the fingerprint of ``segments`` (all of the log), durably.
 
         One that is kept aside: if the disk takes it, and not durably.
         """
+        with self._lock:
+            self._save(self.now, segments, last_batch(segments))
+
+    def save_ahead(
+        self, past: Past, segments: Sequence[Segment], last: LastBatch, version: int
+    ) -> int:
+        """Write what will be so with these segments, unless something was saved since ``version``.
+
+        The version that it has now: where that is another than the next one, nothing was written.
+        """
+        with self._lock:
+            if self.version == version:
+                self._save(past, segments, last)
+            return self.version
+
+    def _save(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
+        self.version += 1
         if self._aside:
             with contextlib.suppress(OSError):
-                self._save(segments)
+                self._write(past, segments, last)
         elif self._writable:
-            self._save(segments)
+            self._write(past, segments, last)
 
-    def _save(self, segments: Sequence[Segment]) -> None:
+    def _write(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
+        shown = segments[visible_from(segments, past.log_start) :]
         lines = [
             "version 0",
-            f"nonce {self.nonce:016x}",
+            f"nonce {past.nonce:016x}",
+            f"follow {past.follow_nonce:016x}",
             f"boot {boot_id()}",
-            f"first {segments[0].base_offset}",
-            f"start {max(self.log_start, segments[0].base_offset)}",
-            f"sealed {len(segments) - 1} {_sealed_crc(segments[:-1]):08x}",
+            f"first {shown[0].base_offset}",
+            f"start {max(past.log_start, shown[0].base_offset)}",
+            f"sealed {len(shown) - 1} {sealed_crc(shown[:-1]):08x}",
         ]
-        last = segments[-1].last_batch()
         if last is not None:
             lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1].crc:08x}")
-        lines += [f"base {view} {offset} {at}" for view, (offset, at) in self._bases.items()]
+        for view, places in past.bases.items():
+            for offset, at in places:
+                sealed = segments[number_of(segments, offset) : -1]
+                lines.append(f"base {view} {offset} {at} {len(sealed)} {sealed_crc(sealed):08x}")
+        for view, places in past.passed.items():
+            lines += [f"passed {view} {offset} {at}" for offset, at in places]
         path = os.path.join(self._directory, FILE_NAME)
         data = "".join(f"{line}\n" for line in lines).encode()
         self._files.replace_atomically(path, data, sync=not self._aside)
+        self._saved_bases = past.bases
 
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed."""
         if not self._aside:
             self._directory = directory
 
-    def _read(self) -> dict[str, list[str]]:
+    def _read(self) -> Recorded:
         path = os.path.join(self._directory, FILE_NAME)
         try:
             data = self._files.read_whole(path)
         except FileNotFoundError:
-            return {}
-        recorded: dict[str, list[str]] = {}
+            return Recorded()
         try:
-            for line in data.decode().splitlines():
-                name, *values = line.split(" ")
-                if name == "base":
-                    self._bases[values[0]] = (int(values[1]), int(values[2]))
-                else:
-                    recorded[name] = values
-            _check(recorded)
+            recorded = Recorded.parse(data.decode())
         except (ValueError, KeyError, IndexError) as error:
             raise CorruptCheckpoint(
                 "not a history file; remove it, and readers start over", path=path
             ) from error
+        self._saved_bases = {
+            view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()
+        }
         return recorded
-
-
-def _check(recorded: dict[str, list[str]]) -> None:
-    """ValueError, KeyError or IndexError where the lines do not say what ``_fits`` asks for."""
-    if recorded["version"] != ["0"] or "boot" not in recorded:
-        raise ValueError(recorded)
-    nonce = int(recorded["nonce"][0], 16)
-    numbers = [nonce, int(recorded["first"][0]), int(recorded["sealed"][0])]
-    numbers.append(int(recorded.get("start", recorded["first"])[0]))
-    int(recorded["sealed"][1], 16)
-    if "last" in recorded:
-        base, position, crc = recorded["last"]
-        numbers += [int(base), int(position), int(crc, 16)]
-    if min(numbers) < 0 or nonce >= 1 << 64:
-        raise ValueError(recorded)
-
-
-def _fits(recorded: dict[str, list[str]], segments: Sequence[Segment], log_start: int) -> bool:
-    """Whether the segments are those of the fingerprint, or have only grown since."""
-    # Files of earlier releases do not have it.
-    start = recorded.get("start", recorded["first"])
-    if int(start[0]) != max(log_start, segments[0].base_offset):
-        return False
-    count, crc = int(recorded["sealed"][0]), int(recorded["sealed"][1], 16)
-    if int(recorded["first"][0]) != segments[0].base_offset or count >= len(segments):
-        return False
-    if _sealed_crc(segments[:count]) != crc:
-        return False
-    if "last" not in recorded:
-        return True
-    base, position, batch_crc = recorded["last"]
-    segment = segments[count]
-    if segment.base_offset != int(base):
-        return False
-    try:
-        batch = next(segment.batches(int(position)), None)
-    except CorruptRecord:
-        return False
-    return batch is not None and batch[1].crc == int(batch_crc, 16)
-
-
-def _sealed_crc(segments: Sequence[Segment]) -> int:
-    text = "".join(f"{segment.base_offset} {segment.size}\n" for segment in segments)
-    return crc32c(text.encode())
-
-
-def _head(segments: Sequence[Segment]) -> bytes:
-    """Eight bytes that name the first batch of the log."""
-    first = segments[0]
-    try:
-        data = first.read_at(0, HEADER_SIZE) if first.size else b""
-    except CorruptRecord:
-        data = b""
-    return crc32c(data).to_bytes(4, "big") + crc32c(str(first.base_offset).encode()).to_bytes(
-        4, "big"
-    )

@@ -40,7 +40,7 @@ from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.handles import FlushPlan, Handle, ToldError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
 from storage.errors import StorageError
 
@@ -365,7 +365,7 @@ class Operations(RefusedOperations):
             self._counters.bytes_read += len(data)
             return data
         except Exception as error:
-            self._fail("read", error)
+            self._fail("read", error, (ToldError,))
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         self._requests["write"] += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,26 @@ def offset_of(lines: SegmentLines, number: int) -> int:
                 return found[1]
             records += batch.records
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
+
+
+def offset_at(lines: SegmentLines, text: int) -> int:
+    """The offset of the record that shows byte `text` (< `text_length`) of the segment's text."""
+    with _leased(lines.segment):
+        before, position, record, _ = lines.find(text, True)
+        inside = record - position
+        if inside not in (0, HEADER_SIZE):
+            before -= _before(lines, position, inside)[0]
+        for at, header in _headers(lines, position):
+            data, batch = _measure(lines, at, header)
+            if text < before + batch.text_length:
+                texts = range(batch.records)
+                left = text - before
+                number = bisect_right(texts, left, key=lambda record: _entry(batch, record)[0]) - 1
+                found = find_record(data, number=number)
+                assert found is not None, "a batch shows fewer records than were measured"
+                return found[1]
+            before += batch.text_length
+    raise CorruptRecord("shows less than was measured", path=lines.segment.log_path)
 
 
 def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
@@ -144,13 +164,17 @@ def _batch_before(
     inside = record - position
     if inside not in (0, HEADER_SIZE):
         # What comes before it in its batch is counted too.
-        _, batch = _measure(lines, position, next(lines.segment.batches(position))[1])
-        before = bisect_left(
-            range(batch.records), inside, key=lambda record: _entry(batch, record)[2]
-        )
-        text -= _entry(batch, before)[0]
-        number -= before
+        before, records = _before(lines, position, inside)
+        text -= before
+        number -= records
     return text, position, number
+
+
+def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
+    """(text, records) that a batch shows before its record `inside` bytes behind its start."""
+    _, batch = _measure(lines, position, next(lines.segment.batches(position))[1])
+    records = bisect_left(range(batch.records), inside, key=lambda record: _entry(batch, record)[2])
+    return _entry(batch, records)[0], records
 
 
 def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHeader]]:

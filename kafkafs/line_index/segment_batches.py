@@ -81,5 +81,8 @@ class SegmentBatches:
     def count_back(self, count: int) -> tuple[int, int | None]:
         raise AssertionError("a view of bytes counts no records")
 
+    def offset_at(self, text: int) -> int:
+        raise AssertionError("a view of bytes is not followed by records")
+
     def offset_of(self, number: int) -> int:
         raise AssertionError("a view of bytes counts no records")

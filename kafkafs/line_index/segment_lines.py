@@ -290,6 +290,10 @@ class SegmentLines:
         """The offset of record `number` (< `records`) of those shown; as `text_before`."""
         return records.offset_of(self, number)
 
+    def offset_at(self, text: int) -> int:
+        """The offset of the record that shows byte `text` (< `text_length`); as `text_before`."""
+        return records.offset_at(self, text)
+
     def count_back(self, count: int) -> tuple[int, int | None]:
         """(records shown, the first one's offset) of the last `count`, measured or not. Waits."""
         return records.count_back(self, count)

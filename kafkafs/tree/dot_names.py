@@ -2,6 +2,7 @@
 
     InTopic             a directory in a topic:
       ViewNames           a file of another view per partition: `.kv`, `.jsonl`, `.batches`
+      FollowNames         a file per partition whose positions never move: `.follow`
       PartitionNames      a directory per partition: `.raw`, `.meta`
       ControlDirectory    a file per command: `.control` (`control/directory.py`)
     OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from kafkafs.tree import meta
 from kafkafs.tree.control.directory import ControlDirectory, line_file
 from kafkafs.tree.control_file import Effects
+from kafkafs.tree.follow_file import look_up_follow
 from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.raw_file import RawFile, is_shown
 from kafkafs.tree.start_file import look_up_start
@@ -68,6 +70,18 @@ class ViewNames(InTopic):
         if isinstance(self._view, Batches) or not self.fs.options.show_dot:
             return names
         return [*names, APPEND]
+
+
+class FollowNames(InTopic):
+    """`.follow`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        return look_up_follow(self.topic, self.inode, name, wait)
+
+    def names(self) -> list[str]:
+        return self.topic.partition_names()
 
 
 class PartitionNames(InTopic):
@@ -209,6 +223,7 @@ DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
     ".batches": _view_names(".batches"),
     ".config": _config,
     ".control": ControlDirectory,
+    ".follow": FollowNames,
     ".jsonl": _view_names(".jsonl"),
     ".kv": _view_names(".kv"),
     ".meta": _meta,

@@ -23,6 +23,10 @@ class FlushPlan(Protocol):
     def finish(self) -> Any: ...
 
 
+class ToldError(OSError):
+    """An error that the log has a line for already, or had one once."""
+
+
 class Handle:
     """An open file. What a kind of file cannot do stays as it is here."""
 

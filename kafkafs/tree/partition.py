@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kafkafs.line_index import NEVER
 from kafkafs.tree.partition_view import LOOK_S, PartitionView
+from kafkafs.tree.rewrite import Rewrite
 from kafkafs.views import View
 from storage import paths
 from storage.errors import StorageError
 from storage.flush import FlushPlan
+from storage.history import new_nonce
 from storage.log import Log
 from storage.segment import Segment
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.follow_file import FollowHandle
     from kafkafs.tree.inodes import Node
     from kafkafs.tree.start_file import StartFile
 
@@ -35,16 +37,20 @@ _PAGE = 4096
 
 class Partition:
     """See the module. `known`: inode -> node, of those whose attributes the kernel keeps.
-    `ranges`: the open files that have an end of their own.
+    `ranges`: the open files that have an end of their own; `followers`: the open handles of
+    `.follow`.
     """
 
     __slots__ = (
         "_history_lock",
         "_history_read",
         "_owner",
+        "_prepared",
         "_refused",
+        "_rewrite",
         "_sealed_blocks",
         "_unfinished",
+        "followers",
         "fs",
         "known",
         "log",
@@ -62,6 +68,7 @@ class Partition:
         self.views: dict[str, PartitionView] = {}
         self.known: dict[int, Node] = {}
         self.ranges: dict[StartFile, None] = {}
+        self.followers: dict[FollowHandle, None] = {}
         self.mtime_ns = log.active.mtime_ns
         # The inode that is being written: it is told of its own size by who writes.
         self.writer = 0
@@ -71,6 +78,9 @@ class Partition:
         self._refused = ""
         self._sealed_blocks: int | None = None
         self._unfinished = 0
+        # What is written down of a change that is still to come, and of one that is on its way.
+        self._prepared: Rewrite | None = None
+        self._rewrite: Rewrite | None = None
 
     def view(self, view: View) -> PartitionView:
         """Its part in a view, made when first asked for: before the log can tell of a change.
@@ -100,10 +110,19 @@ class Partition:
             try:
                 with self._history_lock:
                     assert self.log.history is not None
+                    self._history_read = True
             finally:
                 active.release()
-            self._history_read = True
         return self.log.history.nonce
+
+    def save_history(self) -> None:
+        """Write down what it has by now. In any thread; it waits. OSError."""
+        active = self.log.active
+        active.lease()
+        try:
+            self.log.history.save(self.log.segments)
+        finally:
+            active.release()
 
     @property
     def owner(self) -> tuple[int, int, int]:
@@ -229,55 +248,77 @@ class Partition:
         for view in self.views.values():
             view.rolled(active)
 
+    def preparing(
+        self, old: Sequence[Segment], new: Sequence[Segment], log_start: int
+    ) -> Callable[[], None] | None:
+        """What has to wait for the disk before the past changes, for another thread."""
+        if not self._keeps_history or self._is_hidden(old, new, log_start):
+            return None
+        rewrite = Rewrite(self, old, new, log_start)
+
+        def write() -> None:
+            rewrite.write()
+            self._prepared = rewrite
+
+        return write
+
     def removing(self, segments: Sequence[Segment]) -> None:
         """The log is about to lose its head: a new history, which is written down first."""
+        count = len(segments)
         self._hold(segments)
         self._catch_up()
-        self._prepare_bases(segments)
-        for view in self.views.values():
-            view.removing(len(segments))
-        remaining = self.log.segments[len(segments) :]
-        self._sealed_blocks = None
-        self._new_history(remaining, self.views.values())
+        if self._is_hidden(segments, (), self.log.log_start_offset):
+            self._sealed_blocks = None
+            for view in self.views.values():
+                with view.lock:
+                    view.removing(count, None)
+            return
+        self._carry_out(
+            self._written_down(segments, ()), lambda view, nonce: view.removing(count, nonce)
+        )
 
-    def swapping(self, old: Sequence[Segment]) -> None:
+    def swapping(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Segments are about to be replaced by cleaned ones: a new history."""
         self._hold(old)
         self._catch_up()
-        self._prepare_bases(old)
-        self._new_history(self.log.segments)
+        self._rewrite = self._written_down(old, new)
 
     def swapped(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Now the log has the new segments."""
         segments = self.log.segments
         # All before the first segment that was not cleaned counts as replaced.
         count = segments.index(new[-1]) + 1
-        for view in self.views.values():
-            view.swapped(count - len(new) + len(old), segments[:count])
-        self._sealed_blocks = None
-        if self._keeps_history:
-            self.log.history.save(segments)
+        before = count - len(new) + len(old)
+        rewrite, self._rewrite = self._rewrite, None
+        self._carry_out(rewrite, lambda view, nonce: view.swapped(before, segments[:count], nonce))
+
+    def log_start_moved(self) -> None:
+        """The log start has moved within a segment: another history for who opens it anew."""
+        self._catch_up()
+        self._carry_out(self._written_down((), ()), lambda view, nonce: view.removing(0, nonce))
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
-        """Another process has cut the log: a new history."""
-        segments = self.log.segments
+        """Another process has cut the log: a new history, and other positions."""
+        log, segments = self.log, self.log.segments
         self._end_ranges(offset)
+        nonce = new_nonce() if self._keeps_history else None
         for view in self.views.values():
-            view.truncated(old[0], segments, offset)
+            with view.lock:
+                view.truncated(old[0], segments, offset, nonce)
+                if nonce is not None and view.keeps_base:
+                    log.history.begin_anew()
         self._sealed_blocks = None
-        self._new_history(segments, self.views.values())
+        if nonce is not None:
+            log.history.begin_anew()
+            log.history.log_start = log.log_start_offset
+            log.history.nonce = nonce
+            log.history.save(segments)
+            self._drop_entries()
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are gone."""
         for view in self.views.values():
             view.removed(segment)
-
-    def log_start_moved(self) -> None:
-        """The log start has moved within a segment: another history for who opens it anew."""
-        self._catch_up()
-        for view in self.views.values():
-            view.removing(0)
-        self._new_history(self.log.segments, self.views.values())
 
     def _hold(self, segments: Sequence[Segment]) -> None:
         """Where somebody may read on in segments that another process deletes when it likes, have
@@ -302,51 +343,78 @@ class Partition:
         for file in list(self.ranges):
             file.history_ends(limit)
 
-    def _prepare_bases(self, segments: Sequence[Segment]) -> None:
-        """Where what a view's positions hang on goes with these segments, the text up to the next
-        is needed.
-
-        That can wait for the disk, but little: what is written down was measured once.
-        """
-        if not self._keeps_history:
-            return
-        self.nonce(wait=True)
-        if self.log.history.base(self.fs.views[0].name)[0] >= 0:
-            self.view(self.fs.views[0])
-        bases = {segment.base_offset for segment in segments}
-        for view in self.views.values():
-            anchor = view.anchor()
-            if anchor in bases:
-                # What another process has written meanwhile may take hours to measure.
-                until = time.monotonic() + LOOK_S if self.fs.follows else NEVER
-                try:
-                    view.prepare(True, until, anchor)
-                except (StorageError, OSError):
-                    # Not measured in time, or removed before anybody could look into them:
-                    # positions begin anew.
-                    if not self.fs.follows:
-                        raise
-
     @property
     def _keeps_history(self) -> bool:
         """Of what others write only where somebody has looked: there is no inode to replace."""
         return self._history_read or not self.fs.follows
 
-    def _new_history(
-        self, segments: Sequence[Segment], changed: Iterable[PartitionView] = ()
-    ) -> None:
-        """Draw a new nonce, write it down, and drop the entries that lead to the old inodes.
+    def _is_hidden(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
+        """Whether only segments go that nothing was shown of: a log start had moved behind them."""
+        log = self.log
+        if new or not old or log_start != log.log_start_offset:
+            return False
+        return log.segments[len(old)].base_offset <= log_start
 
-        `changed`: those views that show the new history already.
-        """
+    def _written_down(self, old: Sequence[Segment], new: Sequence[Segment]) -> Rewrite | None:
+        """The change of the past, once it is written down; None where nobody has looked."""
+        prepared, self._prepared = self._prepared, None
         if not self._keeps_history:
+            return None
+        log_start = self.log.log_start_offset
+        if prepared is not None and prepared.is_of(old, new, log_start) and prepared.is_right:
+            return prepared
+        # What another process has written meanwhile may take hours to measure.
+        rewrite = Rewrite(self, old, new, log_start, LOOK_S if self.fs.follows else NEVER)
+        rewrite.write()
+        return rewrite
+
+    def _carry_out(
+        self, rewrite: Rewrite | None, change: Callable[[PartitionView, int | None], None]
+    ) -> None:
+        """Have the views and the history change, and drop the entries that lead to old inodes."""
+        self._sealed_blocks = None
+        if rewrite is None:
+            self._carry_out_unseen(change)
             return
+        main = self.views.get(self.fs.views[0].name)
         history = self.log.history
-        history.new_nonce()
-        history.log_start = self.log.log_start_offset
-        history.save(segments)
-        for view in changed:
-            view.history_changed()
+        is_changed = False
+        while not is_changed:
+            # In one step: who begins to count positions meanwhile does so before or after it.
+            with contextlib.nullcontext() if main is None else main.lock:
+                is_changed = rewrite.is_current
+                if is_changed:
+                    assert rewrite.past is not None
+                    history.become(rewrite.past)
+                    if main is not None:
+                        change(main, rewrite.nonce)
+            if not is_changed:
+                rewrite.write()
+        for view in self.views.values():
+            if view is not main:
+                with view.lock:
+                    change(view, rewrite.nonce)
+        # Last: who finds it finds views that show it.
+        history.nonce = rewrite.nonce
+        if not rewrite.is_written:
+            history.save(rewrite.segments)
+        self._drop_entries()
+
+    def _carry_out_unseen(self, change: Callable[[PartitionView, int | None], None]) -> None:
+        """Nobody had looked at what another process has rewritten; somebody may have by now."""
+        with self._history_lock:
+            nonce = new_nonce() if self._history_read else None
+            for view in self.views.values():
+                with view.lock:
+                    change(view, nonce)
+                    if nonce is not None and view.keeps_base:
+                        self.log.history.begin_anew()
+        if nonce is not None:
+            self.log.history.nonce = nonce
+            self._drop_entries()
+
+    def _drop_entries(self) -> None:
+        """Of the inodes that the names no longer lead to."""
         for node in list(self.known.values()):
             parent = node.history_entry()
             if parent is not None:

@@ -10,13 +10,14 @@ Threads: as there; generations are made in any.
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Sequence
 
-from kafkafs.generations import KEPT, Generation
+from kafkafs.generations import Generation
 from kafkafs.line_index import NEVER, LineStore, Piece, SegmentLines
 from kafkafs.line_index.encoded import takes_long
-from kafkafs.tree.placed_view import PlacedView
+from kafkafs.tree.placed_view import PlacedView, number_of
 from kafkafs.tree.text import render_text
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
@@ -25,6 +26,9 @@ from storage.log import Log
 from storage.segment import Segment
 
 ViewGeneration = Generation[Piece]
+
+_TRIES = 100
+"""How often what has changed meanwhile is looked at again."""
 
 LOOK_S = 0.05
 """How long the owner's thread measures, at most, what another process is changing."""
@@ -35,7 +39,7 @@ class PartitionView(PlacedView):
     change of the past.
     """
 
-    __slots__ = ("_active", "_current", "_hidden_records", "_left", "_pending", "open")
+    __slots__ = ("_active", "_current", "_hidden_records", "_left", "_nonce", "_pending", "open")
 
     def __init__(
         self, log: Log, view: View, store: LineStore, cache: str | None, *, keeps_base: bool
@@ -45,6 +49,8 @@ class PartitionView(PlacedView):
         self._active = self.timeline.pieces[-1]
         self._current: ViewGeneration | None = None
         self._hidden_records = 0
+        # The history's, where it has become another since this view was made: as of the timeline.
+        self._nonce: int | None = None
         # Pieces whose segments have left the log, until their files are gone.
         self._left: dict[Segment, SegmentLines] = {}
         # Text to be kept before a cut that could not be had without waiting.
@@ -59,13 +65,14 @@ class PartitionView(PlacedView):
         """
         while (current := self._current) is None:
             self.prepare(wait, until)
-            nonce, rewrites = self.log.history.nonce, self.timeline.rewrites
+            nonce, rewrites = self.nonce, self.timeline.rewrites
             position, hidden = self._log_start(wait)
-            with self._lock:
+            with self.lock:
                 # One that another thread has made meanwhile may be attached already.
                 if self._current is None and self._ready and self._is_same(nonce, rewrites):
                     self._hidden_records = hidden
                     self._current = Generation(self.timeline, nonce, position)
+                    self._begin_base(position)
         return current
 
     def generation_from(self, offset: int, wait: bool, until: float = NEVER) -> ViewGeneration:
@@ -76,20 +83,51 @@ class PartitionView(PlacedView):
         while True:
             self.prepare(wait, until, offset)
             self.catch_up(wait, until)
-            nonce, rewrites = self.log.history.nonce, self.timeline.rewrites
+            nonce, rewrites = self.nonce, self.timeline.rewrites
             position = self.position(offset, wait)
-            with self._lock:
+            with self.lock:
                 if self._is_same(nonce, rewrites) and not self.behind:
                     return Generation(self.timeline, nonce, position)
 
-    def history_changed(self) -> None:
-        """The history has a new nonce by now: what was made with the old one meanwhile is over."""
-        with self._lock:
-            self._current = None
+    def following(self, wait: bool, until: float = NEVER) -> ViewGeneration:
+        """One whose positions are those that are written down, and never move; as `generation`.
+
+        It can be read from the base on, or from the log start on if that is behind it. Only what
+        begins at the base is measured.
+        """
+        for _ in range(_TRIES):
+            if self.base is None:
+                self.generation(wait, until)
+            base, log_start = self.base, self.log.log_start_offset
+            if base is None:
+                continue
+            self.prepare(wait, until, base[0])
+            self.settle(wait, until)
+            nonce, rewrites = self.nonce, self.timeline.rewrites
+            position = self.position(max(base[0], log_start), wait)
+            with self.lock:
+                same = self._is_same(nonce, rewrites) and self.base == base
+                recorded = self.recorded
+                if same and recorded is not None and not self.behind:
+                    return Generation(self.timeline, nonce, position, shift=-recorded, keeps=0)
+        raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
+
+    @property
+    def nonce(self) -> int:
+        """Of the history that the timeline shows. The history's own follows when all views have."""
+        return self.log.history.nonce if self._nonce is None else self._nonce
+
+    def _begin_base(self, log_start: int) -> None:
+        """Positions are written down from now on: the first record has 0. Under the lock."""
+        if self.keeps_base and self.base is None:
+            starts, pieces = self.timeline.placed
+            number = number_of(pieces, self.log.log_start_offset)
+            first = pieces[number].segment.base_offset
+            self.log.history.set_base(self.view.name, first, starts[number] - log_start)
 
     def _is_same(self, nonce: int, rewrites: int) -> bool:
         """Whether the past is as it was. Under the lock."""
-        return nonce == self.log.history.nonce and rewrites == self.timeline.rewrites
+        return nonce == self.nonce and rewrites == self.timeline.rewrites
 
     def _log_start(self, wait: bool) -> tuple[int, int]:
         """(absolute position, records of all pieces before it) of the log start."""
@@ -121,7 +159,7 @@ class PartitionView(PlacedView):
 
     def attach(self, generation: ViewGeneration) -> bool:
         """Somebody may read a generation from now on; False where that is over, and he cannot."""
-        with self._lock:
+        with self.lock:
             if generation.is_current:
                 self.open[generation] = None
             return generation in self.open
@@ -141,7 +179,7 @@ class PartitionView(PlacedView):
             active.append(position, data)
             self.timeline.end = self.timeline.placed[0][-1] + active.text_length
             return
-        with self._lock:
+        with self.lock:
             starts = self.timeline.placed[0]
             self._slow = self._slow or slow
             if slow and starts:
@@ -165,72 +203,74 @@ class PartitionView(PlacedView):
     def rolled(self, active: Segment) -> None:
         """The active segment is sealed, and `active` follows it."""
         self._active.seal()
-        with self._lock:
+        with self.lock:
             self._active = self._piece(active)
             self.timeline.extend(self._active)
 
-    def removing(self, count: int) -> None:
+    # -- what becomes of the past. Who calls these holds the lock. -------------------------------
+
+    def removing(self, count: int, nonce: int | None) -> None:
         """The first `count` segments are about to leave the log; its history is a new one."""
-        with self._lock:
-            self._supersede(count)
-            for piece in self.timeline.pieces[:count]:
-                self._leave(piece)
-            self.timeline.remove_head(count)
-            self._set_base()
+        self._supersede(count, nonce)
+        for piece in self.timeline.pieces[:count]:
+            self._leave(piece)
+        self.timeline.remove_head(count)
 
-    def swapped(self, count: int, segments: Sequence[Segment]) -> None:
+    def swapped(self, count: int, segments: Sequence[Segment], nonce: int | None) -> None:
         """`segments` have taken the place of the first `count`; those of them that stay, stay."""
-        with self._lock:
-            old = {piece.segment: piece for piece in self.timeline.pieces[:count]}
-            self._supersede(count)
-            for segment in old.keys() - set(segments):
-                self._leave(old[segment])
-            new = [old.get(segment) or self._piece(segment) for segment in segments]
-            self.timeline.replace_head(count, new)
-            self._ready = False
-            self._set_base()
+        old = {piece.segment: piece for piece in self.timeline.pieces[:count]}
+        self._supersede(count, nonce)
+        for segment in old.keys() - set(segments):
+            self._leave(old[segment])
+        new = [old.get(segment) or self._piece(segment) for segment in segments]
+        self.timeline.replace_head(count, new)
+        self._ready = False
 
-    def truncated(self, first: Segment, segments: Sequence[Segment], offset: int) -> None:
+    def truncated(
+        self, first: Segment, segments: Sequence[Segment], offset: int, nonce: int | None
+    ) -> None:
         """Another process has cut the log, from `offset` in the segment `first` on.
 
         What is left is laid so that it ends where the log had ended: older generations show what
         comes behind that, after what they have lost.
         """
-        with self._lock:
-            pieces = self.timeline.pieces
-            starts, placed = self.timeline.placed
-            self._current = None
-            stay = {piece.segment: piece for piece in pieces}
-            replacing = next(segment for segment in segments if segment not in stay)
-            leaving = stay.keys() - set(segments)
-            kept = 0
-            if first.base_offset == replacing.base_offset and (stay[first] in placed or self.open):
-                kept = self._text_before(stay[first], offset)
-            if placed:
-                lost = starts[0]
-                for piece, start in zip(placed, starts, strict=True):
-                    if piece.segment is first:
-                        lost = start + kept
-                for generation in tuple(self.open):
-                    generation.lose(lost)
+        pieces = self.timeline.pieces
+        starts, placed = self.timeline.placed
+        self._is_over(nonce)
+        stay = {piece.segment: piece for piece in pieces}
+        replacing = next(segment for segment in segments if segment not in stay)
+        leaving = stay.keys() - set(segments)
+        kept = 0
+        if first.base_offset == replacing.base_offset and (stay[first] in placed or self.open):
+            kept = self._text_before(stay[first], offset)
+        if placed:
+            lost = starts[0]
+            for piece, start in zip(placed, starts, strict=True):
+                if piece.segment is first:
+                    lost = start + kept
             for generation in tuple(self.open):
-                # What was cut before, and is not placed since, is its own: that may be cut again.
-                for place, piece, start in generation.past:
-                    if piece.segment in leaving:
-                        inside = kept if piece.segment is first else 0
-                        generation.lose(max(start + inside, place))
-                        break
-            for segment in leaving:
-                self._leave(stay[segment])
-            new = [stay.get(segment) or self._piece(segment) for segment in segments]
-            self.timeline.replace_head(len(pieces), new)
-            if placed or self._is_cut_below(replacing.base_offset, kept):
-                self._anchor = (replacing.base_offset, self.timeline.end - kept)
-                if self._recorded is not None:
-                    position = self._anchor[1] + self._recorded
-                    self.log.history.set_base(self.view.name, replacing.base_offset, position)
-            self._active = new[-1]
-            self._ready = self.behind = False
+                generation.lose(lost)
+        for generation in tuple(self.open):
+            # What was cut before, and is not placed since, is its own: that may be cut again.
+            for place, piece, start in generation.past:
+                if piece.segment in leaving:
+                    inside = kept if piece.segment is first else 0
+                    generation.lose(max(start + inside, place))
+                    break
+        for segment in leaving:
+            self._leave(stay[segment])
+        new = [stay.get(segment) or self._piece(segment) for segment in segments]
+        self.timeline.replace_head(len(pieces), new)
+        if placed or self._is_cut_below(replacing.base_offset, kept):
+            self._anchor = (replacing.base_offset, self.timeline.end - kept)
+        self._active = new[-1]
+        self._ready = self.behind = False
+
+    def _is_over(self, nonce: int | None) -> None:
+        """The current generation is: its history has another nonce, unless nobody has looked."""
+        self._current = None
+        if nonce is not None:
+            self._nonce = nonce
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are gone: who shows it still can read it no longer."""
@@ -268,9 +308,9 @@ class PartitionView(PlacedView):
 
     # -- what older generations keep -----------------------------------------------------------
 
-    def _supersede(self, count: int) -> None:
+    def _supersede(self, count: int, nonce: int | None) -> None:
         """The current generation ends with the first `count` pieces. Under the lock."""
-        self._current = None
+        self._is_over(nonce)
         starts = self.timeline.placed[0]
         first = count - len(self.timeline.unplaced)
         if not starts or first < 0:
@@ -281,7 +321,7 @@ class PartitionView(PlacedView):
             self._keep(generation, cut)
 
     def _keep(self, generation: ViewGeneration, cut: int) -> None:
-        start = max(cut - KEPT, generation.first_valid)
+        start = max(cut - generation.keeps, generation.first_valid)
         if generation.lost:
             start = max(start, generation.lost[-1][1])
         if start >= cut:

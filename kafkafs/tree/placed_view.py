@@ -5,8 +5,9 @@ and who asks for what is behind an offset has no segment before that one measure
 head may be unplaced while its tail is not.
 
 The topic's own view keeps its absolute positions for ever: where a segment begins is written down
-in `log.history` (the *base*). The timeline itself may begin anywhere: `_recorded` is what has to be
-added to its positions.
+in `log.history` (the *base*). It is once all of the view has been measured, and then its first byte
+has position 0. The timeline itself may begin anywhere: `recorded` is what has to be added to its
+positions.
 
 What lies behind the last stable offset is no text yet. When that offset passes it the view is
 `behind` until it is measured (`catch_up`), and no size is told before.
@@ -30,6 +31,7 @@ from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentL
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
 from storage.errors import SegmentGone
+from storage.history import Places
 from storage.log import Log
 from storage.segment import Segment
 
@@ -40,19 +42,20 @@ FEW = 10_000
 
 
 class PlacedView:
-    """See the module. `keeps_base`: whether its absolute positions are written down."""
+    """See the module. `keeps_base`: whether its absolute positions are written down. Who holds
+    `lock` may change the past.
+    """
 
     __slots__ = (
         "_anchor",
         "_cache",
-        "_lock",
         "_preparing",
         "_ready",
-        "_recorded",
         "_slow",
         "_store",
         "behind",
         "keeps_base",
+        "lock",
         "log",
         "timeline",
         "view",
@@ -67,14 +70,12 @@ class PlacedView:
         self._store = store
         self._cache = cache
         self.timeline = Timeline([self._piece(segment) for segment in log.segments])
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._preparing = threading.Lock()
         # Whether all pieces are measured and placed.
         self._ready = False
         # While nothing is placed: where the segment of a base offset has to begin.
         self._anchor: tuple[int, int] | None = None
-        # Absolute positions as they are written down, less the timeline's; None: not known yet.
-        self._recorded: int | None = None
         self.behind = False
         # Whether what is not measured may take long to be decoded, however little it is.
         self._slow = True
@@ -116,7 +117,7 @@ class PlacedView:
         starts, pieces = self.timeline.placed
         if not pieces:
             raise SegmentGone("the log was cut while it was looked at")
-        number = _number_of(pieces, offset)
+        number = number_of(pieces, offset)
         while number < len(pieces) - 1 and pieces[number].segment.next_offset <= offset:
             number += 1
         return pieces[number], starts[number]
@@ -168,7 +169,7 @@ class PlacedView:
                 return
             if not all(piece.complete for piece in pieces[first:]):
                 raise BlockingIOError
-            with self._lock:
+            with self.lock:
                 self._place(first)
             return
         timeout = -1.0 if until == NEVER else max(until - time.monotonic(), 0)
@@ -182,7 +183,7 @@ class PlacedView:
                 for piece in pieces[first:]:
                     if not piece.complete:
                         self._measure(piece, until)
-                with self._lock:
+                with self.lock:
                     # An open transaction may have ended in any of them meanwhile. Once it is ready
                     # the owner places without the lock.
                     complete = all(piece.complete for piece in pieces[first:])
@@ -202,7 +203,7 @@ class PlacedView:
             return pieces, 0
         if self._anchor is not None:
             offset = min(offset, self._anchor[0])
-        number = _number_of(pieces, offset)
+        number = number_of(pieces, offset)
         return pieces, min(number, len(pieces) - len(self.timeline.placed[1]))
 
     def _is_placed(self, first: int) -> bool:
@@ -231,7 +232,7 @@ class PlacedView:
                     raise BlockingIOError
             for piece in unmeasured:
                 self._measure(piece, until)
-            with self._lock:
+            with self.lock:
                 if not self._is_behind():
                     # Another thread has done it, and the owner goes on without the lock.
                     return
@@ -274,56 +275,62 @@ class PlacedView:
         if timeline.placed[1]:
             timeline.place(first)
         else:
-            anchor = self._anchor
-            if anchor is None and self._recorded is None:
-                anchor = self._base
+            anchor = self._anchor or self.base
             if anchor is not None and anchor[0] in bases[first:]:
                 timeline.place(first, bases.index(anchor[0]), anchor[1])
             else:
                 # Behind all that anybody has seen, if anybody has.
                 timeline.place(first, first, timeline.end)
             self._anchor = None
-        if self.keeps_base and self._recorded is None:
-            self._recognize_base(bases)
         self._ready = not timeline.unplaced
 
     # -- what is written down ------------------------------------------------------------------
 
     @property
-    def _base(self) -> tuple[int, int] | None:
+    def base(self) -> tuple[int, int] | None:
         """(base offset of a segment, its absolute position) as they are written down."""
         base = self.log.history.base(self.view.name) if self.keeps_base else (-1, 0)
         return base if base[0] >= 0 else None
 
-    def _recognize_base(self, bases: Sequence[int]) -> None:
-        """Hold what is written down against the timeline; write it down where it is of no use.
-
-        `bases`: the base offsets of all pieces.
-        """
-        starts = self.timeline.placed[0]
-        base = self._base
-        if base is None or base[0] not in bases:
-            self._recorded = 0
-            self._set_base()
-            return
-        number = bases.index(base[0]) - (len(bases) - len(starts))
-        if number >= 0:
-            self._recorded = base[1] - starts[number]
-
-    def _set_base(self) -> None:
-        """Write down where the first placed piece begins."""
+    @property
+    def recorded(self) -> int | None:
+        """Absolute positions as they are written down, less the timeline's; None: not known yet."""
+        base = self.base
         starts, pieces = self.timeline.placed
-        if self._recorded is not None and pieces:
-            position = starts[0] + self._recorded
-            self.log.history.set_base(self.view.name, pieces[0].segment.base_offset, position)
+        if base is None or not pieces:
+            return None
+        number = number_of(pieces, base[0])
+        if pieces[number].segment.base_offset != base[0]:
+            return None
+        return base[1] - starts[number]
 
-    def anchor(self) -> int | None:
-        """The base offset of the segment without which its positions would be lost, if any."""
-        found = self._anchor or self._base
-        return None if found is None else found[0]
+    def passing(self, end: int, until: float = NEVER) -> Places:
+        """Where segments begin by what is written down: from the base on up to the one that begins
+        at the offset `end`, that one too. None where the base is not before that.
+
+        Measures what lies between; as `prepare`.
+        """
+        base = self.base
+        if base is None or base[0] >= end:
+            return ()
+        with self.lock:
+            pieces = self.timeline.pieces
+        number = number_of(pieces, base[0])
+        if pieces[number].segment.base_offset != base[0]:
+            raise SegmentGone("the segment is gone that positions were counted from")
+        places = []
+        at = base[1]
+        for piece in pieces[number:]:
+            places.append((piece.segment.base_offset, at))
+            if piece.segment.base_offset >= end:
+                return tuple(places)
+            if not piece.complete:
+                self._measure(piece, until)
+            at += piece.text_length
+        raise AssertionError("a segment that stays begins there")
 
 
-def _number_of(pieces: Sequence[Piece], offset: int) -> int:
+def number_of(pieces: Sequence[Piece], offset: int) -> int:
     """Of the last piece that begins at or before `offset`; 0 where none does."""
     number = bisect_right(pieces, offset, key=lambda piece: piece.segment.base_offset)
     return max(number - 1, 0)

@@ -90,9 +90,12 @@ class StartFile(ViewFile):
         BlockingIOError, StorageError, OSError; ESTALE as `generation`.
         """
         generation = self._generation
-        if generation is not None:
-            if not self._handles and not generation.is_current:
+        if generation is not None and not self._handles and not generation.is_current:
+            if generation.nonce != self.part.nonce:
                 raise self._stale()
+            # Only what was not shown has left the log.
+            generation = self._generation = None
+        if generation is not None:
             return generation
         if self.start > self.part.bound:
             return None

@@ -55,6 +55,7 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
             ".batches",
             ".config",
             ".control",
+            ".follow",
             ".jsonl",
             ".kv",
             ".meta",

@@ -56,7 +56,7 @@ def test_retention_below_the_start_changes_nothing(tree: Tree) -> None:
 
 
 def test_retention_of_what_it_shows(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafkafs.tree.partition_view.KEPT", 15)
+    monkeypatch.setattr("kafkafs.generations.KEPT", 15)
     fill(tree)
     file, ranged = start_file(tree, "0@5"), start_file(tree, "0@5..18")
     handle, of_range = tree.open(file), tree.open(ranged)

@@ -274,7 +274,7 @@ def test_removal_of_the_head_publishes_a_new_inode(tree: Tree) -> None:
 def test_deleted_bytes_are_estale_but_for_the_kept_ones(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkafs.tree.partition_view.KEPT", 15)
+    monkeypatch.setattr("kafkafs.generations.KEPT", 15)
     file = tree.file()
     tree.append(file, lines(0, 10))
     tree.roll()

@@ -1,0 +1,25 @@
+"""What a command does for readers while nothing is mounted.
+
+Whoever deletes or rewrites records of an unmounted directory has to leave a history behind that
+fits: a new nonce for who reads the head of a log, and for who follows `.follow` the same inode and
+positions as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from kafkafs.tree.filesystem import FileSystem
+from storage.manager import LogManager
+
+
+@contextlib.contextmanager
+def keeping_history(manager: LogManager) -> Iterator[FileSystem]:
+    """Write down, for as long as the block lasts, what becomes of the past of the logs."""
+    tree = FileSystem(manager)
+    try:
+        yield tree
+    finally:
+        manager.listeners.remove(tree)
+        tree.stop()
