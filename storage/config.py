@@ -86,6 +86,17 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _share(text: str) -> float:
+    """As ``_fraction``, but not 0."""
+    try:
+        value = _fraction(text)
+    except ValueError:
+        value = 0.0
+    if not value:
+        raise ValueError("a number above 0, to 1")
+    return value
+
+
 def _positive(text: str) -> float:
     """A double, as Kafka writes a rate that is not limited: 1.7976931348623157E308."""
     try:
@@ -256,7 +267,7 @@ class BrokerConfig:
     log_cleaner_enable: bool = _topic(True, _boolean)
     log_cleaner_backoff_ms: int = _topic(15_000, _long(0))
     log_cleaner_dedupe_buffer_size: int = _topic(128 << 20, _long(1 << 20))
-    log_cleaner_io_buffer_load_factor: float = _topic(0.9, _fraction)
+    log_cleaner_io_buffer_load_factor: float = _topic(0.9, _share)
     log_cleaner_io_max_bytes_per_second: float = _topic(sys.float_info.max, _positive)
     kafkafs_check_interval_ms: int = _topic(600_000, _long(1))
 

@@ -159,7 +159,9 @@ class Segment(SegmentFiles):
         self.index_full = self.offset_index.is_full or self.time_index.is_full
         self._append_ready = True
 
-    def append(self, data: bytes | bytearray, batches: Sequence[BatchEntry], now_ns: int) -> int:
+    def append(
+        self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
+    ) -> int:
         """Write ready batches at the end and index them (``LogSegment.append``).
 
         Returns the file position where they begin.  OSError where the disk refuses: the segment

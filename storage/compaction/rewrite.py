@@ -66,7 +66,7 @@ class GroupWriter:
             while left and left[0].last_offset <= some[-1][2]:
                 segment.txn_index.append(left.pop(0))
             shifted = [(at - start, size, last, newest) for at, size, last, newest in some]
-            segment.append(bytes(view[start:end]), shifted, 0)
+            segment.append(view[start:end], shifted, 0)
             first += count
         assert not left
 
