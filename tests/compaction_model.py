@@ -119,7 +119,9 @@ class KeyMap(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """``first_dirty`` of the next cleaning, and per new segment (base, batches, aborted)."""
+    """``first_dirty`` of the next cleaning, how many segments are replaced, and of each new one
+    (base, batches, aborted).
+    """
 
     first_dirty: int
     replaced: int
@@ -211,9 +213,12 @@ class Transactions:
 
 
 def build_map(log: ModelLog, where: Range, usable: int) -> KeyMap:
-    """Each key's latest offset in the dirty range, up to where ``usable`` keys reach."""
+    """Each key's latest offset in the dirty range, up to where ``usable`` keys reach.
+
+    Where nothing is dirty, what was cleaned before is looked at once more.
+    """
     offsets: dict[bytes, int] = {}
-    latest = -1
+    latest = min(where.first_dirty, where.first_uncleanable) - 1
     transactions = Transactions(
         entry
         for segment in log.segments
