@@ -243,8 +243,9 @@ class Log(AppendingLog):
         self.recovery_point = max(self.recovery_point, self.log_start_offset)
         # (``LeaderEpochFileCache.truncateFromStart``)
         past = [epoch for epoch, start in self.epochs if start <= self.log_start_offset]
-        if past and self.epochs[len(past) - 1][1] < self.log_start_offset:
-            self.epochs = [(past[-1], self.log_start_offset), *self.epochs[len(past) :]]
+        first = [(past[-1], self.log_start_offset)] if past else []
+        if self.epochs[: len(past)] != first:
+            self.epochs = [*first, *self.epochs[len(past) :]]
             self.epochs_dirty = True
 
     def remove_head(self, count: int, now_ms: int) -> None:

@@ -193,7 +193,8 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
     log, start = move.log, move.log.log_start_offset
 
     def detach() -> tuple[Segment, ...]:
-        # It was deleted meanwhile, or a cleaner has begun to work on it.
+        # A cleaner may have begun to work on it, or have done so.
+        outcome.cleaning += log.cleaning
         if log.closed or log.cleaning or log.segments[: len(move.segments)] != move.segments:
             return ()
         return log.detach_head(len(move.segments), now_ms)
