@@ -258,6 +258,41 @@ def log_start(writers: Writers, topic: str, turn: int) -> None:
     delete_records(writers.broker, topic, 5 * (turn + 1))
 
 
+def drawn(seed: int) -> Write:
+    """Anything at all, by producers of every kind."""
+
+    def write(writers: Writers, topic: str, turn: int) -> None:
+        rng = random.Random(1000 * seed + turn)
+        senders = [
+            *(writers.plain(codec) for codec in CODECS),
+            *(writers.idempotent(f"{topic} i{n}", rng.choice(CODECS)) for n in range(2)),
+        ]
+        transactional = [writers.transactional(f"{topic} t{n}") for n in range(2)]
+        for step in range(25):
+            records = [_drawn(rng, at(turn) + 10 * step) for _ in range(rng.randrange(1, 12))]
+            if rng.random() < 0.6:
+                rng.choice(senders).send(topic, records)
+                continue
+            first, second = rng.sample(transactional, 2)
+            with first.transaction(commit=rng.random() < 0.5):
+                first.send(topic, records)
+                if rng.random() < 0.5:
+                    with second.transaction(commit=rng.random() < 0.5):
+                        second.send(topic, [_drawn(rng, at(turn)) for _ in range(3)])
+                        first.send(topic, [_drawn(rng, at(turn)) for _ in range(3)])
+        for number in range(2):
+            writers.settle(f"{topic} t{number}")
+        end_round(writers, topic, turn)
+
+    return write
+
+
+def _drawn(rng: random.Random, timestamp: int) -> Record:
+    key = b"key %d" % int(rng.expovariate(0.1))
+    value = None if rng.random() < 0.25 else rng.randbytes(rng.randrange(60))
+    return Record(0, timestamp + rng.randrange(50), 0, key, value)
+
+
 SCENARIOS = (
     *(Scenario(f"everything-{c}", everything(c), {"delete.retention.ms": 0}) for c in CODECS),
     Scenario("tombstones-expire", tombstones, {"delete.retention.ms": 0}),
@@ -290,4 +325,8 @@ SCENARIOS = (
     Scenario("many-keys", many_keys),
     Scenario("large", large),
     Scenario("log-start", log_start, {"cleanup.policy": "compact,delete"}),
+    *(
+        Scenario(f"drawn-{n}", drawn(n), {"internal.segment.bytes": 2000, "delete.retention.ms": 0})
+        for n in range(4)
+    ),
 )

@@ -1,0 +1,351 @@
+"""A broker's cleaner and ours make the same of the same log, round after round, byte by byte.
+
+Before each of the broker's rounds its topics are copied.  In the copy, below what the broker has
+written since the last round, our own result of that round takes the place of the broker's.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from storage import LogManager, Record
+from storage.checkpoint import read_offsets, write_offsets
+from storage.compaction.cleaner import Cleaned
+from storage.compaction.log_cleaner import LogCleaner
+from storage.files import Files
+from storage.paths import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS
+from storage.record.batch import BatchHeader, decode, parse_header
+from storage.record.control import Marker, parse_marker
+from storage.task import Task
+from storage.verify import verify
+from tests.interop.brokers import Broker, eventually
+from tests.interop.cleaner_workload import (
+    DEDUPE_BYTES,
+    NOT_CLEANED_AT,
+    ROUNDS,
+    SCENARIOS,
+    Writers,
+)
+from tests.interop.clients import create_topics, set_topics
+from tests.interop.kafka_tools import dump_log_segments
+from tests.interop.workload import CODECS
+
+topics = pytest.mark.parametrize("topic", [scenario.topic for scenario in SCENARIOS])
+
+_BEGUN = re.compile(r"offset map for log (\S+)-0 for \d+ segments in offset range \[(\d+), (\d+)\)")
+_CLEANED = re.compile(r"cleaned log (\S+)-0 \(dirty section = \[\d+, (\d+)\]\)")
+_LEFT = re.compile(r"End size: .* \(([\d,]+) messages\)")
+
+
+class Round(NamedTuple):
+    """One round of a cleaner: the dirty range's start and end, how far it got, what is left."""
+
+    first_dirty: int
+    first_uncleanable: int
+    end: int
+    records_kept: int
+
+
+class Batch(NamedTuple):
+    """A batch: its bytes, or where they are compressed its header without size and checksum."""
+
+    stored: bytes | BatchHeader
+    marker: Marker | None
+    records: list[Record]
+
+    @property
+    def header(self) -> BatchHeader:
+        return parse_header(self.stored) if isinstance(self.stored, bytes) else self.stored
+
+
+def batches(log: Path) -> Iterator[Batch]:
+    data, at = log.read_bytes(), 0
+    while at < len(data):
+        header = parse_header(data, at)
+        raw = data[at : at + header.size]
+        marker = parse_marker(raw) if header.is_control and header.records_count else None
+        records = [] if header.is_control else decode(raw)
+        stored = header._replace(batch_length=0, crc=0) if header.codec else raw
+        yield Batch(stored, marker, records)
+        at += header.size
+
+
+def segments(partition: Path) -> dict[str, list[Batch]]:
+    """The batches of each segment, by its file's name."""
+    return {log.name: list(batches(log)) for log in sorted(partition.glob("*.log"))}
+
+
+def active(partition: Path) -> int:
+    """The base offset of the active segment."""
+    return max(int(log.stem) for log in partition.glob("*.log"))
+
+
+def rounds_in(lines: list[str]) -> dict[str, list[Round]]:
+    """The broker's rounds with each topic, from the lines of its log."""
+    found: dict[str, list[Round]] = {scenario.topic: [] for scenario in SCENARIOS}
+    bounds = (0, 0)
+    topic, end = "", 0
+    for line in lines:
+        if match := _BEGUN.search(line):
+            bounds = (int(match[2]), int(match[3]))
+        elif match := _CLEANED.search(line):
+            topic, end = match[1], int(match[2])
+        elif (match := _LEFT.search(line)) and topic in found:
+            found[topic].append(Round(*bounds, end, int(match[1].replace(",", ""))))
+    return found
+
+
+class Cleanings:
+    """The broker's topics before and after each of its rounds, and what we made of them."""
+
+    def __init__(self, broker: Broker, base: Path) -> None:
+        self.base = base
+        self.theirs: list[dict[str, list[Round]]] = []
+        self.ours: list[dict[str, list[Round]]] = []
+        self.faults: list[object] = []
+        self._broker = broker.start()
+        self._now_ms = 0
+        create_topics(broker, {s.topic: s.settings_between for s in SCENARIOS})
+        writers = Writers(broker)
+        for turn in range(ROUNDS):
+            for scenario in SCENARIOS:
+                scenario.write(writers, scenario.topic, turn)
+            eventually(lambda: self._offsets(LOG_STARTS).get("log-start") == 5 * (turn + 1))  # noqa: B023
+            self._copy(base / f"before-{turn}")
+            self._let_clean(turn)
+            self._copy(base / f"after-{turn}")
+            self._clean_ours(turn)
+
+    def _offsets(self, checkpoint: str) -> dict[str, int]:
+        found = read_offsets(Files(), str(self._broker.data / checkpoint))
+        return {topic: offset for (topic, _), offset in found.items()}
+
+    def _copy(self, to: Path) -> None:
+        """What the broker has of the topics, while nobody writes to them."""
+        to.mkdir()
+        for scenario in SCENARIOS:
+            partition = self._broker.partition(scenario.topic)
+            leave = shutil.ignore_patterns("*.deleted", "*.tmp")
+            shutil.copytree(partition, to / partition.name, ignore=leave)
+        for name in (CLEANER_OFFSETS, LOG_STARTS):
+            shutil.copy(self._broker.data / name, to)
+
+    def _let_clean(self, turn: int) -> None:
+        """Have all topics cleaned, as far as they can be."""
+        broker, mark = self._broker, len(self._broker.server.lines)
+        ends = {
+            s.topic: s.ends[turn] if s.ends else active(broker.partition(s.topic))
+            for s in SCENARIOS
+        }
+        set_topics(broker, {s.topic: s.settings for s in SCENARIOS})
+        eventually(lambda: self._offsets(CLEANER_OFFSETS) == ends)
+        set_topics(broker, {s.topic: NOT_CLEANED_AT for s in SCENARIOS})
+        self.theirs.append(rounds_in(broker.server.lines[mark:]))
+
+    def _clean_ours(self, turn: int) -> None:
+        """Clean in the copy, and in it what is our own from the round before, by our cleaner."""
+        data = self.base / f"ours-{turn}"
+        shutil.copytree(self.base / f"before-{turn}", data)
+        if turn > 0:
+            for scenario in SCENARIOS:
+                self._take_over(f"{scenario.topic}-0", turn)
+        # The broker is still running: this is what it has flushed for sure.
+        flushed = {(s.topic, 0): active(data / f"{s.topic}-0") for s in SCENARIOS}
+        write_offsets(Files(), str(data / RECOVERY_POINTS), flushed)
+        (data / "kafkafs.properties").write_text(
+            f"log.cleaner.dedupe.buffer.size={DEDUPE_BYTES}\nlog.retention.ms=-1\n"
+        )
+        (data / "kafkafs-topics.properties").write_text(
+            "".join(
+                f"{scenario.topic}/{name}={value}\n"
+                for scenario in SCENARIOS
+                for name, value in scenario.settings.items()
+            )
+        )
+        done: dict[str, list[Round]] = {}
+        with LogManager.open(str(data), clock_ms=lambda: self._now_ms) as manager:
+            assert (manager.faults, manager.cuts) == ([], [])
+            cleaner = LogCleaner(manager)
+            for scenario in SCENARIOS:
+                log = manager.log(scenario.topic, 0)
+                self._now_ms = self._time_of(turn, scenario.topic)
+                done[scenario.topic] = []
+                while cleaner.plan(log, self._now_ms).is_due(log.config):
+                    bound = cleaner.plan(log, self._now_ms).first_uncleanable_offset
+                    cleaned = cleaner.clean(log, Task())
+                    assert cleaned is not None
+                    done[scenario.topic].append(as_round(cleaned, bound))
+            assert cleaner.uncleanable == {}
+            self.faults += manager.check()
+        self.faults += verify(str(data)).faults
+        self.ours.append(done)
+
+    def _take_over(self, partition: str, turn: int) -> None:
+        """Our segments of the round before, up to what was active then, instead of theirs."""
+        before, now = self.base / f"ours-{turn - 1}" / partition, self.base / f"ours-{turn}"
+        bound = active(self.base / f"after-{turn - 1}" / partition)
+        kinds = ("log", "index", "timeindex", "txnindex")
+        for file in (now / partition).iterdir():
+            if file.name.endswith(kinds) and int(file.stem) < bound:
+                file.unlink()
+        for file in before.iterdir():
+            if file.name.endswith(kinds) and int(file.stem) < bound:
+                shutil.copy2(file, now / partition)
+
+    def _time_of(self, turn: int, topic: str) -> int:
+        """When the broker has cleaned, by the delete horizons that it has set."""
+        retention = next(s for s in SCENARIOS if s.topic == topic).settings["delete.retention.ms"]
+        before, after = (
+            {
+                batch.header.delete_horizon
+                for found in segments(self.base / f"{name}-{turn}" / f"{topic}-0").values()
+                for batch in found
+            }
+            for name in ("before", "after")
+        )
+        new = sorted(horizon for horizon in after - before if horizon is not None)
+        return new[-1] - int(str(retention)) if new else time.time_ns() // 1_000_000
+
+    def partitions(self, topic: str) -> Iterator[tuple[Path, Path]]:
+        """After each round, the broker's directory and ours."""
+        for turn in range(ROUNDS):
+            yield (
+                self.base / f"after-{turn}" / f"{topic}-0",
+                self.base / f"ours-{turn}" / f"{topic}-0",
+            )
+
+
+def as_round(cleaned: Cleaned, bound: int) -> Round:
+    return Round(cleaned.first_dirty_offset, bound, cleaned.end_offset, cleaned.records_kept)
+
+
+@pytest.fixture(scope="module")
+def cleanings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cleanings]:
+    base = tmp_path_factory.mktemp("cleaned")
+    broker = Broker(base / "broker", log_cleaner_dedupe_buffer_size=DEDUPE_BYTES)
+    try:
+        yield Cleanings(broker, base)
+    finally:
+        broker.kill()
+
+
+def test_there_is_something_to_see(cleanings: Cleanings) -> None:
+    """Each topic has what it is there for, after the broker's rounds."""
+
+    def after(turn: int, topic: str) -> list[Batch]:
+        found = segments(cleanings.base / f"after-{turn}" / f"{topic}-0")
+        return [batch for each in found.values() for batch in each]
+
+    def tombstones(turn: int, topic: str) -> set[int]:
+        """Those whose time is running."""
+        return {
+            record.offset
+            for batch in after(turn, topic)
+            for record in batch.records
+            if batch.header.delete_horizon is not None and record.value is None
+        }
+
+    first, last = tombstones(0, "tombstones-expire"), tombstones(1, "tombstones-expire")
+    assert first
+    assert last
+    assert not first & last
+    assert tombstones(0, "tombstones-stay") & tombstones(2, "tombstones-stay")
+    for topic in ("producers", "transactions-stay", "drawn-0"):
+        assert any(not batch.header.records_count for batch in after(0, topic)), topic
+    markers = [
+        {batch.header.base_offset: batch.header.delete_horizon for batch in found if batch.marker}
+        for found in (after(turn, "transactions-expire") for turn in range(ROUNDS))
+    ]
+    assert any(horizon is not None for horizon in markers[1].values())
+    assert markers[1].keys() - markers[2].keys()
+    for codec in CODECS:
+        assert sum(CODECS[b.header.codec] == codec for b in after(0, f"everything-{codec}")) > 3
+    assert any(r.timestamp_type == 1 for b in after(2, "append-time") for r in b.records)
+    assert len(segments(cleanings.base / "after-2" / "groups-0")) > 5
+    assert len(cleanings.theirs[0]["many-keys"]) == 3
+
+
+@topics
+def test_batches(topic: str, cleanings: Cleanings) -> None:
+    """All of them, header and records, and the segments that they are in."""
+    for theirs, ours in cleanings.partitions(topic):
+        assert segments(ours) == segments(theirs)
+
+
+@topics
+def test_indexes(topic: str, cleanings: Cleanings) -> None:
+    """Of all segments but the active one, which is allocated ahead."""
+    for theirs, ours in cleanings.partitions(topic):
+        for log in sorted(theirs.glob("*.log"))[:-1]:
+            compressed = any(batch.header.codec for batch in batches(log))
+            # Where a compressor has made another size of it, index entries are elsewhere.
+            for kind in (".txnindex",) if compressed else (".index", ".timeindex", ".txnindex"):
+                file = log.with_suffix(kind)
+                mine = ours / file.name
+                assert mine.exists() == file.exists(), file
+                assert not file.exists() or mine.read_bytes() == file.read_bytes(), file
+
+
+@topics
+def test_rounds(topic: str, cleanings: Cleanings) -> None:
+    """As many of them, each with the same dirty range, until the map was full."""
+    for turn in range(ROUNDS):
+        assert cleanings.ours[turn][topic] == cleanings.theirs[turn][topic], turn
+
+
+def test_checkpoint(cleanings: Cleanings) -> None:
+    for turn in range(ROUNDS):
+        theirs, ours = (
+            read_offsets(Files(), str(cleanings.base / f"{name}-{turn}" / CLEANER_OFFSETS))
+            for name in ("after", "ours")
+        )
+        assert ours == theirs
+
+
+@topics
+def test_times_of_modification(topic: str, cleanings: Cleanings) -> None:
+    """A cleaned segment keeps that of the last one that it was made of."""
+    for theirs, ours in cleanings.partitions(topic):
+        for log in sorted(theirs.glob("*.log"))[:-1]:
+            found = (ours / log.name).stat().st_mtime_ns
+            assert found // 1_000_000 == log.stat().st_mtime_ns // 1_000_000
+
+
+def test_our_directory_is_whole(cleanings: Cleanings) -> None:
+    assert cleanings.faults == []
+
+
+def test_dump_log_segments(cleanings: Cleanings) -> None:
+    """It complains of no more than in the broker's own: of an empty batch that ends a round it
+    wants no entry in the time index, which a broker writes.
+    """
+    theirs, ours = (
+        dumped(
+            cleanings.base,
+            [f"{name}-{turn}/{s.topic}-0" for turn in range(ROUNDS) for s in SCENARIOS],
+        )
+        for name in ("after", "ours")
+    )
+    assert set(ours) <= {line.replace("after-", "ours-") for line in theirs}
+
+
+def dumped(base: Path, partitions: list[str]) -> list[str]:
+    """What it complains of in these, but for offsets that are gone."""
+    files = [
+        file
+        for partition in partitions
+        for file in sorted((base / partition).iterdir())
+        if file.name.endswith(("log", "index", "snapshot"))
+    ]
+    printed, errors = dump_log_segments(files, "--deep-iteration")
+    assert "isvalid: false" not in printed
+    assert "invalid bytes" not in printed
+    gaps = re.compile(r"Non-consecutive offsets in .*|  -?\d+ is followed by \d+")
+    return sorted(line for line in errors.splitlines() if line and not gaps.fullmatch(line))
