@@ -28,8 +28,15 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
+#: A daemon under test begins no retention by itself: records of old dates would go at any moment.
+SETTINGS = "log.initial.task.delay.ms=86400000\n"
+
+
 class Mount:
-    """One daemon and where it is mounted.  `data` and `path` stay over `stop` and `start`."""
+    """One daemon and where it is mounted.  `data` and `path` stay over `stop` and `start`.
+
+    A test that writes `kafkafs.properties` itself gets what that says, and Kafka's defaults.
+    """
 
     def __init__(self, base: Path, options: Sequence[str] = ()) -> None:
         self.data = base / "data"
@@ -44,6 +51,9 @@ class Mount:
 
     def start(self, *options: str, env: Mapping[str, str] | None = None) -> Mount:
         """Start the daemon and wait until it says that it is mounted (sd_notify)."""
+        settings = self.data / "kafkafs.properties"
+        if not settings.exists():
+            settings.write_text(SETTINGS)
         words = [word for option in (*self.options, *options) for word in ("-o", option)]
         directory = tempfile.mkdtemp()
         ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)

@@ -53,10 +53,3 @@ def steered_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteeredM
 def steered_orders(steered_mount: SteeredMount) -> Path:
     """Partition 0 of a new topic there."""
     return new_topic(steered_mount)
-
-
-@pytest.fixture
-def own_steered(tmp_path: Path) -> Iterator[SteeredMount]:
-    """An empty data directory, mounted for one test by a daemon that takes commands."""
-    with steered(tmp_path) as started:
-        yield started

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ import pytest
 from tests.mount.contract.writing import append, opened, write_all
 from tests.mount.control import control, do, facts, keyed, rows, segments, until
 from tests.mount.mounting import Mount, fails, mounted
-from tests.mount.steering import SteeredMount
+from tests.mount.steering import SteeredMount, steered
 from tests.storage.logs import write_settings
+
+# Nothing is compacted by the clock while a test looks at what it has asked for.
+QUIET = {"log_cleaner_enable": "false", "log_initial_task_delay_ms": 86_400_000}
 
 FILES = [
     "abort-transaction",
@@ -25,6 +29,26 @@ FILES = [
     "verify",
 ]
 OF_JOBS = [name for name in FILES if name != "abort-transaction"]
+
+
+def quiet(base: Path) -> Path:
+    (base / "data").mkdir()
+    write_settings(base / "data", **QUIET)
+    return base
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    """A mount for all tests of the module."""
+    with mounted(quiet(tmp_path_factory.mktemp("mount"))) as started:
+        yield started
+
+
+@pytest.fixture
+def steered_one(tmp_path: Path) -> Iterator[SteeredMount]:
+    """A mount for one test, whose daemon takes commands."""
+    with steered(quiet(tmp_path)) as started:
+        yield started
 
 
 def test_they_are_all_there(orders: Path) -> None:
@@ -246,22 +270,6 @@ def _nothing_left_after_retention(first: Path) -> bool:
     return first.read_bytes() == b""
 
 
-def test_retention_by_the_clock(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    write_settings(
-        tmp_path / "data",
-        log_initial_task_delay_ms=0,
-        log_retention_check_interval_ms=20,
-    )
-    with mounted(tmp_path) as mount:
-        first = old_segments(mount, "orders")
-        mount.run("echo retention.ms=0 >> orders/.config")
-        until(lambda: first.read_bytes() == b"")
-        found = facts(first, "retention")
-        assert found["last_begun_by"] == "schedule"
-        assert "orders/.control/retention: the clock: done: partitions 1, " in mount.events()
-
-
 # -- compaction ----------------------------------------------------------------------------------
 
 
@@ -318,11 +326,11 @@ def compactable(mount: Mount, records: int = 100) -> Path:
 LATEST = b"new\n" * 100
 
 
-def test_cancel_while_it_runs_leaves_all_as_it_was(own_steered: SteeredMount) -> None:
-    first = compactable(own_steered)
+def test_cancel_while_it_runs_leaves_all_as_it_was(steered_one: SteeredMount) -> None:
+    first = compactable(steered_one)
     before = first.read_bytes()
     files = sorted(os.listdir(first.parent / ".raw/0"))
-    with own_steered.held("pwrite", ".cleaned") as hold:
+    with steered_one.held("pwrite", ".cleaned") as hold:
         do(first, "compaction", "run")
         hold.wait()
         found = facts(first, "compaction")
@@ -335,7 +343,7 @@ def test_cancel_while_it_runs_leaves_all_as_it_was(own_steered: SteeredMount) ->
         canceller = threading.Thread(target=do, args=(first, "compaction", "cancel"))
         canceller.start()
         # What is running stops at its next step.
-        own_steered.daemon.until_cancelled("held", "compaction")
+        steered_one.daemon.until_cancelled("held", "compaction")
         hold.release()
         canceller.join()
     found = facts(first, "compaction")
@@ -347,10 +355,10 @@ def test_cancel_while_it_runs_leaves_all_as_it_was(own_steered: SteeredMount) ->
     assert first.read_bytes() == LATEST
 
 
-def test_one_writes_on_while_it_runs(own_steered: SteeredMount) -> None:
-    first = compactable(own_steered)
+def test_one_writes_on_while_it_runs(steered_one: SteeredMount) -> None:
+    first = compactable(steered_one)
     kv = first.parent / ".kv/0"
-    with own_steered.held("pwrite", ".cleaned") as hold:
+    with steered_one.held("pwrite", ".cleaned") as hold:
         do(first, "compaction", "run")
         hold.wait()
         append(kv, b"00000\tmeanwhile\n")
@@ -359,30 +367,30 @@ def test_one_writes_on_while_it_runs(own_steered: SteeredMount) -> None:
     assert first.read_bytes() == LATEST + b"meanwhile\n"
 
 
-def test_an_end_while_it_runs(own_steered: SteeredMount) -> None:
-    first = compactable(own_steered)
+def test_an_end_while_it_runs(steered_one: SteeredMount) -> None:
+    first = compactable(steered_one)
     before = first.read_bytes()
-    with own_steered.held("pwrite", ".cleaned") as hold:
+    with steered_one.held("pwrite", ".cleaned") as hold:
         do(first, "compaction", "run")
         hold.wait()
-        own_steered.daemon.terminate()
-        own_steered.daemon.until_cancelled("held", "compaction")
-    own_steered.wait()
-    assert not list(own_steered.data.glob("*/*.cleaned"))
-    own_steered.start()
+        steered_one.daemon.terminate()
+        steered_one.daemon.until_cancelled("held", "compaction")
+    steered_one.wait()
+    assert not list(steered_one.data.glob("*/*.cleaned"))
+    steered_one.start()
     assert first.read_bytes() == before
     do(first, "compaction", "run")
     until_idle(first)
     assert first.read_bytes() == LATEST
 
 
-def test_a_topic_is_removed_while_it_runs(own_steered: SteeredMount) -> None:
-    first = compactable(own_steered)
-    with own_steered.held("pwrite", ".cleaned") as hold:
+def test_a_topic_is_removed_while_it_runs(steered_one: SteeredMount) -> None:
+    first = compactable(steered_one)
+    with steered_one.held("pwrite", ".cleaned") as hold:
         do(first, "compaction", "run")
         hold.wait()
         first.parent.rmdir()
-    own_steered.topic("held")
+    steered_one.topic("held")
     assert facts(first, "compaction") == {"state": "idle", "last_outcome": "none"}
     assert first.read_bytes() == b""
 
@@ -390,12 +398,12 @@ def test_a_topic_is_removed_while_it_runs(own_steered: SteeredMount) -> None:
 # -- what takes long -----------------------------------------------------------------------------
 
 
-def test_a_write_waits_for_a_while_and_returns(own_steered: SteeredMount) -> None:
-    orders = own_steered.topic("orders")
-    own_steered.run("echo flush.ms=3600000 >> orders/.config")
+def test_a_write_waits_for_a_while_and_returns(steered_one: SteeredMount) -> None:
+    orders = steered_one.topic("orders")
+    steered_one.run("echo flush.ms=3600000 >> orders/.config")
     append(orders, b"one\n")
-    own_steered.daemon.job_patience(0.2)
-    with own_steered.held("fdatasync", ".log") as hold:
+    steered_one.daemon.job_patience(0.2)
+    with steered_one.held("fdatasync", ".log") as hold:
         do(orders, "flush", "run")
         hold.wait()
         assert facts(orders, "flush")["state"] == "running", "it goes on"
@@ -405,11 +413,11 @@ def test_a_write_waits_for_a_while_and_returns(own_steered: SteeredMount) -> Non
     until(lambda: facts(orders, "flush")["last_outcome"] == "done")
 
 
-def test_what_goes_wrong_within_that_is_the_writes_error(own_steered: SteeredMount) -> None:
-    orders = own_steered.topic("orders")
-    own_steered.run("echo flush.ms=3600000 >> orders/.config")
+def test_what_goes_wrong_within_that_is_the_writes_error(steered_one: SteeredMount) -> None:
+    orders = steered_one.topic("orders")
+    steered_one.run("echo flush.ms=3600000 >> orders/.config")
     append(orders, b"one\n")
-    own_steered.daemon.fail("fdatasync", ".log", "EIO")
+    steered_one.daemon.fail("fdatasync", ".log", "EIO")
     with opened(control(orders, "flush")) as fd:
         fails(errno.EIO, os.write, fd, b"run\n")
     found = facts(orders, "flush")

@@ -1,0 +1,112 @@
+"""Retention and compaction by the clock, in a daemon whose clock goes fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.mount.contract.writing import append
+from tests.mount.control import do, facts, keyed, segments, until
+from tests.mount.mounting import Mount, mounted
+from tests.storage.logs import write_settings
+
+FAST = {
+    "log_initial_task_delay_ms": 0,
+    "log_retention_check_interval_ms": 20,
+    "log_cleaner_backoff_ms": 20,
+}
+
+
+def fast(base: Path, **settings: object) -> Path:
+    (base / "data").mkdir()
+    write_settings(base / "data", **{**FAST, **settings})
+    return base
+
+
+def compacted(mount: Mount, name: str, policy: str) -> Path:
+    """Partition 0 of a topic that nobody cleans yet: half of its records may go."""
+    first = mount.topic(name)
+    ratio = f"min.cleanable.dirty.ratio=1\ncleanup.policy={policy}\n"
+    append(first.parent / ".config", ratio.encode())
+    for value in (b"old", b"new"):
+        keyed(first.parent / ".kv/0", 100, value)
+    do(first, "roll", "run")
+    return first
+
+
+def test_retention_is_applied_by_the_clock(tmp_path: Path) -> None:
+    with mounted(fast(tmp_path)) as mount:
+        first = mount.topic("orders")
+        for number in range(3):
+            append(first, b"%d\n" % number)
+            do(first, "roll", "run")
+        assert segments(first) == 4
+        assert first.read_bytes() == b"0\n1\n2\n"
+        mount.run("echo retention.bytes=0 >> orders/.config")
+        until(lambda: first.read_bytes() == b"")
+        until(lambda: facts(first, "retention")["state"] == "idle")
+        found = facts(first, "retention")
+        assert found["last_begun_by"] == "schedule"
+        assert "orders/.control/retention: the clock: done: partitions 1, " in mount.events()
+        # A turn in which nothing goes is not told of.
+        append(first, b"later\n")
+        said = mount.events().count("the clock")
+        mount.run("echo retention.bytes=-1 >> orders/.config")
+        do(first, "retention", "run")
+        assert facts(first, "retention")["last_begun_by"] == "command"
+        assert mount.events().count("the clock") <= said + 1
+
+
+def test_what_is_dirty_enough_is_cleaned(tmp_path: Path) -> None:
+    with mounted(fast(tmp_path)) as mount:
+        first = compacted(mount, "orders", "compact")
+        clean = compacted(mount, "clean", "compact")
+        mount.run("echo min.cleanable.dirty.ratio=0.5 >> orders/.config")
+        until(lambda: first.read_bytes() == b"new\n" * 100)
+        until(lambda: facts(first, "compaction")["state"] == "idle")
+        assert facts(first, "compaction")["last_begun_by"] == "schedule"
+        assert clean.read_bytes() == b"old\n" * 100 + b"new\n" * 100
+        assert facts(clean, "compaction")["last_outcome"] == "none"
+
+
+def test_after_cleaning_comes_retention_where_the_policy_has_both(tmp_path: Path) -> None:
+    with mounted(fast(tmp_path, log_retention_check_interval_ms=86_400_000)) as mount:
+        first = compacted(mount, "orders", "compact,delete")
+        mount.run("echo retention.bytes=0 >> orders/.config")
+        until(lambda: first.read_bytes() == b"")
+
+
+def test_a_log_that_cannot_be_cleaned_is_named_once_and_left_alone(tmp_path: Path) -> None:
+    mount = Mount(fast(tmp_path))
+    try:
+        mount.start()
+        bad = compacted(mount, "bad", "compact")
+        good = compacted(mount, "good", "compact")
+        mount.stop()
+        path = mount.data / "bad-0" / f"{0:020}.log"
+        data = bytearray(path.read_bytes())
+        data[data.index(b"00042")] ^= 1
+        path.write_bytes(data)
+        mount.start()
+        ratio = "echo min.cleanable.dirty.ratio=0.1 >>"
+        mount.run(f"{ratio} bad/.config")
+        until(lambda: "uncleanable" in facts(bad, "compaction"))
+        mount.run(f"{ratio} good/.config")
+        until(lambda: good.read_bytes() == b"new\n" * 100)
+        assert facts(bad, "compaction")["last_outcome"] == "failed"
+        assert facts(bad, "compaction")["uncleanable"].startswith("0 ")
+        assert mount.events().count("bad/0 is not compacted until the next mount: ") == 1
+        assert mount.events().count("bad/.control/compaction: the clock: failed") == 1
+    finally:
+        mount.end()
+
+
+def test_the_cleaner_can_be_left_out(tmp_path: Path) -> None:
+    with mounted(fast(tmp_path, log_cleaner_enable="false")) as mount:
+        first = compacted(mount, "orders", "compact,delete")
+        mount.run("echo min.cleanable.dirty.ratio=0.1 >> orders/.config")
+        old = first.read_bytes()
+        # Retention of it is still done, and has had its turns by then.
+        append(first.parent / ".config", b"retention.bytes=0\n")
+        until(lambda: first.read_bytes() == b"")
+        assert len(old) == 800
+        assert facts(first, "compaction")["last_outcome"] == "none"
