@@ -23,66 +23,26 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize,
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from storage.compaction._offset_map cimport Hash, OffsetMap, find, hash_key, prefetch, put
-from storage.record._batch cimport (
-    APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_MAGIC, BAD_OFFSETS,
-    BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP,
-    BATCH_LENGTH, CODEC_BITS, CONTROL_BIT, CRC, ENCODED, HEADER_SIZE, HORIZON_BIT,
-    LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_RECORD, WINDOW, Fault, RecordHead, bounded_varint, headers_fill,
-    judge_batch, judge_head, load32, load64, parse_head, put_varint, read_varint, read_varlong,
-    store32, store64, varint_size, zigzag_bits,
+from storage.compaction._offset_map cimport OffsetMap, find, put
+from storage.compaction._records cimport (
+    KEYS, LAST_OFFSET, Records, Seen, enter, judge_plain, read_some, records_of, simple_size,
+    size_of,
 )
-from storage.record._crc cimport crc32c_of
+from storage.compaction._rewrite cimport RECORD_GAIN, Choice, Kept, rewrite, sum_of
+from storage.record._batch cimport (
+    ATTRIBUTES, BAD_BATCH_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT,
+    LAST_OFFSET_DELTA, MAGIC, MAX_TIMESTAMP, NO_FAULT, RELEASE_GIL_FROM, Fault, load32,
+    load64,
+)
 
 from storage.record._batch import refusal
 
 cdef enum:
-    KEYS = 64
-    # What a record can gain by another timestamp delta: nine bytes, and one for its length.
-    RECORD_GAIN = 10
-    LONGEST_BATCH = 0x7FFFFFFF
-    LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
     FIRST_ROOM = 1 << 20
-
-
-cdef struct Records:
-    # What is still to be read of a batch.
-    const uint8_t *at
-    const uint8_t *end
-    int64_t left
-    int64_t base_offset
-    int64_t last_offset
-
-
-cdef struct Seen:
-    Hash hash  # only where the record is to be looked up
-    const uint8_t *at
-    int64_t size
-    int64_t offset
-    int64_t timestamp_delta
-    bint has_key
-    bint has_value
-    bint looked_up
-
-
-cdef struct Kept:
-    const uint8_t *at
-    int64_t size
-    int64_t offset
-    int64_t timestamp_delta
-
-
-cdef struct Choice:
-    # What stays of a batch.
-    int64_t records
-    int64_t kept
-    int64_t invalid
-    int64_t tombstones
 
 
 cdef struct Entry:
@@ -91,122 +51,6 @@ cdef struct Entry:
     int64_t size
     int64_t last_offset
     int64_t max_timestamp
-
-
-cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
-    return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-
-
-cdef inline int64_t sum_of(int64_t one, int64_t other) noexcept nogil:
-    """As Java's numbers of 64 bits."""
-    return <int64_t> (<uint64_t> one + <uint64_t> other)
-
-
-cdef inline int64_t simple_size(const uint8_t *batch, int64_t room) noexcept nogil:
-    """Bytes of the batch if it is simple, whole in the `room` bytes and undamaged; else 0."""
-    cdef int64_t size
-    if room < HEADER_SIZE or judge_batch(batch) != NO_FAULT:
-        return 0
-    size = size_of(batch)
-    if size > room:
-        return 0
-    if crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES) != load32(batch + CRC):
-        return 0
-    return size
-
-
-cdef Fault judge_plain(const uint8_t *batch, int64_t size) noexcept nogil:
-    """Whether these are the bytes of one uncompressed v2 batch, not of control records."""
-    if size < HEADER_SIZE:
-        return BAD_BATCH_LENGTH
-    if batch[MAGIC] != 2:
-        return BAD_MAGIC
-    if size_of(batch) != size:
-        return BAD_BATCH_LENGTH
-    if batch[ATTRIBUTES + 1] & (CODEC_BITS | CONTROL_BIT):
-        return ENCODED
-    return NO_FAULT
-
-
-cdef Fault enter(const uint8_t *batch, int64_t size, Records *records) noexcept nogil:
-    """Go to the first record of a whole batch, after a look at the header's numbers."""
-    cdef int64_t delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
-    records.at = batch + HEADER_SIZE
-    records.end = batch + size
-    records.left = <int32_t> load32(batch + RECORDS_COUNT)
-    records.base_offset = <int64_t> load64(batch + BASE_OFFSET)
-    if records.left < 0 or records.left > (size - HEADER_SIZE) // SMALLEST_RECORD:
-        return BAD_RECORDS_COUNT
-    # The map has an offset's successor.
-    if delta < 0 or records.base_offset < 0 or records.base_offset >= <int64_t> LAST_OFFSET - delta:
-        return BAD_OFFSETS
-    records.last_offset = records.base_offset + delta
-    return NO_FAULT
-
-
-cdef inline Fault read_record(
-    const uint8_t *at, const uint8_t *end, RecordHead *head, int32_t *value_length
-) noexcept nogil:
-    """Read the record at `at`, which must end at or before `end`, and see that its fields fill it."""
-    cdef uint8_t pad[WINDOW]
-    cdef int64_t room = end - at
-    cdef Fault fault
-    if room >= WINDOW:
-        fault = parse_head(at, head)
-    else:
-        memset(pad, 0, WINDOW)
-        memcpy(pad, at, max(room, 0))
-        fault = parse_head(pad, head)
-    if fault == NO_FAULT:
-        # No record with a head that reaches into the padding fits.
-        fault = judge_head(head, room)
-    if fault != NO_FAULT:
-        return fault
-    end = at + head.size
-    at = bounded_varint(at + head.head + max(head.key_length, 0), end, value_length)
-    # A header count of a byte at least follows the value.
-    if at == NULL or value_length[0] < -1 or value_length[0] >= end - at:
-        return BAD_VALUE_LENGTH
-    at += max(value_length[0], 0)
-    if (end - at != 1 or at[0] != 0) and not headers_fill(at, end):
-        return BAD_HEADERS
-    return NO_FAULT
-
-
-cdef Fault read_some(
-    Records *records, OffsetMap map, int64_t lowest, int64_t highest, Seen *seen, int *count
-) noexcept nogil:
-    """Read the next KEYS records of a batch, or all that are left.
-
-    Those with a key and an offset from `lowest` to `highest` will be looked up.
-    """
-    cdef RecordHead head
-    cdef int32_t value_length = 0
-    cdef Fault fault
-    cdef int i
-    cdef int some = <int> min(records.left, KEYS)
-    for i in range(some):
-        fault = read_record(records.at, records.end, &head, &value_length)
-        if fault != NO_FAULT:
-            return fault
-        if head.offset_delta < 0 or head.offset_delta > records.last_offset - records.base_offset:
-            return BAD_OFFSETS
-        seen[i].at = records.at
-        seen[i].size = head.size
-        seen[i].offset = records.base_offset + head.offset_delta
-        seen[i].timestamp_delta = head.timestamp_delta
-        seen[i].has_key = head.key_length >= 0
-        seen[i].has_value = value_length >= 0
-        seen[i].looked_up = seen[i].has_key and lowest <= seen[i].offset <= highest
-        if seen[i].looked_up:
-            seen[i].hash = hash_key(map, records.at + head.head, head.key_length)
-            prefetch(map, seen[i].hash)
-        records.at += head.size
-    records.left -= some
-    if records.left == 0 and records.at != records.end:
-        return BAD_RECORDS_COUNT
-    count[0] = some
-    return NO_FAULT
 
 
 # -- the map -------------------------------------------------------------------------------------
@@ -220,8 +64,6 @@ cdef Fault map_records(
     cdef int count
     cdef int i
     cdef Fault fault = enter(batch, size, &records)
-    if fault == NO_FAULT and records.left == 0 and records.at != records.end:
-        fault = BAD_RECORDS_COUNT
     while fault == NO_FAULT and records.left:
         fault = read_some(&records, map, first_offset, LAST_OFFSET, seen, &count)
         if fault != NO_FAULT:
@@ -433,7 +275,7 @@ cdef class Keeper:
                     wanted = self.run(self.map, <const uint8_t *> view.buf, &position, end)
                 if not wanted:
                     return position
-                self.make_room(wanted, (wanted - HEADER_SIZE) // SMALLEST_RECORD)
+                self.make_room(wanted, records_of(<const uint8_t *> view.buf + position, wanted))
         finally:
             PyBuffer_Release(&view)
 
@@ -456,19 +298,22 @@ cdef class Keeper:
         try:
             fault = judge_plain(<const uint8_t *> view.buf, view.len)
             if fault == NO_FAULT:
-                self.make_kept_room((view.len - HEADER_SIZE) // SMALLEST_RECORD)
+                self.make_kept_room(records_of(<const uint8_t *> view.buf, view.len))
                 fault = self.choose(
                     self.map, <const uint8_t *> view.buf, view.len, legacy, discard, &choice
                 )
             if fault == NO_FAULT and self.must_write(<const uint8_t *> view.buf, &choice, legacy):
                 size = view.len + choice.kept * RECORD_GAIN
                 made = PyByteArray_FromStringAndSize(NULL, size)
-                size = self.rewrite(
+                size = rewrite(
                     <const uint8_t *> view.buf,
                     &choice,
+                    self.kept,
                     legacy,
+                    self.horizon_ms,
                     <uint8_t *> PyByteArray_AS_STRING(made),
                 )
+                assert size <= len(made)
                 if size == 0:
                     fault = BAD_BATCH_LENGTH
                 PyByteArray_Resize(made, size)
@@ -531,7 +376,7 @@ cdef class Keeper:
             size = simple_size(batch, end - position[0])
             if size == 0 or self.is_special(batch):
                 return 0
-            records = (size - HEADER_SIZE) // SMALLEST_RECORD
+            records = records_of(batch, size)
             if (
                 records > self.kept_room
                 or self.used + size + records * RECORD_GAIN > self.room
@@ -541,7 +386,9 @@ cdef class Keeper:
             if self.choose(map, batch, size, False, False, &choice) != NO_FAULT:
                 return 0
             if self.must_write(batch, &choice, False):
-                made = self.rewrite(batch, &choice, False, self.start + self.used)
+                made = rewrite(
+                    batch, &choice, self.kept, False, self.horizon_ms, self.start + self.used
+                )
                 if made == 0:
                     return 0
                 self.enter_output(made)
@@ -611,8 +458,6 @@ cdef class Keeper:
                 or self.now_ms < <int64_t> load64(batch + BASE_TIMESTAMP)
             )
         memset(choice, 0, sizeof(Choice))
-        if fault == NO_FAULT and records.left == 0 and records.at != records.end:
-            fault = BAD_RECORDS_COUNT
         choice.records = records.left
         while fault == NO_FAULT and records.left:
             fault = read_some(&records, map, 0, -1 if discard else latest, seen, &count)
@@ -648,94 +493,3 @@ cdef class Keeper:
         if legacy or choice.kept < choice.records:
             return True
         return choice.tombstones > 0 and batch[ATTRIBUTES + 1] & HORIZON_BIT == 0
-
-    cdef int64_t rewrite(
-        self, const uint8_t *batch, const Choice *choice, bint legacy, uint8_t *out
-    ) noexcept nogil:
-        """Write a batch of the records that stay; its size, or 0 where no batch is so large.
-
-        MemoryRecords.buildRetainedRecordsInto.
-        """
-        cdef uint8_t attributes = batch[ATTRIBUTES + 1]
-        cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
-        cdef int64_t last_offset = base_offset + <int32_t> load32(batch + LAST_OFFSET_DELTA)
-        cdef int64_t old_base = <int64_t> load64(batch + BASE_TIMESTAMP)
-        cdef int64_t old_max = <int64_t> load64(batch + MAX_TIMESTAMP)
-        cdef int64_t new_base = old_base
-        cdef int64_t new_max = old_max
-        cdef int64_t timestamp
-        cdef int64_t shift = 0
-        cdef int64_t i
-        cdef Kept *kept
-        cdef uint8_t *at = out + HEADER_SIZE
-        if legacy:
-            shift = self.kept[0].offset - base_offset
-            base_offset = last_offset = self.kept[0].offset
-        if attributes & HORIZON_BIT == 0 and choice.tombstones:
-            attributes |= HORIZON_BIT
-            new_base = self.horizon_ms
-        if attributes & HORIZON_BIT == 0:
-            new_base = sum_of(old_base, self.kept[0].timestamp_delta)
-            if attributes & APPEND_TIME_BIT:
-                new_base = old_max
-        for i in range(choice.kept):
-            kept = self.kept + i
-            if attributes & APPEND_TIME_BIT:
-                timestamp = old_max
-            else:
-                timestamp = sum_of(old_base, kept.timestamp_delta)
-                new_max = timestamp if i == 0 else max(new_max, timestamp)
-            if legacy:
-                last_offset = max(last_offset, kept.offset)
-            at = put_record(at, kept, difference(timestamp, new_base), kept.offset - base_offset)
-        if at - out > <int64_t> LONGEST_BATCH + LOG_OVERHEAD:
-            return 0
-        memcpy(out, batch, HEADER_SIZE)
-        store64(out + BASE_OFFSET, <uint64_t> base_offset)
-        store32(out + BATCH_LENGTH, <uint32_t> (at - out - LOG_OVERHEAD))
-        out[ATTRIBUTES + 1] = attributes
-        store32(out + LAST_OFFSET_DELTA, <uint32_t> (last_offset - base_offset))
-        store64(out + BASE_TIMESTAMP, <uint64_t> new_base)
-        store64(out + MAX_TIMESTAMP, <uint64_t> new_max)
-        store32(out + RECORDS_COUNT, <uint32_t> choice.kept)
-        store32(out + CRC, crc32c_of(out + ATTRIBUTES, at - out - ATTRIBUTES))
-        return at - out
-
-
-cdef inline int64_t difference(int64_t one, int64_t other) noexcept nogil:
-    return <int64_t> (<uint64_t> one - <uint64_t> other)
-
-
-cdef inline uint8_t *put_record(
-    uint8_t *out, const Kept *kept, int64_t timestamp_delta, int64_t offset_delta
-) noexcept nogil:
-    """Copy a record, with these deltas instead of its own; the byte after it.
-
-    It has been read once: its head is known to be sound.
-    """
-    cdef const uint8_t *at
-    cdef int32_t length = 0
-    cdef int32_t old_offset_delta = 0
-    cdef int64_t old_delta = 0
-    cdef int64_t rest
-    cdef uint64_t timestamp_bits
-    cdef uint64_t offset_bits
-    cdef uint8_t attributes
-    at = read_varint(kept.at, &length)
-    attributes = at[0]
-    at = read_varlong(at + 1, &old_delta)
-    at = read_varint(at, &old_offset_delta)
-    if timestamp_delta == old_delta and offset_delta == old_offset_delta:
-        memcpy(out, kept.at, kept.size)
-        return out + kept.size
-    rest = kept.at + kept.size - at
-    timestamp_bits = zigzag_bits(timestamp_delta)
-    offset_bits = zigzag_bits(offset_delta)
-    out = put_varint(
-        out, zigzag_bits(1 + varint_size(timestamp_bits) + varint_size(offset_bits) + rest)
-    )
-    out[0] = attributes
-    out = put_varint(out + 1, timestamp_bits)
-    out = put_varint(out, offset_bits)
-    memcpy(out, at, rest)
-    return out + rest

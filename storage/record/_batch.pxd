@@ -11,6 +11,8 @@ Layouts: `storage/record/batch.py`.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from storage.record._crc cimport crc32c_of
+
 
 cdef extern from *:
     """
@@ -79,7 +81,9 @@ cdef enum:
     RELEASE_GIL_FROM = 262144
 
 
-cdef uint32_t crc_of(const uint8_t *batch, int64_t size) except? 0
+cdef inline uint32_t crc_of(const uint8_t *batch, int64_t size) noexcept nogil:
+    """The CRC-32C that the header of this whole v2 batch should have."""
+    return crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES)
 
 
 cdef enum Fault:

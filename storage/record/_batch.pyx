@@ -12,16 +12,10 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from crc32c import crc32c
-
 from storage.errors import CorruptRecord
 
 cdef extern from "Python.h":
     const int PyBUF_READ
-
-
-cdef enum:
-    SHORT_BATCH = 1024  # bytes of a batch whose CRC is worked out here
 
 
 REASONS = {
@@ -51,45 +45,6 @@ def refusal(int fault, long long position, bytes header=b""):
         count=<int32_t> load32(at + RECORDS_COUNT),
     )
     return CorruptRecord(reason, position=position)
-
-
-cdef extern from *:
-    """
-    /* The library is faster on much data, but calling it takes as long as a kilobyte does here. */
-    #if defined(__x86_64__) && defined(__GNUC__)
-    __attribute__((target("sse4.2")))
-    static uint32_t kafkafs_short_crc(const uint8_t *at, int64_t size)
-    {
-        uint64_t crc = 0xFFFFFFFF;
-        uint64_t bits;
-        for (; size >= 8; size -= 8, at += 8) {
-            memcpy(&bits, at, 8);
-            crc = __builtin_ia32_crc32di(crc, bits);
-        }
-        for (; size > 0; size--, at++)
-            crc = __builtin_ia32_crc32qi((uint32_t) crc, *at);
-        return ~(uint32_t) crc;
-    }
-    static int kafkafs_has_short_crc(void) { return __builtin_cpu_supports("sse4.2") != 0; }
-    #else
-    static uint32_t kafkafs_short_crc(const uint8_t *at, int64_t size) { return 0; }
-    static int kafkafs_has_short_crc(void) { return 0; }
-    #endif
-    """
-    uint32_t short_crc "kafkafs_short_crc"(const uint8_t *at, int64_t size) noexcept nogil
-    bint has_short_crc "kafkafs_has_short_crc"() noexcept nogil
-
-
-cdef bint SHORT_CRCS = has_short_crc()
-
-
-cdef uint32_t crc_of(const uint8_t *batch, int64_t size) except? 0:
-    """The CRC-32C that the header of this whole batch should have."""
-    if SHORT_CRCS and size <= SHORT_BATCH:
-        return short_crc(batch + ATTRIBUTES, size - ATTRIBUTES)
-    return crc32c(
-        PyMemoryView_FromMemory(<char *> (batch + ATTRIBUTES), size - ATTRIBUTES, PyBUF_READ)
-    )
 
 
 def assign_offsets(bytearray data not None, long long first_offset, int leader_epoch):

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
 from hypothesis import strategies as st
 
+from storage.compaction._keep import Keeper
+from storage.compaction._offset_map import OffsetMap
 from tests import oracle
 from tests.made_logs import TIMESTAMP, blobs, deltas, headers
 
@@ -152,6 +155,52 @@ class Twin:
         # The producer's fields are the batch's own.
         producer = log[batch.position + 43 : batch.position + 57]
         return seal(made[:43] + producer + made[57:])
+
+
+# -- ours beside it ------------------------------------------------------------------------------
+
+LARGE = 1 << 16
+Entries = list[tuple[int, int, int, int]]
+
+
+def map_of(twin: TwinMap) -> OffsetMap:
+    """The same as a map of ours."""
+    made = OffsetMap(LARGE)
+    for key, offset in twin.offsets.items():
+        made.put(key, offset)
+    made.latest_offset = twin.latest_offset
+    return made
+
+
+def keeper_of(twin: Twin, special: Iterable[int] = ()) -> Keeper:
+    return Keeper(
+        map_of(twin.map),
+        now_ms=twin.now_ms,
+        horizon_ms=twin.horizon_ms,
+        special=sorted(special),
+        legacy_tombstones=twin.legacy_tombstones,
+    )
+
+
+def taken(keeper: Keeper) -> tuple[bytes, Entries]:
+    pending = keeper.pending
+    data, entries = keeper.take()
+    assert len(data) == pending
+    assert keeper.pending == 0
+    return bytes(data), entries
+
+
+def figures(keeper: Keeper) -> Figures:
+    return Figures(
+        keeper.records_read, keeper.records_kept, keeper.records_invalid, keeper.tombstones_kept
+    )
+
+
+def entries_of(log: bytes) -> Entries:
+    return [
+        (batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+        for batch in oracle.walk(log)
+    ]
 
 
 # -- logs to clean -------------------------------------------------------------------------------

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.compaction._keep import Keeper, map_batch, map_batches
+from storage.compaction._keep import map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.errors import CorruptRecord
-from storage.record.batch import Record, decode, decode_plain, encode, parse_header
-from storage.record.compression import ZSTD
-from storage.record.control import ABORT, encode_marker
-from storage.record.plain import plain, recompress
+from storage.record.batch import Record, decode, encode, parse_header
+from storage.record.plain import plain
 from tests import oracle
 from tests.guard_page import before_guard_page
-from tests.made_logs import cuts, damaged
+from tests.made_logs import cuts
 from tests.storage.compaction.keep_twin import (
     APPEND_TIME,
-    CONTROL,
     HORIZON,
     KEYS,
+    LARGE,
     NEW_HORIZON,
     NOW,
     TRANSACTIONAL,
     Figures,
     Twin,
     TwinMap,
-    is_simple,
+    entries_of,
+    figures,
+    keeper_of,
     logs,
     one_batch,
-    seal,
+    taken,
 )
 from tests.storage.record.test_batch import (
     ABORT_MARKER,
@@ -44,18 +41,6 @@ from tests.storage.record.test_batch import (
     T,
 )
 
-LARGE = 1 << 16
-Entries = list[tuple[int, int, int, int]]
-
-
-def map_of(twin: TwinMap) -> OffsetMap:
-    """The same as a map of ours."""
-    made = OffsetMap(LARGE)
-    for key, offset in twin.offsets.items():
-        made.put(key, offset)
-    made.latest_offset = twin.latest_offset
-    return made
-
 
 def assert_same(made: OffsetMap, twin: TwinMap) -> None:
     assert {key: made.get(key) for key in twin.offsets} == twin.offsets
@@ -64,37 +49,6 @@ def assert_same(made: OffsetMap, twin: TwinMap) -> None:
     for key in KEYS:
         if key is not None:
             assert made.get(key) == twin.offsets.get(key, -1)
-
-
-def keeper_of(twin: Twin, special: Iterable[int] = ()) -> Keeper:
-    return Keeper(
-        map_of(twin.map),
-        now_ms=twin.now_ms,
-        horizon_ms=twin.horizon_ms,
-        special=sorted(special),
-        legacy_tombstones=twin.legacy_tombstones,
-    )
-
-
-def taken(keeper: Keeper) -> tuple[bytes, Entries]:
-    pending = keeper.pending
-    data, entries = keeper.take()
-    assert len(data) == pending
-    assert keeper.pending == 0
-    return bytes(data), entries
-
-
-def figures(keeper: Keeper) -> Figures:
-    return Figures(
-        keeper.records_read, keeper.records_kept, keeper.records_invalid, keeper.tombstones_kept
-    )
-
-
-def entries_of(log: bytes) -> Entries:
-    return [
-        (batch.position, batch.size, batch.last_offset, batch.max_timestamp)
-        for batch in oracle.walk(log)
-    ]
 
 
 @st.composite
@@ -318,18 +272,22 @@ def test_append_time_and_a_horizon_do_not_mix(now: int, stays: bool) -> None:
 
 
 def test_a_record_can_grow() -> None:
-    """All of them by as much as there is: the longest timestamp delta instead of the shortest."""
-    rows = [oracle.Row(0, n, b"", None) for n in range(50)]
+    """All of them by as much as there is: the longest timestamp delta instead of the shortest, and
+    with it a longer length.
+    """
+    rows = [oracle.Row(0, n, b"k" * 50, None) for n in range(50)]
     batch = oracle.put_batch(
         b"".join(map(oracle.put_row, rows)), 50, base_timestamp=-(2**63) + NEW_HORIZON + 5
     )
     twin = Twin(TwinMap(LARGE))
+    expected = twin.keep(batch, next(oracle.walk(batch)))
     keeper = keeper_of(twin)
     with before_guard_page(batch) as view:
         assert keeper.keep_batches(view, 0, len(view)) == len(batch)
+        assert keeper.keep_one(view) == (50, 50, expected)
     out, _ = taken(keeper)
-    assert out == twin.keep(batch, next(oracle.walk(batch)))
-    assert len(out) == len(batch) + 50 * 9
+    assert out == expected
+    assert len(out) == len(batch) + 50 * 10
     assert decode(out) == decode(batch)
 
 
@@ -379,194 +337,3 @@ def test_much_at_once() -> None:
     keeper = keeper_of(Twin(TwinMap(LARGE)))
     assert keeper.keep_batches(log, 0, len(log)) == len(log)
     assert taken(keeper) == (log, entries_of(log))
-
-
-# -- what it must not believe --------------------------------------------------------------------
-
-
-def row(key: bytes | None = b"k", value: bytes | None = b"v", number: int = 0) -> bytes:
-    return oracle.put_row(oracle.Row(0, number, key, value))
-
-
-def head(length: int, rest: bytes) -> bytes:
-    return oracle.put_varint(length) + rest
-
-
-MALFORMED = {
-    "more records than said": oracle.put_batch(row() * 2, 1),
-    "fewer records than said": oracle.put_batch(row(), 2),
-    "no records said": oracle.put_batch(row(), 0),
-    "no records there": oracle.put_batch(b"", 1),
-    "a negative count": oracle.put_batch(row(), -1),
-    "a huge count": oracle.put_batch(row(), 2**31 - 1),
-    "a length beyond the batch": oracle.put_batch(head(100, row()[1:]), 1),
-    "a length one beyond": oracle.put_batch(head(len(row()), row()[1:]), 1),
-    "a length one short": oracle.put_batch(head(len(row()) - 2, row()[1:]), 1),
-    "a negative length": oracle.put_batch(head(-1, row()[1:]), 1),
-    "the least length": oracle.put_batch(head(-(2**31), row()[1:]), 1),
-    "a varint without an end": oracle.put_batch(b"\xff" * 40, 1),
-    "a timestamp without an end": oracle.put_batch(head(30, b"\0" + b"\xff" * 29), 1),
-    "a varint that the end cuts off": oracle.put_batch(head(6, b"\0\0\0\0\x80\x80"), 1),
-    "a key beyond the record": oracle.put_batch(head(6, b"\0\0\0\x28\2\0"), 1),
-    "a key of negative length": oracle.put_batch(head(6, b"\0\0\0\3\2\0"), 1),
-    "a value beyond the record": oracle.put_batch(head(6, b"\0\0\0\1\4\0"), 1),
-    "a value of negative length": oracle.put_batch(head(6, b"\0\0\0\1\3\0"), 1),
-    "a value to the end": oracle.put_batch(head(6, b"\0\0\0\1\2\0"), 1),
-    "no header count": oracle.put_batch(head(5, b"\0\0\0\1\1"), 1),
-    "a negative header count": oracle.put_batch(head(6, b"\0\0\0\1\1\1"), 1),
-    "headers that are not there": oracle.put_batch(head(6, b"\0\0\0\1\1\2"), 1),
-    "bytes after the headers": oracle.put_batch(head(7, b"\0\0\0\1\1\0\0"), 1),
-    "a header without a name": oracle.put_batch(head(8, b"\0\0\0\1\1\2\1\1"), 1),
-    "an offset behind the last": oracle.put_batch(row(number=5), 1, last_offset_delta=4),
-    "an offset before the first": oracle.put_batch(row(number=-1), 1),
-    "a last offset before the first": oracle.put_batch(b"", 0, last_offset_delta=-1),
-    "a negative offset": oracle.put_batch(row(), 1, base_offset=-1),
-    "the largest offset": oracle.put_batch(row(), 1, base_offset=2**63 - 1),
-    "an offset that wraps": oracle.put_batch(b"", 0, base_offset=2**63 - 3, last_offset_delta=5),
-}
-
-
-@pytest.mark.parametrize("good", [b"", THREE_RECORDS], ids=["first", "later"])
-@pytest.mark.parametrize("wrong", MALFORMED.values(), ids=MALFORMED.keys())
-def test_malformed_batches(wrong: bytes, good: bytes) -> None:
-    """Their CRC is right. The loops stop before them, and nobody gets a byte of them."""
-    made = OffsetMap(LARGE)
-    keeper = keeper_of(Twin(TwinMap(LARGE)))
-    before = figures_of(good)
-    for log in (good + wrong, good + wrong + THREE_RECORDS):
-        with before_guard_page(log) as view:
-            assert map_batches(made, view, 0, len(log), 0) == (len(good), False)
-            assert keeper.keep_batches(view, 0, len(log)) == len(good)
-        if good:
-            keeper.take()
-    assert figures(keeper) == Figures(*(2 * number for number in before))
-    assert keeper.pending == 0
-    with before_guard_page(wrong) as view:
-        with pytest.raises(CorruptRecord):
-            map_batch(made, view, 0)
-        for discard in (False, True):
-            with pytest.raises(CorruptRecord):
-                keeper.keep_one(view, discard=discard)
-    assert keeper.pending == 0
-
-
-def figures_of(good: bytes) -> tuple[int, int, int, int]:
-    keeper = keeper_of(Twin(TwinMap(LARGE)))
-    keeper.keep_batches(good, 0, len(good))
-    found = figures(keeper)
-    return found.read, found.kept, found.invalid, found.tombstones
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        recompress(THREE_RECORDS, ZSTD),
-        encode(decode(THREE_RECORDS), attributes=TRANSACTIONAL, producer_id=5, producer_epoch=0),
-        bytes(encode_marker(ABORT, 7, 1, 3, 5, T, 0)),
-        oracle.put_batch(b"", 0, attributes=CONTROL),
-        V0_ENTRY,
-        V1_ENTRY + bytes(61),
-        THREE_RECORDS[:94],
-        THREE_RECORDS[:60],
-        THREE_RECORDS[:16] + b"\3" + THREE_RECORDS[17:],
-        THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:],
-        THREE_RECORDS[:8] + struct.pack(">i", -13) + THREE_RECORDS[12:],
-        b"\0",
-        bytes(70),
-    ],
-)
-def test_it_stops_before_what_is_not_simple(other: bytes) -> None:
-    log = THREE_RECORDS + other
-    with before_guard_page(log) as view:
-        assert map_batches(OffsetMap(LARGE), view, 0, len(log), 0) == (95, False)
-        keeper = keeper_of(Twin(TwinMap(LARGE)))
-        assert keeper.keep_batches(view, 0, len(log)) == 95
-    out, entries = taken(keeper)
-    assert len(entries) == 1
-    assert decode(out) == decode(THREE_RECORDS)
-
-
-@pytest.mark.parametrize(
-    "other", [b"", V1_ENTRY, EMPTY_BATCH[:60], EMPTY_BATCH + b"\0", ABORT_MARKER, bytes(61)]
-)
-def test_what_is_no_plain_batch(other: bytes) -> None:
-    with pytest.raises(CorruptRecord):
-        map_batch(OffsetMap(LARGE), other, 0)
-    with pytest.raises(CorruptRecord):
-        keeper_of(Twin(TwinMap(LARGE))).keep_one(other)
-
-
-@pytest.mark.parametrize("at", range(len(THREE_RECORDS)))
-def test_a_damaged_byte(at: int) -> None:
-    """Base offset and leader epoch alone lie outside the CRC."""
-    log = bytearray(THREE_RECORDS + EMPTY_BATCH)
-    log[at] ^= 1
-    outside = at < 8 or 12 <= at < 16
-    with before_guard_page(log) as view:
-        made = OffsetMap(LARGE)
-        assert (map_batches(made, view, 0, len(log), 0)[0] >= 95) == outside
-        keeper = keeper_of(Twin(TwinMap(LARGE)))
-        assert (keeper.keep_batches(view, 0, len(log)) >= 95) == outside
-    if not outside:
-        assert len(made) == keeper.pending == keeper.records_read == 0
-
-
-@given(data=damaged(), right=st.booleans())
-def test_damage(data: bytes, right: bool) -> None:
-    """What is believed has a right CRC, and comes out as the decoder reads it."""
-    if right:
-        data = b"".join(seal_whole(data))
-    with before_guard_page(data) as view:
-        made = OffsetMap(LARGE)
-        at, full = map_batches(made, view, 0, len(data), 0)
-        assert not full
-        made.latest_offset = -1
-        keeper = Keeper(made, now_ms=NOW, horizon_ms=NEW_HORIZON)
-        assert keeper.keep_batches(view, 0, len(data)) == at
-    out, entries = taken(keeper)
-    log = data[:at]
-    assert all(is_simple(batch) for batch in oracle.walk(log))
-    expected = [r for batch in oracle.walk(log) for r in decode(log, batch.position)]
-    assert [r for position, *_ in entries for r in decode(out, position)] == expected
-
-
-def seal_whole(data: bytes) -> Iterable[bytes]:
-    """The bytes, with right CRCs for the batches that are whole."""
-    while len(data) >= 61:
-        size = int.from_bytes(data[8:12], "big", signed=True) + 12
-        if not 61 <= size <= len(data):
-            break
-        yield seal(data[:size])
-        data = data[size:]
-    yield data
-
-
-@given(records=st.binary(max_size=60), count=st.integers(0, 5), legacy=st.booleans())
-def test_any_bytes_as_records(records: bytes, count: int, legacy: bool) -> None:
-    batch = oracle.put_batch(records, count, last_offset_delta=1 << 20)
-    with before_guard_page(batch) as view:
-        made = OffsetMap(LARGE)
-        keeper = keeper_of(Twin(TwinMap(LARGE)))
-        try:
-            full = map_batch(made, view, 0)
-        except CorruptRecord:
-            assert map_batches(made, view, 0, len(batch), 0) == (0, False)
-            assert keeper.keep_batches(view, 0, len(batch)) == 0
-            with pytest.raises(CorruptRecord):
-                keeper.keep_one(view, legacy=legacy)
-            return
-        assert not full
-        found = decode_plain(batch)
-        assert {r.key: made.get(r.key) for r in found if r.key is not None} == {
-            r.key: r.offset for r in found if r.key is not None
-        }
-        assert keeper.keep_one(view, legacy=legacy)[:2] == (count, count)
-        assert keeper.keep_batches(view, 0, len(batch)) == len(batch)
-
-
-@pytest.mark.parametrize(("at", "end"), [(-1, 5), (5, 4), (0, 96), (96, 96)])
-def test_positions_outside_the_data(at: int, end: int) -> None:
-    with pytest.raises(ValueError, match="of a buffer of 95"):
-        map_batches(OffsetMap(LARGE), THREE_RECORDS, at, end, 0)
-    with pytest.raises(ValueError, match="of a buffer of 95"):
-        keeper_of(Twin(TwinMap(LARGE))).keep_batches(THREE_RECORDS, at, end)

@@ -1,0 +1,160 @@
+"""Reading batches for compaction: which ones the loops take, and their records, some at a time.
+
+Inline, without the GIL, on plain pointers; nothing outside a batch is read, whatever it says.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+from storage.compaction._offset_map cimport Hash, OffsetMap, hash_key, prefetch
+from storage.record._batch cimport (
+    ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_MAGIC, BAD_OFFSETS, BAD_RECORDS_COUNT,
+    BAD_VALUE_LENGTH, BASE_OFFSET, BATCH_LENGTH, CODEC_BITS, CONTROL_BIT, CRC, ENCODED,
+    HEADER_SIZE, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, NO_FAULT, RECORDS_COUNT, SMALLEST_RECORD,
+    WINDOW, Fault, RecordHead, bounded_varint, crc_of, headers_fill, judge_batch, judge_head,
+    load32, load64, parse_head,
+)
+
+
+cdef enum:
+    KEYS = 64  # how many records are read, and their keys hashed, at a time
+    LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
+
+
+cdef struct Records:
+    # What is still to be read of a batch.
+    const uint8_t *at
+    const uint8_t *end
+    int64_t left
+    int64_t base_offset
+    int64_t last_offset
+
+
+cdef struct Seen:
+    Hash hash  # only where the record is to be looked up
+    const uint8_t *at
+    int64_t size
+    int64_t offset
+    int64_t timestamp_delta
+    bint has_key
+    bint has_value
+    bint looked_up
+
+
+cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
+    return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+
+
+cdef inline int64_t records_of(const uint8_t *batch, int64_t size) noexcept nogil:
+    """How many records there can be in a batch: what its header says, unless that is too much."""
+    cdef int64_t count = <int32_t> load32(batch + RECORDS_COUNT)
+    return max(min(count, (size - HEADER_SIZE) // SMALLEST_RECORD), 0)
+
+
+cdef inline int64_t simple_size(const uint8_t *batch, int64_t room) noexcept nogil:
+    """Bytes of the batch if it is simple, whole in the `room` bytes and undamaged; else 0."""
+    cdef int64_t size
+    if room < HEADER_SIZE or judge_batch(batch) != NO_FAULT:
+        return 0
+    size = size_of(batch)
+    if size > room:
+        return 0
+    if crc_of(batch, size) != load32(batch + CRC):
+        return 0
+    return size
+
+
+cdef inline Fault judge_plain(const uint8_t *batch, int64_t size) noexcept nogil:
+    """Whether these are the bytes of one uncompressed v2 batch, not of control records."""
+    if size < HEADER_SIZE:
+        return BAD_BATCH_LENGTH
+    if batch[MAGIC] != 2:
+        return BAD_MAGIC
+    if size_of(batch) != size:
+        return BAD_BATCH_LENGTH
+    if batch[ATTRIBUTES + 1] & (CODEC_BITS | CONTROL_BIT):
+        return ENCODED
+    return NO_FAULT
+
+
+cdef inline Fault enter(const uint8_t *batch, int64_t size, Records *records) noexcept nogil:
+    """Go to the first record of a whole batch, after a look at the header's numbers."""
+    cdef int64_t delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
+    records.at = batch + HEADER_SIZE
+    records.end = batch + size
+    records.left = <int32_t> load32(batch + RECORDS_COUNT)
+    records.base_offset = <int64_t> load64(batch + BASE_OFFSET)
+    if records.left < 0 or records.left > (size - HEADER_SIZE) // SMALLEST_RECORD:
+        return BAD_RECORDS_COUNT
+    if records.left == 0 and size != HEADER_SIZE:
+        return BAD_RECORDS_COUNT
+    # The map has an offset's successor.
+    if delta < 0 or records.base_offset < 0 or records.base_offset >= <int64_t> LAST_OFFSET - delta:
+        return BAD_OFFSETS
+    records.last_offset = records.base_offset + delta
+    return NO_FAULT
+
+
+cdef inline Fault read_record(
+    const uint8_t *at, const uint8_t *end, RecordHead *head, int32_t *value_length
+) noexcept nogil:
+    """Read the record at `at`, which must end at or before `end`, and see that its fields fill it."""
+    cdef uint8_t pad[WINDOW]
+    cdef int64_t room = end - at
+    cdef Fault fault
+    if room >= WINDOW:
+        fault = parse_head(at, head)
+    else:
+        memset(pad, 0, WINDOW)
+        memcpy(pad, at, max(room, 0))
+        fault = parse_head(pad, head)
+    if fault == NO_FAULT:
+        # No record with a head that reaches into the padding fits.
+        fault = judge_head(head, room)
+    if fault != NO_FAULT:
+        return fault
+    end = at + head.size
+    at = bounded_varint(at + head.head + max(head.key_length, 0), end, value_length)
+    # A header count of a byte at least follows the value.
+    if at == NULL or value_length[0] < -1 or value_length[0] >= end - at:
+        return BAD_VALUE_LENGTH
+    at += max(value_length[0], 0)
+    if (end - at != 1 or at[0] != 0) and not headers_fill(at, end):
+        return BAD_HEADERS
+    return NO_FAULT
+
+
+cdef inline Fault read_some(
+    Records *records, OffsetMap map, int64_t lowest, int64_t highest, Seen *seen, int *count
+) noexcept nogil:
+    """Read the next KEYS records of a batch, or all that are left.
+
+    Those with a key and an offset from `lowest` to `highest` will be looked up.
+    """
+    cdef RecordHead head
+    cdef int32_t value_length = 0
+    cdef Fault fault
+    cdef int i
+    cdef int some = <int> min(records.left, KEYS)
+    for i in range(some):
+        fault = read_record(records.at, records.end, &head, &value_length)
+        if fault != NO_FAULT:
+            return fault
+        if head.offset_delta < 0 or head.offset_delta > records.last_offset - records.base_offset:
+            return BAD_OFFSETS
+        seen[i].at = records.at
+        seen[i].size = head.size
+        seen[i].offset = records.base_offset + head.offset_delta
+        seen[i].timestamp_delta = head.timestamp_delta
+        seen[i].has_key = head.key_length >= 0
+        seen[i].has_value = value_length >= 0
+        seen[i].looked_up = seen[i].has_key and lowest <= seen[i].offset <= highest
+        if seen[i].looked_up:
+            seen[i].hash = hash_key(map, records.at + head.head, head.key_length)
+            prefetch(map, seen[i].hash)
+        records.at += head.size
+    records.left -= some
+    if records.left == 0 and records.at != records.end:
+        return BAD_RECORDS_COUNT
+    count[0] = some
+    return NO_FAULT

@@ -1,0 +1,232 @@
+"""storage.compaction._keep: what it must not believe, and nothing outside the data is read."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.compaction._keep import Keeper, map_batch, map_batches
+from storage.compaction._offset_map import OffsetMap
+from storage.errors import CorruptRecord
+from storage.record.batch import decode, decode_plain, encode
+from storage.record.compression import ZSTD
+from storage.record.control import ABORT, encode_marker
+from storage.record.plain import recompress
+from tests import oracle
+from tests.guard_page import before_guard_page
+from tests.made_logs import damaged
+from tests.storage.compaction.keep_twin import (
+    CONTROL,
+    LARGE,
+    NEW_HORIZON,
+    NOW,
+    TRANSACTIONAL,
+    Figures,
+    Twin,
+    TwinMap,
+    figures,
+    is_simple,
+    keeper_of,
+    seal,
+    taken,
+)
+from tests.storage.record.test_batch import (
+    ABORT_MARKER,
+    EMPTY_BATCH,
+    THREE_RECORDS,
+    V0_ENTRY,
+    V1_ENTRY,
+    T,
+)
+
+
+def row(key: bytes | None = b"k", value: bytes | None = b"v", number: int = 0) -> bytes:
+    return oracle.put_row(oracle.Row(0, number, key, value))
+
+
+def head(length: int, rest: bytes) -> bytes:
+    return oracle.put_varint(length) + rest
+
+
+MALFORMED = {
+    "more records than said": oracle.put_batch(row() * 2, 1),
+    "fewer records than said": oracle.put_batch(row(), 2),
+    "no records said": oracle.put_batch(row(), 0),
+    "no records there": oracle.put_batch(b"", 1),
+    "a negative count": oracle.put_batch(row(), -1),
+    "a huge count": oracle.put_batch(row(), 2**31 - 1),
+    "a length beyond the batch": oracle.put_batch(head(100, row()[1:]), 1),
+    "a length one beyond": oracle.put_batch(head(len(row()), row()[1:]), 1),
+    "a length one short": oracle.put_batch(head(len(row()) - 2, row()[1:]), 1),
+    "a negative length": oracle.put_batch(head(-1, row()[1:]), 1),
+    "the least length": oracle.put_batch(head(-(2**31), row()[1:]), 1),
+    "a varint without an end": oracle.put_batch(b"\xff" * 40, 1),
+    "a timestamp without an end": oracle.put_batch(head(30, b"\0" + b"\xff" * 29), 1),
+    "a varint that the end cuts off": oracle.put_batch(head(6, b"\0\0\0\0\x80\x80"), 1),
+    "a key beyond the record": oracle.put_batch(head(6, b"\0\0\0\x28\2\0"), 1),
+    "a key of negative length": oracle.put_batch(head(6, b"\0\0\0\3\2\0"), 1),
+    "a value beyond the record": oracle.put_batch(head(6, b"\0\0\0\1\4\0"), 1),
+    "a value of negative length": oracle.put_batch(head(6, b"\0\0\0\1\3\0"), 1),
+    "a value to the end": oracle.put_batch(head(6, b"\0\0\0\1\2\0"), 1),
+    "no header count": oracle.put_batch(head(5, b"\0\0\0\1\1"), 1),
+    "a negative header count": oracle.put_batch(head(6, b"\0\0\0\1\1\1"), 1),
+    "headers that are not there": oracle.put_batch(head(6, b"\0\0\0\1\1\2"), 1),
+    "bytes after the headers": oracle.put_batch(head(7, b"\0\0\0\1\1\0\0"), 1),
+    "a header without a name": oracle.put_batch(head(8, b"\0\0\0\1\1\2\1\1"), 1),
+    "an offset behind the last": oracle.put_batch(row(number=5), 1, last_offset_delta=4),
+    "an offset before the first": oracle.put_batch(row(number=-1), 1),
+    "a last offset before the first": oracle.put_batch(b"", 0, last_offset_delta=-1),
+    "a negative offset": oracle.put_batch(row(), 1, base_offset=-1),
+    "the largest offset": oracle.put_batch(row(), 1, base_offset=2**63 - 1),
+    "an offset that wraps": oracle.put_batch(b"", 0, base_offset=2**63 - 3, last_offset_delta=5),
+}
+
+
+@pytest.mark.parametrize("good", [b"", THREE_RECORDS], ids=["first", "later"])
+@pytest.mark.parametrize("wrong", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_batches(wrong: bytes, good: bytes) -> None:
+    """Their CRC is right. The loops stop before them, and nobody gets a byte of them."""
+    made = OffsetMap(LARGE)
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    before = figures_of(good)
+    for log in (good + wrong, good + wrong + THREE_RECORDS):
+        with before_guard_page(log) as view:
+            assert map_batches(made, view, 0, len(log), 0) == (len(good), False)
+            assert keeper.keep_batches(view, 0, len(log)) == len(good)
+        if good:
+            keeper.take()
+    assert figures(keeper) == Figures(*(2 * number for number in before))
+    assert keeper.pending == 0
+    with before_guard_page(wrong) as view:
+        with pytest.raises(CorruptRecord):
+            map_batch(made, view, 0)
+        for discard in (False, True):
+            with pytest.raises(CorruptRecord):
+                keeper.keep_one(view, discard=discard)
+    assert keeper.pending == 0
+
+
+def figures_of(good: bytes) -> tuple[int, int, int, int]:
+    keeper = keeper_of(Twin(TwinMap(LARGE)))
+    keeper.keep_batches(good, 0, len(good))
+    found = figures(keeper)
+    return found.read, found.kept, found.invalid, found.tombstones
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        recompress(THREE_RECORDS, ZSTD),
+        encode(decode(THREE_RECORDS), attributes=TRANSACTIONAL, producer_id=5, producer_epoch=0),
+        bytes(encode_marker(ABORT, 7, 1, 3, 5, T, 0)),
+        oracle.put_batch(b"", 0, attributes=CONTROL),
+        V0_ENTRY,
+        V1_ENTRY + bytes(61),
+        THREE_RECORDS[:94],
+        THREE_RECORDS[:60],
+        THREE_RECORDS[:16] + b"\3" + THREE_RECORDS[17:],
+        THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:],
+        THREE_RECORDS[:8] + struct.pack(">i", -13) + THREE_RECORDS[12:],
+        b"\0",
+        bytes(70),
+    ],
+)
+def test_it_stops_before_what_is_not_simple(other: bytes) -> None:
+    log = THREE_RECORDS + other
+    with before_guard_page(log) as view:
+        assert map_batches(OffsetMap(LARGE), view, 0, len(log), 0) == (95, False)
+        keeper = keeper_of(Twin(TwinMap(LARGE)))
+        assert keeper.keep_batches(view, 0, len(log)) == 95
+    out, entries = taken(keeper)
+    assert len(entries) == 1
+    assert decode(out) == decode(THREE_RECORDS)
+
+
+@pytest.mark.parametrize(
+    "other", [b"", V1_ENTRY, EMPTY_BATCH[:60], EMPTY_BATCH + b"\0", ABORT_MARKER, bytes(61)]
+)
+def test_what_is_no_plain_batch(other: bytes) -> None:
+    with pytest.raises(CorruptRecord):
+        map_batch(OffsetMap(LARGE), other, 0)
+    with pytest.raises(CorruptRecord):
+        keeper_of(Twin(TwinMap(LARGE))).keep_one(other)
+
+
+@pytest.mark.parametrize("at", range(len(THREE_RECORDS)))
+def test_a_damaged_byte(at: int) -> None:
+    """Base offset and leader epoch alone lie outside the CRC."""
+    log = bytearray(THREE_RECORDS + EMPTY_BATCH)
+    log[at] ^= 1
+    outside = at < 8 or 12 <= at < 16
+    with before_guard_page(log) as view:
+        made = OffsetMap(LARGE)
+        assert (map_batches(made, view, 0, len(log), 0)[0] >= 95) == outside
+        keeper = keeper_of(Twin(TwinMap(LARGE)))
+        assert (keeper.keep_batches(view, 0, len(log)) >= 95) == outside
+    if not outside:
+        assert len(made) == keeper.pending == keeper.records_read == 0
+
+
+@given(data=damaged(), right=st.booleans())
+def test_damage(data: bytes, right: bool) -> None:
+    """What is believed has a right CRC, and comes out as the decoder reads it."""
+    if right:
+        data = b"".join(seal_whole(data))
+    with before_guard_page(data) as view:
+        made = OffsetMap(LARGE)
+        at, full = map_batches(made, view, 0, len(data), 0)
+        assert not full
+        made.latest_offset = -1
+        keeper = Keeper(made, now_ms=NOW, horizon_ms=NEW_HORIZON)
+        assert keeper.keep_batches(view, 0, len(data)) == at
+    out, entries = taken(keeper)
+    log = data[:at]
+    assert all(is_simple(batch) for batch in oracle.walk(log))
+    expected = [r for batch in oracle.walk(log) for r in decode(log, batch.position)]
+    assert [r for position, *_ in entries for r in decode(out, position)] == expected
+
+
+def seal_whole(data: bytes) -> Iterable[bytes]:
+    """The bytes, with right CRCs for the batches that are whole."""
+    while len(data) >= 61:
+        size = int.from_bytes(data[8:12], "big", signed=True) + 12
+        if not 61 <= size <= len(data):
+            break
+        yield seal(data[:size])
+        data = data[size:]
+    yield data
+
+
+@given(records=st.binary(max_size=60), count=st.integers(0, 5), legacy=st.booleans())
+def test_any_bytes_as_records(records: bytes, count: int, legacy: bool) -> None:
+    batch = oracle.put_batch(records, count, last_offset_delta=1 << 20)
+    with before_guard_page(batch) as view:
+        made = OffsetMap(LARGE)
+        keeper = keeper_of(Twin(TwinMap(LARGE)))
+        try:
+            full = map_batch(made, view, 0)
+        except CorruptRecord:
+            assert map_batches(made, view, 0, len(batch), 0) == (0, False)
+            assert keeper.keep_batches(view, 0, len(batch)) == 0
+            with pytest.raises(CorruptRecord):
+                keeper.keep_one(view, legacy=legacy)
+            return
+        assert not full
+        found = decode_plain(batch)
+        assert {r.key: made.get(r.key) for r in found if r.key is not None} == {
+            r.key: r.offset for r in found if r.key is not None
+        }
+        assert keeper.keep_one(view, legacy=legacy)[:2] == (count, count)
+        assert keeper.keep_batches(view, 0, len(batch)) == len(batch)
+
+
+@pytest.mark.parametrize(("at", "end"), [(-1, 5), (5, 4), (0, 96), (96, 96)])
+def test_positions_outside_the_data(at: int, end: int) -> None:
+    with pytest.raises(ValueError, match="of a buffer of 95"):
+        map_batches(OffsetMap(LARGE), THREE_RECORDS, at, end, 0)
+    with pytest.raises(ValueError, match="of a buffer of 95"):
+        keeper_of(Twin(TwinMap(LARGE))).keep_batches(THREE_RECORDS, at, end)
