@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from storage import Record
-from tests.interop.brokers import Broker
-from tests.interop.clients import SECONDS, Sender, delete_records
+from tests.interop.brokers import Broker, eventually
+from tests.interop.clients import SECONDS, Sender, delete_records, offsets
 from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
 
 ROUNDS = 3
@@ -58,9 +58,14 @@ class Writers:
         settings: Settings = {"transactional_id": name, "transaction_timeout_ms": OPEN_MS}
         return self._sender(name, compression_type=codec, **settings)
 
-    def settle(self, name: str) -> None:
-        """Wait until all markers of a transactional producer are written: another one takes its
-        place, with its producer id."""
+    def settle(self, topic: str) -> None:
+        """Wait until the markers of all that was ended are written, which is after it returns."""
+        eventually(
+            lambda: offsets(self.broker, topic, committed=True) == offsets(self.broker, topic)
+        )
+
+    def fence(self, name: str) -> None:
+        """Let another producer take a transactional one's place: what it has open is aborted."""
         del self._senders[name]
         self.transactional(name)
 
@@ -171,8 +176,7 @@ def transactions(writers: Writers, topic: str, turn: int) -> None:
         first.send(topic, [Record(0, at(turn, 5) + 10, 0, b"gone %d" % turn, None)])
     with first.transaction():
         first.send(topic, values(70, 3, at(turn, 6), key="b"))
-    writers.settle(f"{topic} 1")
-    writers.settle(f"{topic} 2")
+    writers.settle(topic)
     end_round(writers, topic, turn)
 
 
@@ -184,11 +188,20 @@ def open_transaction(writers: Writers, topic: str, turn: int) -> None:
     if turn == 1:
         sender.producer.commit_transaction(SECONDS)
         writers.settle(topic)
-        sender = writers.transactional(topic)
     if turn < 2:
         sender.producer.begin_transaction()
     sender.send(topic, values(50, 2, at(turn, 3), key="open"))
     writers.plain().send(topic, values(70, 5, at(turn, 6), key="again"))
+    end_round(writers, topic, turn)
+
+
+def fenced(writers: Writers, topic: str, turn: int) -> None:
+    """All that is known of a producer is the marker that has ended what it left open."""
+    writers.transactional(topic).producer.begin_transaction()
+    writers.transactional(topic).send(topic, values(0, 4, at(turn), key=f"aborted {turn}"))
+    writers.plain().send(topic, values(10, 4, at(turn, 1), key="plain"))
+    writers.fence(topic)
+    writers.settle(topic)
     end_round(writers, topic, turn)
 
 
@@ -280,8 +293,7 @@ def drawn(seed: int) -> Write:
                     with second.transaction(commit=rng.random() < 0.5):
                         second.send(topic, [_drawn(rng, at(turn)) for _ in range(3)])
                         first.send(topic, [_drawn(rng, at(turn)) for _ in range(3)])
-        for number in range(2):
-            writers.settle(f"{topic} t{number}")
+        writers.settle(topic)
         end_round(writers, topic, turn)
 
     return write
@@ -309,6 +321,7 @@ SCENARIOS = (
         transactions,
         {"internal.segment.bytes": 500, "delete.retention.ms": DAY_MS},
     ),
+    Scenario("fenced", fenced, {"internal.segment.bytes": 500, "delete.retention.ms": 0}),
     Scenario("open", open_transaction, {"delete.retention.ms": 0}, ends=(15, 38, 38)),
     Scenario(
         "append-time",
