@@ -71,6 +71,9 @@ def seeds(name: str) -> list[bytes]:
     if name == "records_of_a_batch":
         body = encode_records(records(), 0, T)
         return [bytes([codec, 5, bits]) + body for codec in range(5) for bits in (0, 8, 0x30)]
+    if name == "cleaned_records":
+        body = encode_records(records(), 0, T)
+        return [bytes([5, bits]) + body for bits in (0, 0x08, 0x40, 0x48)]
     if name == "set_of_messages":
         return [
             bytes([magic, codec, 2]) + next(legacy_of(magic))
@@ -102,6 +105,7 @@ _OF_LOGS = (
     "log_of_right_crcs",
     "dumped_log",
     "dumped_log_of_right_crcs",
+    "cleaned_log",
     "key_value_text",
     "json_text",
 )

@@ -43,6 +43,7 @@ from storage.record.legacy_07 import encode_entry, headers_07, plain_07
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
 from tests import oracle
+from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page
 
 Target = Callable[[bytes], None]
@@ -355,6 +356,25 @@ def dumped_coordinator_record(data: bytes) -> None:
         assert shown is not None
         if not shown.startswith((b"Unknown record type ", b"Error at offset 3, skipping. ")):
             json.loads(shown)
+
+
+# -- compaction ----------------------------------------------------------------------------------
+
+
+@target
+def cleaned_log(data: bytes) -> None:
+    """A log that is cleaned by the loops of compaction, where no checksum helps."""
+    cleaned(with_right_crcs(data[:ROOM]))
+
+
+@target
+def cleaned_records(data: bytes) -> None:
+    """Arbitrary records in an uncompressed batch, cleaned."""
+    if len(data) < 3:
+        return
+    count, bits = data[0], data[1]
+    header = BatchHeader(0, 0, 0, 2, 0, bits & 0x58, max(count - 1, 0), 0, 0, -1, -1, -1, count)
+    cleaned(pack(header, data[2:]))
 
 
 # -- views ---------------------------------------------------------------------------------------
