@@ -12,7 +12,7 @@ checkpoint of the cleaner never goes beyond what is clean; no file of a cleaning
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
 from storage.task import Task
 from tests.compaction_model import ModelBatch, clean, cleanable
+from tests.crash.histories import check_producers, content, known
 from tests.crash.moments import Found, Stops, Unsynced, during_opening
 from tests.observed import batches_of, observe, rules_of
 from tests.storage.logs import NOW_MS, opened, write_settings
@@ -181,45 +182,7 @@ class Life:
         self.enter()
 
 
-def content(log: Log) -> tuple[ModelBatch, ...]:
-    return tuple(batch for segment in log.segments for batch in batches_of(segment))
-
-
 # -- what must be found --------------------------------------------------------------------------
-
-
-class Known(NamedTuple):
-    """What the whole history says of producers and transactions, up to an offset."""
-
-    producers: dict[int, tuple[int, int, int]]
-    stable: int
-    aborted: set[int]
-
-
-def known(history: Sequence[ModelBatch], end: int) -> Known:
-    """(last offset, last sequence, first offset of the open transaction) of each producer."""
-    last: dict[int, tuple[int, int]] = {}
-    open_at: dict[int, list[ModelBatch]] = {}
-    aborted: set[int] = set()
-    for batch in history:
-        if batch.base_offset >= end or batch.producer_id < 0:
-            continue
-        if batch.control:
-            ended = open_at.pop(batch.producer_id, [])
-            if batch.marker == ABORT:
-                aborted |= {record.offset for each in ended for record in each.records}
-            last.setdefault(batch.producer_id, (-1, -1))
-            continue
-        count = batch.last_offset - batch.base_offset
-        last[batch.producer_id] = batch.last_offset, batch.base_sequence + count
-        if batch.transactional:
-            open_at.setdefault(batch.producer_id, []).append(batch)
-    firsts = {producer: batches[0].base_offset for producer, batches in open_at.items()}
-    return Known(
-        {p: (*place, firsts.get(p, -1)) for p, place in last.items()},
-        min(firsts.values(), default=end),
-        aborted,
-    )
 
 
 def holds(content: Sequence[ModelBatch], got: Sequence[ModelBatch], end: int) -> bool:
@@ -258,11 +221,7 @@ def check(life: Life, path: Path, found: Found) -> None:
 
 def check_readers(life: Life, log: Log) -> None:
     facts = known(life.history, log.log_end_offset)
-    assert log.last_stable_offset == facts.stable
-    assert {
-        each.producer_id: (each.last_offset, each.last_sequence, each.transaction_first_offset)
-        for each in log.producers
-    } == facts.producers
+    check_producers(facts, log)
     records = [r for batch in content(log) if not batch.control for r in batch.records]
     assert [(r.offset, r.value) for r in log.records(isolation="read_uncommitted")] == [
         (record.offset, record.value) for record in records
