@@ -1,6 +1,7 @@
-"""How far the opening or the reading of a data directory is, on the terminal.
+"""How far the opening or the reading of a data directory is, or long work, on the terminal.
 
-Only where standard error is a terminal and it takes its time; rich is imported then.
+Only where standard error is a terminal and it takes its time; rich is imported then. Of long work
+there are plain lines elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: An opening that takes longer than this shows how far it is, in seconds.
 PATIENCE_S = 0.5
+#: How often a line says how far long work is, where there is no terminal, in seconds.
+LINE_S = 10.0
 
 
 @contextmanager
@@ -120,7 +123,55 @@ class Reading:
             self._bar = None
 
 
-def _begin_reading(what: str, total: int) -> Bar:
+@contextmanager
+def work_shown() -> Iterator[Callable[[str, int, int], None]]:
+    """What to call with: what is being done, how many bytes are done, and of how many (or 0)."""
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    work = Work()
+    try:
+        yield work
+    finally:
+        work.end()
+
+
+class Work:
+    """A bar for work of several phases, from when it begins to be slow until it ends."""
+
+    def __init__(self) -> None:
+        self._show_at = time.monotonic() + PATIENCE_S
+        self._bar: Bar | None = None
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        if self._bar is None:
+            if time.monotonic() < self._show_at:
+                return
+            self._bar = _begin_reading("{task.description}", None)
+        task = self._bar.task_ids[0]
+        self._bar.update(task, description=phase, completed=done, total=total or None)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class Lines:
+    """A line now and then, for who reads them later."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + LINE_S
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_S
+            of = f" of {total}" if total else ""
+            print(f"kafkafs: {phase}: {done}{of} bytes", file=sys.stderr, flush=True)
+
+
+def _begin_reading(what: str, total: int | None) -> Bar:
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -58,7 +58,7 @@ class Schedule:
 
     @property
     def _cleans(self) -> bool:
-        return self._broker.log_cleaner_enable and self._tree.cleaner is not None
+        return self._broker.log_cleaner_enable
 
     # -- retention -----------------------------------------------------------------------------
 
@@ -94,7 +94,6 @@ class Schedule:
 
     async def _compaction(self) -> None:
         cleaner = self._tree.cleaner
-        assert cleaner is not None
         pause_s = max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
         while True:
             log = await self._chosen(lambda: cleaner.filthiest(self._manager.clock_ms()))

@@ -133,8 +133,7 @@ class FileSystem(LogListener):
         self.mounted_with = mounted_with or MountOptions()
         self.about: dict[str, Callable[[], str]] = texts(self)
         self.jobs = Jobs(manager.clock_ms, self.events)
-        self.cleaner = self._cleaner()
-        """None where nothing is compacted."""
+        self.cleaner = LogCleaner(manager)
         self.outcomes: dict[tuple[str, str], str] = {}
         """Of the last command that a control file was given, by (topic id, name of the file)."""
         self._partitions: dict[Log, Partition] = {}
@@ -152,15 +151,6 @@ class FileSystem(LogListener):
         # Whether the log says of a topic that it is not shown.
         self._hidden_named = False
         self._name_hidden()
-
-    def _cleaner(self) -> LogCleaner | None:
-        if self.manager.read_only:
-            return None
-        try:
-            return LogCleaner(self.manager)
-        except (StorageError, OSError) as error:
-            self.events(f"nothing is compacted, since the cleaner cannot begin: {error}")
-            return None
 
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""

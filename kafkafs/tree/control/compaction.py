@@ -19,7 +19,6 @@ from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.control.retention import delete_old
 from kafkafs.tree.jobs import Report, Work
 from storage.compaction.cleaner import Cleaned
-from storage.compaction.log_cleaner import LogCleaner
 from storage.config import format_value
 from storage.log import Log
 from storage.task import Task
@@ -61,9 +60,9 @@ def cleaning_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     """The work of a cleaning of logs of one topic."""
 
     def work(task: Task) -> Report:
-        cleaner = _cleaner(fs)
-        return report_of(
-            [(log, cleaned) for log in logs for cleaned in all_rounds(cleaner.clean, log, task)]
+        clean = fs.cleaner.clean
+        return _report_of(
+            [(log, cleaned) for log in logs for cleaned in _all_rounds(clean, log, task)]
         )
 
     return work
@@ -89,16 +88,16 @@ def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     """The work of a dry-run."""
 
     def work(task: Task) -> Report:
-        cleaner = _cleaner(fs)
-        rounds = [
-            (log, cleaned) for log in logs if (cleaned := cleaner.preview(log, task)) is not None
-        ]
-        return report_of(rounds)
+        preview = fs.cleaner.preview
+        rounds = [(log, cleaned) for log in logs if (cleaned := preview(log, task)) is not None]
+        return _report_of(rounds)
 
     return work
 
 
-def all_rounds(clean: Callable[[Log, Task], Cleaned | None], log: Log, task: Task) -> list[Cleaned]:
+def _all_rounds(
+    clean: Callable[[Log, Task], Cleaned | None], log: Log, task: Task
+) -> list[Cleaned]:
     """Clean a log to its end: where the map was full, the next round goes on behind it."""
     rounds: list[Cleaned] = []
     while (cleaned := clean(log, task)) is not None:
@@ -108,7 +107,7 @@ def all_rounds(clean: Callable[[Log, Task], Cleaned | None], log: Log, task: Tas
     return rounds
 
 
-def report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
+def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
     """The figures of rounds of cleaning."""
 
     def total(name: str) -> int:
@@ -151,12 +150,6 @@ def report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
     return Report(facts, table(_COLUMNS, rows), idle=not rounds)
 
 
-def _cleaner(fs: FileSystem) -> LogCleaner:
-    if fs.cleaner is None:
-        raise OSError(errno.EIO, "the cleaner could not begin, as the log said at the start")
-    return fs.cleaner
-
-
 def bytes_per_second(fs: FileSystem) -> float:
     """How fast a cleaner may go through a log."""
     return fs.manager.settings.broker.log_cleaner_io_max_bytes_per_second
@@ -164,8 +157,6 @@ def bytes_per_second(fs: FileSystem) -> float:
 
 def _uncleanable(fs: FileSystem, topic: Topic) -> list[tuple[str, object]]:
     """The partitions that the clock leaves alone until the next mount."""
-    if fs.cleaner is None:
-        return []
     return [
         ("uncleanable", f"{log.partition} {why}")
         for log, why in sorted(fs.cleaner.uncleanable.items(), key=lambda item: item[0].partition)

@@ -48,6 +48,7 @@ from kafkafs.tree.inodes import (
 )
 from kafkafs.tree.jobs import Jobs
 from storage import errors
+from storage.compaction.log_cleaner import LogCleaner
 from storage.manager import LogManager
 
 MANY = 5000
@@ -309,7 +310,7 @@ class OddTree:
         self.events = events
         self.stopping = False
         self.jobs = Jobs(manager.clock_ms, events)
-        self.cleaner = None
+        self.cleaner = LogCleaner(manager)
         self.inodes = InodeTable()
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()

@@ -1,0 +1,122 @@
+"""`kafkafs compact DATA_DIR`: cleans compacted topics of a data directory that is not mounted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.addresses import number
+from kafkafs.cli.progress import opening_shown
+
+if TYPE_CHECKING:
+    from storage.compaction.cleaner import Cleaned
+    from storage.compaction.log_cleaner import LogCleaner
+    from storage.log import Log
+    from storage.manager import LogManager
+    from storage.task import Task
+
+
+@click.command("compact")
+@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("places", metavar="[TOPIC[:PARTITION]]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only say what would go; changes nothing.")
+def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
+    """Clean logs of DATA_DIR, which must not be mounted: of each key only the latest record stays.
+
+    Without TOPIC: all topics whose cleanup.policy has compact. What is dirty is cleaned now,
+    however little it is; the active segment stays as it is. One line a partition.
+
+    Exits with 0 where all could be cleaned. Ctrl-C leaves what is not done as it was.
+    """
+    from kafkafs.cli.long_work import CANCELLED, long_work
+    from kafkafs.tree.offline import keeping_history
+    from storage.compaction.log_cleaner import LogCleaner
+    from storage.errors import StorageError, TaskCancelled
+    from storage.manager import LogManager
+
+    path = os.path.realpath(data_dir)
+    failed = False
+    try:
+        with (
+            opening_shown() as progress,
+            LogManager.open(path, read_only=dry_run, progress=progress) as manager,
+            nullcontext() if dry_run else keeping_history(manager),
+            long_work() as task,
+        ):
+            cleaner = LogCleaner(manager)
+            for log in _logs(manager, places):
+                try:
+                    rounds = _all_rounds(cleaner, log, task, dry_run)
+                except TaskCancelled:
+                    raise
+                except (OSError, StorageError) as error:
+                    failed = True
+                    click.echo(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
+                else:
+                    click.echo(f"{log.topic}:{log.partition}: {_told(rounds, dry_run)}")
+    except TaskCancelled:
+        click.echo("kafkafs: cancelled", err=True)
+        sys.exit(CANCELLED)
+    except (OSError, StorageError) as error:
+        raise fail(str(error)) from None
+    if failed:
+        sys.exit(1)
+
+
+def _logs(manager: LogManager, places: Sequence[str]) -> list[Log]:
+    """The partitions that are meant. UnknownTopicOrPartition, InvalidConfig."""
+    from storage.errors import InvalidConfig
+
+    if not places:
+        return [log for log in manager.logs() if log.config.is_compacted]
+    logs: dict[Log, None] = {}
+    for place in places:
+        topic, colon, partition = place.partition(":")
+        if colon:
+            found = [manager.log(topic, number(partition, "partition"))]
+        else:
+            found = list(manager.topic(topic).partitions.values())
+        if not all(log.config.is_compacted for log in found):
+            raise InvalidConfig(f"the cleanup.policy of topic {topic!r} does not have compact")
+        logs.update(dict.fromkeys(found))
+    return list(logs)
+
+
+def _all_rounds(cleaner: LogCleaner, log: Log, task: Task, dry_run: bool) -> list[Cleaned]:
+    """One where the key map is large enough, more where it was full."""
+    rounds: list[Cleaned] = []
+    work = cleaner.preview if dry_run else cleaner.clean
+    while (cleaned := work(log, task)) is not None:
+        rounds.append(cleaned)
+        if dry_run or not cleaned.map_full:
+            break
+    return rounds
+
+
+def _told(rounds: Sequence[Cleaned], dry_run: bool) -> str:
+    """The outcome in a line."""
+    if not rounds:
+        return "nothing to clean"
+    read = sum(each.records_read for each in rounds)
+    kept = sum(each.records_kept for each in rounds)
+    no_key = sum(each.records_invalid for each in rounds)
+    aborted = sum(each.records_aborted for each in rounds)
+    markers = sum(each.markers for each in rounds)
+    old = read - kept - no_key - aborted - markers
+    before = sum(each.bytes_before for each in rounds)
+    after = sum(each.bytes_after for each in rounds)
+    segments = sum(each.segments_before for each in rounds)
+    made = sum(each.segments_after for each in rounds)
+    would = "would go" if dry_run else "went"
+    more = ", and more in further rounds" if dry_run and rounds[-1].map_full else ""
+    return (
+        f"{read - kept} of {read} records {would}: {old} superseded or deleted, {no_key} without "
+        f"a key, {aborted} aborted, {markers} markers; {before} to {after} bytes, {segments} to "
+        f"{made} segments{more}"
+    )

@@ -1,0 +1,82 @@
+"""`kafkafs wait FILE`: waits for what a control file has begun."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.progress import work_shown
+
+#: How often the file is read, in seconds: at first, and when it takes longer.
+FIRST_S = 0.02
+MOST_S = 0.5
+
+Facts = dict[str, str]
+
+
+@click.command("wait")
+@click.argument("path", metavar="FILE")
+def command(path: str) -> None:
+    """Wait until the job of a control file, like orders/.control/compaction, has ended.
+
+    Shows how far it is, and prints its outcome. Where nothing runs that is the last one's. Ctrl-C
+    ends the waiting and leaves the job running; `echo cancel > FILE` ends the job.
+
+    Exits with 0 where the job is done, and with 1 where it has failed or was cancelled.
+    """
+    try:
+        facts = _wait(path)
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            raise fail(f"{path}: the file system was unmounted") from None
+        raise fail(f"{path}: {error.strerror}") from None
+    except KeyboardInterrupt:
+        click.echo(f"kafkafs: {path}: goes on", err=True)
+        sys.exit(130)
+    outcome = facts.get("last_outcome", "none")
+    for name, value in facts.items():
+        if name.startswith("last_"):
+            click.echo(f"{name.removeprefix('last_')} {value}")
+    if outcome not in ("done", "none"):
+        sys.exit(1)
+
+
+def _wait(path: str) -> Facts:
+    """The facts when the job has ended that there is now."""
+    facts = read_facts(path)
+    job = facts.get("started") if facts["state"] == "running" else None
+    if facts["state"] == "idle":
+        return facts
+    with work_shown() as show:
+        for pause_s in _pauses():
+            numbers = (int(facts.get(name, "0")) for name in ("done_bytes", "total_bytes"))
+            show(facts.get("phase", "waiting for its turn"), *numbers)
+            time.sleep(pause_s)
+            facts = read_facts(path)
+            started = facts.get("started") if facts["state"] == "running" else None
+            if facts["state"] == "idle" or (job is not None and started != job):
+                return facts
+            job = started
+    raise AssertionError("there is always a next pause")
+
+
+def read_facts(path: str) -> Facts:
+    """The facts that a control file shows, by name. OSError; click's error where it is none."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    facts = dict(line.partition(" ")[::2] for line in lines)
+    if facts.get("state") not in ("idle", "queued", "running"):
+        raise fail(f"{path}: is no file of a job, like TOPIC/.control/compaction")
+    return facts
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = FIRST_S
+    while True:
+        yield pause_s
+        pause_s = min(pause_s * 1.5, MOST_S)

@@ -1,0 +1,178 @@
+"""`kafkafs compact`, as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager, Record, encode
+from tests.kafkafs.cli.conftest import PATIENCE_S, PROGRAM, ROOT, Place, kafkafs
+from tests.storage.logs import NOW_MS, NOW_NS, values
+
+OLD, NEW = [b"%d old" % n for n in range(50)], [b"%d new" % n for n in range(50)]
+
+
+def keyed(texts: Iterable[bytes]) -> bytearray:
+    """A batch of records whose keys are the first words of their values."""
+    return bytearray(
+        encode(
+            [Record(n, NOW_MS, 0, text.split()[0], text) for n, text in enumerate(texts)],
+        )
+    )
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """`orders` and `others` are compacted, and half of their sealed records may go."""
+    path = tmp_path / "data"
+    path.mkdir()
+    with LogManager.open(str(path)) as manager:
+        for name in ("orders", "others", "plain"):
+            topic = manager.create_topic(name, 2)
+            for log in topic.partitions.values():
+                for texts in (OLD, NEW):
+                    log.append(keyed(texts), now_ns=NOW_NS)
+                log.roll(NOW_MS)
+            if name != "plain":
+                manager.set_topic_setting(name, "cleanup.policy", "compact")
+    return path
+
+
+def held(data: Path) -> dict[str, list[bytes | None]]:
+    with LogManager.open(str(data)) as manager:
+        faults = manager.check()
+        assert faults == [], faults
+        return {f"{log.topic}:{log.partition}": values(log) for log in manager.logs()}
+
+
+TOLD = "50 of 100 records went: 50 superseded or deleted, 0 without a key, 0 aborted, 0 markers; "
+
+
+def test_all_that_is_compacted(data: Path) -> None:
+    done = kafkafs("compact", data)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [
+        *("orders:0", "orders:1", "others:0", "others:1")
+    ]
+    assert all(TOLD in line for line in lines)
+    left = held(data)
+    assert left.pop("plain:0") == left.pop("plain:1") == OLD + NEW
+    assert all(texts == NEW for texts in left.values())
+    again = kafkafs("compact", data)
+    assert again.returncode == 0
+    assert "orders:0: 0 of 50 records went" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("places", "cleaned"),
+    [(["orders"], {"orders:0", "orders:1"}), (["orders:1", "others:0"], {"orders:1", "others:0"})],
+)
+def test_what_is_named(data: Path, places: list[str], cleaned: set[str]) -> None:
+    assert kafkafs("compact", data, *places).returncode == 0
+    assert {name for name, texts in held(data).items() if texts == NEW} == cleaned
+
+
+def test_a_dry_run_changes_nothing_and_wants_no_lock(data: Path, tmp_path: Path) -> None:
+    def contents() -> dict[str, tuple[int, int]]:
+        return {
+            str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in data.rglob("*")
+        }
+
+    before = contents()
+    done = kafkafs("compact", data, "orders:0", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"orders:0: {TOLD.replace('went', 'would go')}")
+    assert contents() == before
+    with LogManager.open(str(data)):
+        assert kafkafs("compact", data, "--dry-run").returncode == 0
+        done = kafkafs("compact", data)
+        assert done.returncode == 1
+        assert f"in use by process {os.getpid()}" in done.stderr
+
+
+def test_what_it_cannot_do(data: Path) -> None:
+    for places, why in (
+        (["nothing"], "there is no topic 'nothing'"),
+        (["orders:2"], "topic 'orders' has no partition 2"),
+        (["plain"], "the cleanup.policy of topic 'plain' does not have compact"),
+    ):
+        done = kafkafs("compact", data, "orders:0", *places)
+        assert done.returncode == 1
+        assert why in done.stderr
+        assert done.stdout == ""
+    assert held(data)["orders:0"] == OLD + NEW
+    assert kafkafs("compact", data, "orders:x").returncode == 2
+    assert kafkafs("compact", data / "nowhere").returncode == 1
+
+
+def test_a_damaged_log_is_named_and_the_others_are_cleaned(data: Path) -> None:
+    path = data / "orders-0" / f"{0:020}.log"
+    damaged = bytearray(path.read_bytes())
+    at = damaged.index(b"7 old")
+    damaged[at] ^= 1
+    path.write_bytes(damaged)
+    done = kafkafs("compact", data)
+    assert done.returncode == 1
+    assert done.stderr.startswith("kafkafs: orders:0: ")
+    assert path.read_bytes() == damaged
+    damaged[at] ^= 1
+    path.write_bytes(damaged)
+    left = held(data)
+    assert left["orders:0"] == OLD + NEW
+    assert left["orders:1"] == left["others:0"] == NEW
+
+
+def test_a_small_buffer_takes_more_rounds(data: Path, tmp_path: Path) -> None:
+    with LogManager.open(str(data)) as manager:
+        log = manager.log("orders", 0)
+        for start in range(0, 100_000, 1000):
+            texts = [b"%d new" % n for n in range(start, start + 1000)]
+            log.append(keyed(texts), now_ns=NOW_NS)
+        log.roll(NOW_MS)
+    (data / "kafkafs.properties").write_text("log.cleaner.dedupe.buffer.size=1048577\n")
+    done = kafkafs("compact", data, "orders:0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert held(data)["orders:0"][-1] == b"99999 new"
+    assert len(held(data)["orders:0"]) == 100_000
+
+
+def test_readers_of_a_mount_find_a_new_history(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    (place.path / "orders/.config").write_text("cleanup.policy=compact\n")
+    with open(place.path / "orders/.kv/0", "a") as file:
+        file.write("a\tone\nb\ttwo\na\tthree\n")
+    (place.path / "orders/.control/roll").write_text("run\n")
+    before = (place.path / "orders/0").stat().st_ino
+    place.umount()
+    assert kafkafs("compact", place.data).returncode == 0
+    place.mount()
+    assert (place.path / "orders/0").read_text() == "two\nthree\n"
+    assert (place.path / "orders/0").stat().st_ino != before
+    place.umount()
+
+
+def test_ctrl_c_leaves_all_as_it_was(data: Path) -> None:
+    held_back = (
+        "import signal, os\n"
+        "from kafkafs.cli import long_work, main\n"
+        "begin = long_work.ShownTask.begin\n"
+        "def interrupted(task, phase, total):\n"
+        "    begin(task, phase, total)\n"
+        "    if phase == 'cleaning':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "long_work.ShownTask.begin = interrupted\n"
+        f"main(['compact', {str(data)!r}])\n"
+    )
+    done = subprocess.run(
+        [PROGRAM[0], "-c", held_back], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S
+    )
+    assert done.returncode == 130
+    assert done.stderr == "kafkafs: cancelled\n"
+    assert not list(data.glob("*/*.cleaned"))
+    assert held(data)["orders:0"] == OLD + NEW
