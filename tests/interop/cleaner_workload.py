@@ -197,11 +197,13 @@ def open_transaction(writers: Writers, topic: str, turn: int) -> None:
 
 def fenced(writers: Writers, topic: str, turn: int) -> None:
     """All that is known of a producer is the marker that has ended what it left open."""
-    writers.transactional(topic).producer.begin_transaction()
-    writers.transactional(topic).send(topic, values(0, 4, at(turn), key=f"aborted {turn}"))
-    writers.plain().send(topic, values(10, 4, at(turn, 1), key="plain"))
-    writers.fence(topic)
-    writers.settle(topic)
+    if turn == 0:
+        writers.transactional(topic).producer.begin_transaction()
+        writers.transactional(topic).send(topic, values(0, 4, at(turn), key="aborted"))
+        writers.fence(topic)
+        writers.settle(topic)
+    for segment in range(3):
+        writers.plain().send(topic, values(10, 4, at(turn, 1 + segment), key="plain"))
     end_round(writers, topic, turn)
 
 
@@ -321,7 +323,7 @@ SCENARIOS = (
         transactions,
         {"internal.segment.bytes": 500, "delete.retention.ms": DAY_MS},
     ),
-    Scenario("fenced", fenced, {"internal.segment.bytes": 500, "delete.retention.ms": 0}),
+    Scenario("fenced", fenced, {"internal.segment.bytes": 300, "delete.retention.ms": 0}),
     Scenario("open", open_transaction, {"delete.retention.ms": 0}, ends=(15, 38, 38)),
     Scenario(
         "append-time",
