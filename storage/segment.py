@@ -298,6 +298,10 @@ class Segment(SegmentFiles):
         if self.damages:
             sound = sound_size(self.damages, position, len(buffer), self.log_path)
             buffer = memoryview(buffer)[:sound]
+        return self.read_stored(buffer, position, wait)
+
+    def read_stored(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+        """The same without a look at damage: the bytes as they are."""
         if wait:
             self.lease()
             try:

@@ -11,13 +11,13 @@ Memory: an active segment has its entries since the last save in memory; a seale
 totals only, and the entries of those last looked into stay mapped, within a budget (`store.py`).
 
 Batches that have to be decoded first, and what is shown of transactions: `encoded.py`. Rendering
-from a place inside a segment: `places.py`. The view of stored batches needs no index, and looks the
-same from outside (`segment_batches.py`).
+from a place inside a segment: `places.py`; where the log is damaged: `damaged.py`. The view of
+stored batches needs no index, and looks the same from outside (`segment_batches.py`).
 
 Not here: positions beyond one segment (`generations`), when to save (`tree.partition_view`).
 """
 
-from kafkafs.line_index.places import BytesPlace, TextPlace
+from kafkafs.line_index.places import BytesPlace, Damaged, TextPlace
 from kafkafs.line_index.segment_batches import SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines
 from kafkafs.line_index.store import NEVER, LineStore
@@ -25,4 +25,4 @@ from kafkafs.line_index.store import NEVER, LineStore
 Piece = SegmentLines | SegmentBatches
 Place = TextPlace | BytesPlace
 
-__all__ = ["NEVER", "LineStore", "Piece", "Place", "SegmentBatches", "SegmentLines"]
+__all__ = ["NEVER", "Damaged", "LineStore", "Piece", "Place", "SegmentBatches", "SegmentLines"]

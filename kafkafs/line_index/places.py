@@ -27,6 +27,17 @@ CHUNK = 5 << 18
 DECODED_AT_ONCE = 64 << 10
 """Stored bytes of a batch that are decoded on the owner's thread; larger ones go to a worker."""
 
+
+class Damaged(CorruptRecord):
+    """The text ends before a damaged place; up to byte `done` of the buffer it is there."""
+
+    def __init__(self, error: CorruptRecord, done: int) -> None:
+        super().__init__(
+            error.message, path=error.path, position=error.position, offset=error.offset
+        )
+        self.done = done
+
+
 # For the owner's thread only; what may wait runs elsewhere and has a buffer of its own.
 _scratch = memoryview(bytearray(CHUNK))
 
@@ -56,7 +67,8 @@ class TextPlace:
 
         That is before the end of `out` only where the segment's text is used up.
 
-        BlockingIOError where it would wait and may not; SegmentGone, CorruptRecord, OSError.
+        BlockingIOError where it would wait and may not; SegmentGone, Damaged, CorruptRecord,
+        OSError.
         """
         lines = self._lines
         segment, render = lines.segment, lines.view.render
@@ -84,6 +96,8 @@ class TextPlace:
                 if need > shown - position:
                     need = shown - position
                 window = memoryview(bytearray(need)) if wait else _scratch[:need]
+                if segment.damages:
+                    _check_damage(segment, position, done)
                 start, end = position, position + segment.read_into(window, position, wait)
                 if end - start < cursor.needed:
                     read_whole(segment, window[end - start : cursor.needed], end, wait)
@@ -198,11 +212,28 @@ class BytesPlace:
     def fill(self, out: bytearray, done: int, wait: bool) -> int:
         """As `TextPlace.fill`."""
         size = min(len(out) - done, self._segment.size - self._position)
-        if size > 0:
+        if self._segment.damages and size > 0:
+            _check_damage(self._segment, self._position, done)
+            sound = self._segment.sound_end(self._position, self._position + size)
+            if sound < self._position + size:
+                done = self._read(out, done, sound - self._position, wait)
+                _check_damage(self._segment, sound, done)
+        return self._read(out, done, max(size, 0), wait)
+
+    def _read(self, out: bytearray, done: int, size: int, wait: bool) -> int:
+        if size:
             with memoryview(out) as view, view[done : done + size] as part:
                 read_whole(self._segment, part, self._position, wait)
             self._position += size
-        return done + max(size, 0)
+        return done + size
+
+
+def _check_damage(segment: Segment, position: int, done: int) -> None:
+    """Damaged where damage begins at a position."""
+    try:
+        segment.sound_end(position, position + 1)
+    except CorruptRecord as error:
+        raise Damaged(error, done) from None
 
 
 def read_whole(segment: Segment, buffer: memoryview, position: int, wait: bool) -> None:

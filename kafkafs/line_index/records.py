@@ -6,6 +6,8 @@ measured record by record. So nothing is kept for it, and it waits for the disk.
 A number counts the records that the view shows of the segment, from 0. All that is shown of the
 segment must be measured.
 
+What lies between an entry and a record that is damaged is jumped over (`damaged.py`).
+
 Not here: how the entry near by is found (`segment_lines.py`).
 """
 
@@ -24,6 +26,7 @@ from storage.record._seek import find_record
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
 
 if TYPE_CHECKING:
+    from kafkafs.line_index.damaged import Gap
     from kafkafs.line_index.segment_lines import SegmentLines
     from storage.segment import Segment
 
@@ -33,7 +36,9 @@ _ENTRY = struct.Struct("<QII")
 def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
     """(bytes of text, records shown) before the first record with an offset ≥ `offset`."""
     with _leased(lines.segment):
-        text, position, records = _batch_before(lines, _behind(lines, offset))
+        text, position, records = _batch_before(
+            lines, _behind(lines, offset), lambda gap: gap.place.next_offset <= offset
+        )
         for at, header in _headers(lines, position):
             if header.base_offset >= offset and not header.is_legacy:
                 break
@@ -52,7 +57,12 @@ def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
 def offset_of(lines: SegmentLines, number: int) -> int:
     """The offset of record `number`, which there must be."""
     with _leased(lines.segment):
-        _, position, records = _batch_before(lines, lambda _, before: before > number)
+        for gap in lines.gaps():
+            if gap.first <= number < gap.last:
+                raise gap.place.error(lines.segment.log_path)
+        _, position, records = _batch_before(
+            lines, lambda _, before: before > number, lambda gap: gap.last <= number
+        )
         for at, header in _headers(lines, position):
             data, batch = _measure(lines, at, header)
             if number - records < batch.records:
@@ -68,7 +78,10 @@ def offset_at(lines: SegmentLines, text: int) -> int:
     with _leased(lines.segment):
         before, position, record, _ = lines.find(text, True)
         inside = record - position
-        if inside not in (0, HEADER_SIZE):
+        gap = lines.gap_before(text, True)
+        if gap is not None and position < gap.place.end:
+            before, position = gap.end, gap.place.end
+        elif inside not in (0, HEADER_SIZE):
             before -= _before(lines, position, inside)[0]
         for at, header in _headers(lines, position):
             data, batch = _measure(lines, at, header)
@@ -149,6 +162,9 @@ def _behind(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
     def is_behind(position: int, _: int) -> bool:
         if position >= segment.size:
             return True
+        for place in segment.damages:
+            if place.start <= position < place.end:
+                return place.first_offset > offset
         buffer = memoryview(bytearray(8))
         segment.read_into(buffer, position, True)
         return int.from_bytes(buffer, "big") > offset
@@ -157,10 +173,28 @@ def _behind(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
 
 
 def _batch_before(
-    lines: SegmentLines, is_behind: Callable[[int, int], bool]
+    lines: SegmentLines,
+    is_behind: Callable[[int, int], bool],
+    is_past: Callable[[Gap], bool],
 ) -> tuple[int, int, int]:
-    """(text, position, records) at the start of a batch that is not behind, near what is."""
-    text, position, record, number = lines.entry_before(is_behind)
+    """(text, position, records) at the start of a batch that is not behind, near what is.
+
+    `is_past`: whether that is not before a gap's end.
+    """
+    entry = lines.entry_before(is_behind)
+    found: tuple[int, int, int] | None = None
+    for gap in lines.gaps():
+        if entry[1] < gap.place.end:
+            if is_past(gap):
+                found = gap.end, gap.place.end, gap.last
+            elif gap.place.start <= entry[1]:
+                return gap.start, gap.place.start, gap.first
+    return start_of_batch(lines, entry) if found is None else found
+
+
+def start_of_batch(lines: SegmentLines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:
+    """(text, position, records) at the start of the batch of an entry as `entry_before` has it."""
+    text, position, record, number = entry
     inside = record - position
     if inside not in (0, HEADER_SIZE):
         # What comes before it in its batch is counted too.
@@ -168,6 +202,29 @@ def _batch_before(
         text -= before
         number -= records
     return text, position, number
+
+
+def text_before_batch(
+    lines: SegmentLines, is_behind: Callable[[int, int], bool], at: int
+) -> tuple[int, int]:
+    """(text, records) before file position `at`, where a batch begins; no damage comes between it
+    and the last entry that is not behind.
+    """
+    text, position, number = start_of_batch(lines, lines.entry_before(is_behind))
+    more, records = shown_between(lines, position, at)
+    return text + more, number + records
+
+
+def shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, int]:
+    """(text, records) of the batches from file position `position` to `end`. Waits."""
+    text = records = 0
+    for at, header in _headers(lines, position):
+        if at >= end:
+            break
+        _, batch = _measure(lines, at, header)
+        text += batch.text_length
+        records += batch.records
+    return text, records
 
 
 def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:

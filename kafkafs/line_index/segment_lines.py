@@ -19,6 +19,7 @@ from collections.abc import Callable
 from crc32c import crc32c
 
 from kafkafs.line_index import lines_file, records
+from kafkafs.line_index.damaged import STAND_IN, Gap, Gaps
 from kafkafs.line_index.encoded import IsAborted, judge
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
 from kafkafs.line_index.places import TextPlace, read_whole
@@ -47,6 +48,7 @@ class SegmentLines:
     __slots__ = (
         "_aside",
         "_cache",
+        "_gaps",
         "_lock",
         "_map",
         "_state",
@@ -86,6 +88,7 @@ class SegmentLines:
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
         self._map: tuple[memoryview, int] | None = None
         self._verified = False
+        self._gaps = Gaps()
         self.used = False
         self.covered = 0
         self.text_length = 0
@@ -215,6 +218,10 @@ class SegmentLines:
                 reason = f"measured {position} of {end} bytes of the segment so far"
                 raise BlockingIOError(errno.EAGAIN, reason, self.segment.log_path)
             size = min(len(buffer), end - position)
+            if self.segment.damages:
+                size = self._sound_size(position, size)
+                if not size:
+                    continue
             read_whole(self.segment, buffer[:size], position, True)
             with self._lock:
                 needed = self._feed(buffer, size) if self.covered == position else 0
@@ -223,6 +230,24 @@ class SegmentLines:
                 self._check_room(position, needed, size, end)
             if needed > len(buffer):
                 buffer = memoryview(bytearray(needed))
+
+    def _sound_size(self, position: int, size: int) -> int:
+        """How much of `size` bytes from the end of what is measured is sound; where that is none,
+        the damaged place has been measured as what stands for it.
+        """
+        for place in self.segment.damages:
+            if position < place.start:
+                return min(size, place.start - position)
+            if position < place.end:
+                with self._lock:
+                    saved, tail = self._state
+                    if self.covered == position and tail is not None:
+                        tail.add(self.view.measure, STAND_IN, min(place.end, self.end) - position)
+                        self.covered = saved.covered + tail.position
+                        self.text_length = saved.text_length + tail.text_length
+                        self.records = saved.records + tail.records
+                return 0
+        return size
 
     def _check_room(self, position: int, needed: int, size: int, end: int) -> None:
         """Whether a batch that was not whole in `size` bytes can be so in all that there is."""
@@ -266,6 +291,10 @@ class SegmentLines:
 
     def place(self, text: int, wait: bool) -> TextPlace:
         """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
+        if self.segment.damages:
+            gap = self._gaps.before(self, text, wait)
+            if gap is not None and (not text or self.find(text, wait)[1] < gap.place.end):
+                return TextPlace(self, Cursor(gap.place.end), text - gap.end)
         if not text:
             return TextPlace(self, Cursor(0), 0)
         before, batch, position, batch_end = self.find(text, wait)
@@ -323,6 +352,30 @@ class SegmentLines:
         text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
         at = start.covered
         return start.text_length + text, at + batch, at + record, start.records + ordinal
+
+    def entry_from(self, position: int) -> tuple[int, int, int, int] | None:
+        """The first entry whose batch does not begin before `position`, as `entry_before`, if any.
+
+        Waits.
+        """
+        saved, tail = self._state
+        if position < saved.covered:
+            known = self._map or self._open_entries()
+            found = _entry_from(known[0], known[1], position, Saved())
+            if found is not None:
+                return found
+        if tail is None:
+            return None
+        count = len(tail.entries) // ENTRY_SIZE
+        return _entry_from(tail.entries, count, position, saved)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """What damaged places make unreadable. Waits."""
+        return self._gaps.get(self, True) if self.segment.damages else ()
+
+    def gap_before(self, text: int, wait: bool) -> Gap | None:
+        """As `Gaps.before`."""
+        return self._gaps.before(self, text, wait) if self.segment.damages else None
 
     def unmap(self) -> None:
         """Another's map needs the room. Who still looks into this one keeps it alive."""
@@ -464,7 +517,7 @@ class SegmentLines:
         buffer = memoryview(bytearray(min(CHECKED, covered)))
         done = 0
         while done < len(buffer):
-            got = self.segment.read_into(buffer[done:], covered - len(buffer) + done, wait)
+            got = self.segment.read_stored(buffer[done:], covered - len(buffer) + done, wait)
             if not got:
                 raise CorruptRecord("shorter than it was", path=self.segment.log_path)
             done += got
@@ -487,3 +540,20 @@ class SegmentLines:
             self._state = (saved, None if finished else Measure(self._store.granularity))
             self.covered, self.text_length, self.records = saved[:3]
             self.loaded = True
+
+
+def _entry_from(
+    entries: Buffer, count: int, position: int, start: Saved
+) -> tuple[int, int, int, int] | None:
+    """Of `count` entries, which count from `start`: the first one from `position` on."""
+
+    def is_from(number: int) -> bool:
+        _, batch, _, _, _ = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+        return bool(start.covered + batch >= position)
+
+    number = bisect_left(range(count), True, key=is_from)
+    if number == count:
+        return None
+    text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
+    at = start.covered
+    return start.text_length + text, at + batch, at + record, start.records + ordinal

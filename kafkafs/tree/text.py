@@ -25,7 +25,7 @@ def render_text(
 
     `place` is where a rendering stopped that ended at `absolute`, or None; it is left as it is.
 
-    BlockingIOError where it would wait and may not, SegmentGone, CorruptRecord, OSError.
+    BlockingIOError where it would wait and may not, SegmentGone, Damaged, CorruptRecord, OSError.
     """
     size = len(out)
     origin = absolute - done

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kafkafs.line_index import Place
+from kafkafs.line_index import Damaged, Place
 from kafkafs.tree.append_target import PartitionTarget
 from kafkafs.tree.batches_handle import BatchesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
@@ -288,8 +288,18 @@ class ReadHandle(Handle):
         last, place = self._last
         if last != position:
             place = None
-        place = render_text(generation, absolute, out, 0, place, wait)
-        self._last = (position + size, place)
+        try:
+            reached = render_text(generation, absolute, out, 0, place, wait)
+        except Damaged as damaged:
+            self._last = (-1, None)
+            if damaged.done and self.direct_io:
+                # What comes before it can be read; who reads on is told.
+                return out[: damaged.done]
+            if place is not None:
+                # Where it shows nothing, what comes next is behind it.
+                return self._read(position, size, wait)
+            raise
+        self._last = (position + size, reached)
         return out
 
     def _before_what_is_lost(self, generation: ViewGeneration, absolute: int, size: int) -> int:

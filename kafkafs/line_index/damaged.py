@@ -1,0 +1,94 @@
+"""Where a segment's text goes on behind damaged places of its log.
+
+How much text a damaged batch has shows no longer in it, but in the entries of the line index on
+either side: what lies between them, less the text of the sound batches there, is the *gap*. Places
+without an entry between them share one.
+
+A log that is measured after damage was found counts each damaged place as the text of one empty
+record, so that whoever reads on from before meets it.
+
+Not here: who finds damage, and what reading it raises (`storage.segment`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkafs.line_index.records import shown_between, start_of_batch, text_before_batch
+from storage.damage import Damage, Damages
+from storage.record.batch import Record, encode
+
+if TYPE_CHECKING:
+    from kafkafs.line_index.segment_lines import SegmentLines
+
+STAND_IN = encode([Record(0, 0, 0, b"", b"")])
+"""The batch that a damaged place counts as when it is measured."""
+
+
+class Gap(NamedTuple):
+    """Text `start` to `end`, of the records from number `first` to (without) `last`, in `place`."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    place: Damage
+
+
+class Gaps:
+    """Those of one segment in one view, ascending, found when first asked for."""
+
+    __slots__ = ("_found", "_of")
+
+    def __init__(self) -> None:
+        self._of: Damages = ()
+        self._found: tuple[Gap, ...] = ()
+
+    def get(self, lines: SegmentLines, wait: bool) -> tuple[Gap, ...]:
+        """All that is shown must be measured. BlockingIOError where they have to be found and may
+        not wait; CorruptRecord, SegmentGone, OSError.
+        """
+        damages = lines.segment.damages
+        if self._of is not damages:
+            if not wait:
+                raise BlockingIOError
+            self._found, self._of = _find(lines, damages), damages
+        return self._found
+
+    def before(self, lines: SegmentLines, text: int, wait: bool) -> Gap | None:
+        """The last one that ends at or before `text`; the CorruptRecord of one that `text` is in.
+
+        As `get`.
+        """
+        last: Gap | None = None
+        for gap in self.get(lines, wait):
+            if gap.end <= text:
+                last = gap
+            elif gap.start <= text:
+                raise gap.place.error(lines.segment.log_path)
+        return last
+
+
+def _find(lines: SegmentLines, damages: Damages) -> tuple[Gap, ...]:
+    gaps: list[Gap] = []
+    places = [place for place in damages if place.start < lines.end]
+    while places:
+        place = places.pop(0)
+        behind = lines.entry_from(place.end)
+        while places and (behind is None or behind[1] >= places[0].start):
+            last = places.pop(0)
+            place = place._replace(end=last.end, next_offset=last.next_offset)
+            behind = lines.entry_from(place.end)
+        start, first = text_before_batch(lines, _is_at(place.start), place.start)
+        if behind is None:
+            end, until, after = lines.text_length, lines.end, lines.records
+        else:
+            end, until, after = start_of_batch(lines, behind)
+        text, records = shown_between(lines, place.end, until)
+        gaps.append(Gap(start, end - text, first, after - records, place))
+    return tuple(gaps)
+
+
+def _is_at(start: int) -> Callable[[int, int], bool]:
+    return lambda position, _: position >= start

@@ -1,0 +1,180 @@
+"""Views of a log in which damage was found: EIO where it lies, everything else can be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import Record, encode
+from storage.errors import CorruptRecord
+from storage.log_checker import LogChecker
+from storage.record.control import COMMIT
+from storage.task import Task
+from tests.kafkafs.trees import Clock, Tree, read
+from tests.storage.transactions import Client, marker
+
+CLOCK = Clock()
+VIEWS = ("t/0", "t/.kv/0", "t/.jsonl/0", "t/.batches/0")
+COUNT = 400
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    made = Tree(tmp_path)
+    made.mkdir("t")
+    yield made
+    made.manager.abandon()
+
+
+def fill(tree: Tree, per_batch: int = 1, codec: str = "uncompressed", size: int = 60) -> None:
+    """Records of `size` bytes and more, whose values are their numbers and filling."""
+    tree.manager.set_topic_setting("t", "compression.type", codec)
+    for first in range(0, COUNT, per_batch):
+        records = [
+            Record(n, CLOCK.ms(), 0, b"k%d" % (first + n), b"%d:" % (first + n) + b"x" * size)
+            for n in range(per_batch)
+        ]
+        tree.log().append(bytearray(encode(records)), now_ns=CLOCK.now_ns)
+
+
+def damage(tree: Tree, *numbers: int, at: int = 70) -> None:
+    """Flip a bit of these batches in the file, and let the checker look."""
+    segment = tree.log().active
+    batches = list(segment.batches())
+    fd = os.open(segment.log_path, os.O_RDWR)
+    for number in numbers:
+        position = batches[number][0] + at
+        byte = os.pread(fd, 1, position)[0]
+        os.pwrite(fd, bytes([byte ^ 8]), position)
+    os.close(fd)
+    LogChecker(tree.manager.logs, CLOCK.ms).run_newest(Task())
+    assert segment.damages
+
+
+def numbered(whole: bytes, first: int, last: int) -> tuple[int, int]:
+    """Where the lines of the records `first` to `last` begin and end."""
+    lines = whole.split(b"\n")
+    start = sum(len(line) + 1 for line in lines[:first])
+    return start, start + sum(len(line) + 1 for line in lines[first : last + 1])
+
+
+def check(tree: Tree, path: str, before: bytes, lost: list[tuple[int, int]], step: int) -> None:
+    """Every read gets what it did, up to what is lost; one that begins there fails."""
+    handle = tree.open(path)
+    for position in range(0, len(before), step):
+        if any(start <= position < end for start, end in lost):
+            with pytest.raises(CorruptRecord):
+                read(handle, position, 50)
+            continue
+        until = min([position + 50, *(start for start, _ in lost if start > position)])
+        assert read(handle, position, 50) == before[position:until], position
+    handle.release()
+
+
+@pytest.mark.parametrize("per_batch", [1, 20])
+@pytest.mark.parametrize("at", [9, 16, 60, 70])
+@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
+def test_all_else_is_read_as_before(tree: Tree, per_batch: int, at: int, codec: str) -> None:
+    fill(tree, per_batch, codec)
+    before = {path: tree.read(path) for path in VIEWS}
+    batches = list(tree.log().active.batches())
+    damaged = [0, len(batches) // 2, len(batches) - 1]
+    damage(tree, *damaged, at=at)
+    tree.append("t/0", b"behind it\n")
+    for path in VIEWS:
+        if path.endswith(".batches/0"):
+            lost = [
+                (batches[number][0], batches[number][0] + batches[number][1].size)
+                for number in damaged
+            ]
+        else:
+            lost = [
+                numbered(before[path], number * per_batch, (number + 1) * per_batch - 1)
+                for number in damaged
+            ]
+        check(tree, path, before[path], lost, 37)
+        assert b"behind it" in tree.read(path, len(before[path]))
+
+
+def test_who_reads_on_gets_all_before_it(tree: Tree) -> None:
+    fill(tree)
+    before = tree.read("t/0")
+    damage(tree, 200)
+    start, end = numbered(before, 200, 200)
+    handle = tree.open("t/0")
+    found = b""
+    while len(found) < start:
+        found += read(handle, len(found), 1000)
+    assert found == before[:start]
+    with pytest.raises(CorruptRecord, match="offsets 200 to 200 are damaged"):
+        read(handle, start, 1000)
+    assert read(handle, end, 1 << 20) == before[end:]
+    handle.release()
+
+
+def test_what_shows_nothing_is_passed(tree: Tree) -> None:
+    """A damaged marker of a transaction."""
+    log = tree.log()
+    client = Client(log, 7)
+    client.send(b"one", timestamp_ms=CLOCK.ms())
+    log.append_batches(marker(7, COMMIT), now_ns=CLOCK.now_ns)
+    tree.append("t/0", b"two\nthree\n")
+    assert tree.read("t/0") == b"one\ntwo\nthree\n"
+    damage(tree, 1, at=65)
+    handle = tree.open("t/0")
+    assert read(handle) == b"one\n"
+    assert read(handle, 4) == b"two\nthree\n"
+    handle.release()
+
+
+def test_neighbours_and_places_far_from_each_other(tree: Tree) -> None:
+    fill(tree)
+    before = {path: tree.read(path) for path in VIEWS[:3]}
+    damage(tree, 50, 51, 300)
+    for path, whole in before.items():
+        lost = [numbered(whole, 50, 51), numbered(whole, 300, 300)]
+        check(tree, path, whole, lost, 41)
+
+
+@pytest.mark.parametrize("at", [9, 70])
+@pytest.mark.parametrize(("path", "stand_in"), [("t/0", b"\n"), ("t/.kv/0", b"\t\n")])
+def test_a_view_that_is_measured_afterwards(
+    tree: Tree, path: str, stand_in: bytes, at: int
+) -> None:
+    """What is damaged counts as the line of an empty record."""
+    fill(tree)
+    damage(tree, 200, at=at)
+    keys = [b"k%d\t" % n if "kv" in path else b"" for n in range(COUNT)]
+    lines = [b"%s%d:%s\n" % (key, n, b"x" * 60) for n, key in enumerate(keys)]
+    lines[200] = stand_in
+    whole = b"".join(lines)
+    assert tree.attributes(tree.node(path)).size == len(whole)
+    check(tree, path, whole, [numbered(whole, 200, 200)], 31)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_names_that_begin_at_an_offset(tree: Tree, measured: bool) -> None:
+    fill(tree)
+    whole = tree.read("t/0") if measured else b""
+    damage(tree, 200, 201)
+    lines = [b"%d:%s\n" % (n, b"x" * 60) for n in range(COUNT)]
+    assert not measured or whole == b"".join(lines)
+    for first in (202, 203, 230, 399):
+        assert tree.read(f"t/0@{first}") == b"".join(lines[first:])
+    assert tree.read("t/0@-5") == b"".join(lines[-5:])
+    assert tree.read("t/0@150..200") == b"".join(lines[150:200])
+    for first in (200, 201):
+        with pytest.raises(CorruptRecord):
+            tree.read(f"t/0@{first}")
+    assert tree.read("t/0@199") == lines[199]
+
+
+def test_the_file_itself_is_shown_as_it_is(tree: Tree) -> None:
+    fill(tree)
+    segment = tree.log().active
+    damage(tree, 10)
+    raw = tree.read(f"t/.raw/0/{Path(segment.log_path).name}")
+    assert raw == Path(segment.log_path).read_bytes()
