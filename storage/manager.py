@@ -17,6 +17,7 @@ Not here: how partitions are found and loaded (``data_directory``), and threads 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,6 +39,15 @@ __all__ = ["LogManager", "Progress", "Topic"]
 # logs takes a third of the time, or less where others use the disk too.
 CLOSING_THREADS = 8
 CLOSED_BY_ONE = 32
+
+
+def check_topic(files: Files, path: str, topic: str) -> None:
+    """UnknownTopicOrPartition where nothing of a topic lies in a data directory."""
+    for name, is_directory in files.scan(path):
+        parsed = paths.parse_partition_directory(name) if is_directory else None
+        if parsed is not None and parsed[0] == topic:
+            return
+    raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
 
 
 class LogManager(DataDirectory):
@@ -93,6 +103,21 @@ class LogManager(DataDirectory):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+
+    @staticmethod
+    @contextlib.contextmanager
+    def settings_of(path: str, topic: str) -> Iterator[Settings]:
+        """The settings of a data directory to change a topic's; nothing but its lock is taken.
+
+        LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError.
+        """
+        files = Files()
+        lock_fd = files.lock(os.path.join(path, paths.LOCK))
+        try:
+            check_topic(files, path, topic)
+            yield Settings.load(files, path, check_policy)
+        finally:
+            files.unlock(lock_fd)
 
     # -- topics --------------------------------------------------------------------------------
 

@@ -209,6 +209,7 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
         task.done += size
     if removed:
         outcome.offsets += log.log_start_offset - start
+        task.advance(0)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from storage.log import Log
+    from storage.manager import LogManager
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -33,3 +38,20 @@ def topic_and_partition(context: click.Context, parameter: click.Parameter, text
     if not colon or not topic:
         raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION")
     return topic, number(partition, "partition")
+
+
+def logs_at(manager: LogManager, places: Sequence[str]) -> list[Log]:
+    """The partitions that TOPIC or TOPIC:PARTITION name, each once; without any name all of them.
+
+    UnknownTopicOrPartition; click's BadParameter.
+    """
+    if not places:
+        return list(manager.logs())
+    logs: dict[Log, None] = {}
+    for place in places:
+        topic, colon, partition = place.partition(":")
+        if colon:
+            logs[manager.log(topic, number(partition, "partition"))] = None
+        else:
+            logs.update(dict.fromkeys(manager.topic(topic).partitions.values()))
+    return list(logs)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from kafkafs import config, metrics
 from kafkafs.tree.inodes import Node, inode_number
+from kafkafs.tree.topic_config import defaults_text
 from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.virtual_file import MadeFile, Owner, Text, VirtualFile
 from kafkafs.views.batches import Batches
@@ -112,13 +113,7 @@ def config_text(fs: FileSystem) -> str:
     lines += [f"{name}={value}" for name, value in given]
     lines += [f"# {name}={value} (default)" for name, value in rest]
     lines.append(f"# {SETTINGS_FILE}")
-    lines += [f"{name}={value}" for name, value in settings.given.items()]
-    lines += [
-        f"# {name}={value} ({source})"
-        for name, value, source in settings.explain_defaults()
-        if name not in settings.given
-    ]
-    return "".join(line + "\n" for line in lines)
+    return "".join(line + "\n" for line in lines) + defaults_text(settings)
 
 
 # -- topics --------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def _config(topic: TopicDirectory, inode: int) -> Node:
         return Effects()
 
     def text() -> Content:
-        return Text(config_text(manager, name))
+        return Text(config_text(manager.settings, name))
 
     return line_file(topic, inode, ".config", text, act, structural=True)
 

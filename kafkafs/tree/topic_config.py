@@ -8,21 +8,27 @@ another's. The lines of one write are judged together, and take effect together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from storage.config import check_value
+from storage.config import Settings, check_value
 from storage.errors import InvalidConfig
 from storage.manager import LogManager
 
 
-def config_text(manager: LogManager, topic: str) -> str:
+def config_text(settings: Settings, topic: str) -> str:
     """What reading shows."""
-    overrides = manager.settings.overrides(topic)
-    lines = [f"{name}={value}\n" for name, value in overrides.items()]
+    return _text(settings.overrides(topic), settings.explain(topic))
+
+
+def defaults_text(settings: Settings) -> str:
+    """The same of the daemon's settings, and of what holds for topics without any."""
+    return _text(settings.given, settings.explain_defaults())
+
+
+def _text(given: Mapping[str, str], in_force: Iterable[tuple[str, str, str]]) -> str:
+    lines = [f"{name}={value}\n" for name, value in given.items()]
     lines += [
-        f"# {name}={value} ({source})\n"
-        for name, value, source in manager.settings.explain(topic)
-        if name not in overrides
+        f"# {name}={value} ({source})\n" for name, value, source in in_force if name not in given
     ]
     return "".join(lines)
 

@@ -21,13 +21,17 @@ PATIENCE_S = 30
 PROGRAM = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
-def kafkafs(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+def kafkafs(
+    *arguments: object, python_path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; ``python_path`` is where there are packages besides."""
+    more = {} if python_path is None else {"PYTHONPATH": str(python_path)}
     return subprocess.run(
         [*PROGRAM, *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=ROOT,
+        env={**os.environ, **more},
         timeout=PATIENCE_S,
     )
 

@@ -1,0 +1,111 @@
+"""`kafkafs retain DATA_DIR`: applies retention to a data directory that is not mounted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.addresses import logs_at
+from kafkafs.cli.progress import opening_shown
+
+if TYPE_CHECKING:
+    from storage.log import Log
+    from storage.manager import LogManager
+    from storage.retain import RetentionPlan
+
+
+@click.command("retain")
+@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("places", metavar="[TOPIC[:PARTITION]]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
+def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
+    """Delete the segments of DATA_DIR, which must not be mounted, that retention lets go of now.
+
+    By retention.ms, retention.bytes and the log start, or what kafkafs.retention.policy says.
+    Without TOPIC: of all topics. One line a partition of which something goes. The files are gone
+    when the command ends: file.delete.delay.ms is for readers, of whom there are none here.
+
+    With --dry-run one line a segment: partition, base offset, bytes, and why it goes. That takes
+    no lock and changes nothing. Records are counted by their offsets.
+
+    Exits with 1 where something went wrong with a partition; the others had their turn. Ctrl-C
+    leaves what is not done as it was.
+    """
+    from kafkafs.cli.long_work import CANCELLED
+    from storage.errors import StorageError, TaskCancelled
+    from storage.manager import LogManager
+
+    path = os.path.realpath(data_dir)
+    try:
+        with (
+            opening_shown() as progress,
+            LogManager.open(path, read_only=dry_run, progress=progress) as manager,
+        ):
+            logs = logs_at(manager, places)
+            notes = _preview(manager, logs) if dry_run else _retain(manager, logs)
+    except TaskCancelled:
+        click.echo("kafkafs: cancelled", err=True)
+        sys.exit(CANCELLED)
+    except (OSError, StorageError) as error:
+        raise fail(str(error)) from None
+    for note in notes:
+        click.echo(f"kafkafs: {note}", err=True)
+    if notes:
+        sys.exit(1)
+
+
+def _plans(manager: LogManager, logs: Sequence[Log], now_ms: int) -> list[RetentionPlan]:
+    from storage.retain import plan_retention
+
+    return [plan_retention(log, now_ms) for log in logs]
+
+
+def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
+    """Say what would go; what is wrong."""
+    plans = _plans(manager, logs, manager.clock_ms())
+    for plan in plans:
+        for segment, why in plan.doomed:
+            click.echo(f"{_name(plan.log)} {segment.base_offset} {segment.size} {why}")
+    segments, size, offsets = (
+        sum(len(plan.doomed) for plan in plans),
+        sum(plan.size for plan in plans),
+        sum(plan.offsets for plan in plans),
+    )
+    click.echo(f"{segments} segments with {size} bytes and {offsets} records would go")
+    return [f"{_name(plan.log)}: {plan.fault}" for plan in plans if plan.fault is not None]
+
+
+def _retain(manager: LogManager, logs: Sequence[Log]) -> list[str]:
+    """Delete, and say what went; what went wrong."""
+    from kafkafs.cli.long_work import long_work
+    from kafkafs.tree.offline import keeping_history
+    from storage.retain import remove_now, retain
+
+    now_ms = manager.clock_ms()
+    plans = _plans(manager, logs, now_ms)
+    before = {log: log.log_start_offset for log in logs}
+    with keeping_history(manager), long_work() as task:
+        try:
+            done = retain(manager, logs, task, now_ms)
+        finally:
+            for log in logs:
+                remove_now(log)
+    for plan in plans:
+        log = plan.log
+        if plan.doomed and plan.doomed[0].segment.base_offset < log.segments[0].base_offset:
+            click.echo(
+                f"{_name(log)}: {len(plan.doomed)} segments with {plan.size} bytes and"
+                f" {log.log_start_offset - before[log]} records went,"
+                f" it starts at offset {log.log_start_offset}"
+            )
+    click.echo(f"{done.segments} segments with {done.size} bytes and {done.offsets} records went")
+    return done.notes
+
+
+def _name(log: Log) -> str:
+    return f"{log.topic}:{log.partition}"

@@ -1,0 +1,101 @@
+"""`kafkafs config`: settings of a topic without a mount."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage import LogManager
+from storage.config import TOPIC_SETTINGS
+from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.storage.logs import write_settings
+
+
+def made(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("orders", 1)
+
+
+def config(place: Place, *arguments: str) -> list[str]:
+    done = kafkafs("config", place.data, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_each_value_and_where_it_comes_from(place: Place) -> None:
+    write_settings(place.data, log_retention_hours=2, log_cleaner_backoff_ms=5)
+    made(place)
+    assert config(place, "orders", "segment.ms=60000", "kafkafs.retention.policy=mtime:7") == []
+    lines = config(place, "orders")
+    assert lines[:2] == ["kafkafs.retention.policy=mtime:7", "segment.ms=60000"]
+    assert "# retention.ms=7200000 (log.retention.hours in kafkafs.properties)" in lines
+    assert "# retention.bytes=-1 (default)" in lines
+    assert len(lines) == len(TOPIC_SETTINGS) - 1, "all but internal.segment.bytes"
+    assert config(place, "orders", "segment.ms=", "cleanup.policy=compact,delete") == []
+    lines = config(place, "orders")
+    assert "# segment.ms=604800000 (default)" in lines
+    assert "cleanup.policy=compact,delete" in lines
+
+
+def test_the_defaults(place: Place) -> None:
+    write_settings(place.data, log_retention_hours=2)
+    lines = config(place)
+    assert lines[0] == "log.retention.hours=2"
+    assert "# log.retention.check.interval.ms=300000 (default)" in lines
+    assert "# retention.ms=7200000 (log.retention.hours in kafkafs.properties)" in lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (["retention.ms=x"], "retention.ms=x is not a whole number from -1 to 9223372036854775807"),
+        (["retention.ms=5", "no.such=1"], "there is no setting 'no.such'"),
+        (["kafkafs.retention.policy=none"], "there is no retention policy 'none', only kafka, "),
+        (["max.compaction.lag.ms=1", "min.compaction.lag.ms=2"], "is above max.compaction.lag.ms"),
+    ],
+)
+def test_all_changes_or_none(place: Place, changes: list[str], reason: str) -> None:
+    made(place)
+    before = config(place, "orders")
+    done = kafkafs("config", place.data, "orders", *changes)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("kafkafs: ")
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert config(place, "orders") == before
+
+
+def test_what_is_no_change(place: Place) -> None:
+    made(place)
+    for wrong in ("retention.ms", "=5"):
+        done = kafkafs("config", place.data, "orders", wrong)
+        assert done.returncode == 2
+        assert f"{wrong!r} is not NAME=VALUE" in done.stderr
+
+
+def test_what_is_not_there(place: Place) -> None:
+    made(place)
+    for arguments in ([place.data, "others"], [place.data, "others", "segment.ms=1"]):
+        done = kafkafs("config", *arguments)
+        assert done.returncode == 1
+        assert done.stderr.startswith("kafkafs: there is no topic 'others'")
+    done = kafkafs("config", place.data / "none")
+    assert done.returncode == 1
+    assert "No such file or directory" in done.stderr
+
+
+def test_what_is_mounted_is_shown_and_not_changed(place: Place) -> None:
+    made(place)
+    place.mount()
+    done = kafkafs("config", place.data, "orders", "segment.ms=5")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"kafkafs: the data directory is in use by process {place.pid} ")
+    with open(place.path / "orders" / ".config", "a") as file:
+        file.write("segment.ms=7\n")
+    assert config(place, "orders")[0] == "segment.ms=7"
+
+
+def test_the_directory_stays_cleanly_closed(place: Place) -> None:
+    made(place)
+    assert place.was_closed_cleanly()
+    config(place, "orders", "segment.ms=5")
+    assert place.was_closed_cleanly()

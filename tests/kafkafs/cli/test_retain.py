@@ -1,0 +1,133 @@
+"""`kafkafs retain` on a directory that is not mounted, and on one that is."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from storage import LogManager
+from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.storage.logs import append, values
+
+DAY_MS = 86_400_000
+
+
+def made(place: Place, topic: str = "orders", **settings: str) -> int:
+    """Two partitions of four segments, each a day older than the next; the time of the last one."""
+    now_ms = time.time_ns() // 1_000_000
+    with LogManager.open(str(place.data)) as manager:
+        created = manager.create_topic(topic, 2)
+        values = {name.replace("_", "."): value for name, value in settings.items()}
+        manager.change_topic_settings(topic, dict(values))
+        for log in created.partitions.values():
+            for age in (3, 2, 1, 0):
+                append(log, b"%d days" % age, b"old", timestamp_ms=now_ms - age * DAY_MS)
+                if age:
+                    log.roll(now_ms)
+    return now_ms
+
+
+def left(place: Place, topic: str = "orders", partition: int = 0) -> list[bytes | None]:
+    with LogManager.open(str(place.data)) as manager:
+        log = manager.log(topic, partition)
+        assert log.check() == []
+        return values(log)[::2]
+
+
+def files(place: Place, directory: str) -> list[str]:
+    return sorted(os.listdir(place.data / directory))
+
+
+def test_what_is_too_old_is_gone_when_it_ends(place: Place) -> None:
+    made(place, retention_ms=str(DAY_MS * 3 // 2))
+    size = (place.data / "orders-0" / f"{0:020}.log").stat().st_size * 2
+    done = kafkafs("retain", place.data)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"orders:0: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
+        f"orders:1: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
+        f"4 segments with {2 * size} bytes and 8 records went",
+    ]
+    assert {name.split(".")[0] for name in files(place, "orders-0") if name[0] == "0"} == {
+        f"{4:020}",
+        f"{6:020}",
+        f"{8:020}",
+    }
+    assert not [name for name in files(place, "orders-0") if name.endswith(".deleted")]
+    assert left(place) == [b"1 days", b"0 days"]
+    done = kafkafs("retain", place.data)
+    assert (done.returncode, done.stdout) == (0, "0 segments with 0 bytes and 0 records went\n")
+
+
+def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
+    made(place, retention_ms="-1", retention_bytes="1")
+
+    def state() -> dict[Path, tuple[int, int, int]]:
+        stats = {path: path.stat() for path in place.data.rglob("*")}
+        return {path: (s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats.items()}
+
+    before = state()
+    done = kafkafs("retain", place.data, "orders:1", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    *lines, whole = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [["orders:1", str(base)] for base in (0, 2, 4)]
+    assert all(line.endswith("bytes are left without it, retention.bytes=1") for line in lines)
+    assert whole.startswith("3 segments with ")
+    assert whole.endswith(" bytes and 6 records would go")
+    assert state() == before
+
+
+def test_only_the_partitions_that_are_named(place: Place) -> None:
+    for topic in ("a", "b"):
+        made(place, topic, retention_ms=str(DAY_MS // 2))
+    assert kafkafs("retain", place.data, "a:1", "b").returncode == 0
+    assert len(left(place, "a", 0)) == 4
+    for topic, partition in (("a", 1), ("b", 0), ("b", 1)):
+        assert left(place, topic, partition) == [b"0 days"]
+    for wrong in ("c", "a:2", "a:x"):
+        done = kafkafs("retain", place.data, wrong)
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+
+
+def test_what_is_mounted_is_named_with_the_process_that_has_it(place: Place) -> None:
+    made(place, retention_ms="1")
+    place.mount("-o", "ro")
+    place.umount()
+    place.mount()
+    done = kafkafs("retain", place.data)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"kafkafs: the data directory is in use by process {place.pid} (file "
+    )
+    assert len(done.stderr.splitlines()) == 1
+    assert kafkafs("retain", place.data, "--dry-run").returncode == 0
+
+
+def test_a_broken_policy_is_said_and_the_others_have_their_turn(
+    place: Place, tmp_path: Path
+) -> None:
+    made(place, "a", retention_ms=str(DAY_MS // 2))
+    made(place, "b", retention_ms=str(DAY_MS // 2))
+    (tmp_path / "faulty.py").write_text("def faulty(argument):\n    return lambda *_: argument\n")
+    information = tmp_path / "faulty-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\n")
+    (information / "entry_points.txt").write_text("[kafkafs.retention]\nfaulty = faulty:faulty\n")
+    settings = place.data / "kafkafs-topics.properties"
+    settings.write_text(settings.read_text() + "a/kafkafs.retention.policy=faulty:x\n")
+    done = kafkafs("retain", place.data)
+    assert done.returncode == 1
+    assert done.stderr.startswith("kafkafs: there is no retention policy 'faulty', only kafka, ")
+    assert f"{settings}, topic a" in done.stderr
+    done = kafkafs("retain", place.data, python_path=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"kafkafs: a-{partition}: retention policy faulty:x deletes nothing: ValueError: not "
+        "enough values to unpack (expected 2, got 1)"
+        for partition in (0, 1)
+    ]
+    assert done.stdout.splitlines()[0].startswith("b:0: 3 segments")
+    settings.unlink()
+    assert (len(left(place, "a")), len(left(place, "b"))) == (4, 1)
