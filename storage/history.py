@@ -243,13 +243,14 @@ class History:
     def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Past:
         """What there will be with a new nonce.
 
-        ``places``: of those views whose base has to move, the segments from the old one to the
-        new one; the last is the new one.
+        ``places``: of those views whose base has to move, where segments begin from the old one to
+        the new one, the last; of others nothing.
         """
         bases, passed = dict(self._bases), dict(self._passed)
         for view, passing in places.items():
-            bases[view] = passing[-1:]
-            passed[view] = (*passed.get(view, ()), *passing[:-1])[-PASSED:]
+            if passing:
+                bases[view] = passing[-1:]
+                passed[view] = (*passed.get(view, ()), *passing[:-1])[-PASSED:]
         return Past(nonce, self.follow_nonce, log_start, bases, passed)
 
     def anew(self, nonce: int, log_start: int) -> Past:

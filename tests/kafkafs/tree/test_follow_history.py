@@ -1,0 +1,230 @@
+"""Positions in `.follow` against a model, whatever rewrites the past, in whatever state it was."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.offline import keeping_history
+from storage import Log, LogManager, Record, encode
+from storage.rewriting import prepare_removal
+from tests.kafkafs.trees import Tree, asked, clean, read
+from tests.storage.logs import NOW_MS, NOW_NS
+
+FIRST = "user.kafkafs.first_position"
+WAYS = st.sampled_from(["mounted", "prepared", "unmounted"])
+
+
+class Followed(RuleBasedStateMachine):
+    """`text` is all that was ever shown, `starts` where the record of each offset begins in it.
+    What lies before the record `valid` cannot be read by who opens the file.
+    """
+
+    @initialize()
+    def create(self) -> None:
+        self.data = Path(tempfile.mkdtemp(prefix="followed"))
+        self.numbers = itertools.count()
+        with LogManager.open(str(self.data)) as manager:
+            manager.create_topic("t", 1)
+            manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+        self.text = b""
+        self.starts: list[int] = []
+        self.valid = 0
+        # Handles, where each reads on, and what it can read at least.
+        self.readers: dict[Handle, tuple[int, int]] = {}
+        self.tree: Tree | None = Tree(self.data)
+        self.inode = self.tree.file("t/.follow/0").inode
+        self.tree.open("t/.follow/0").release()
+
+    def teardown(self) -> None:
+        if self.tree is not None:
+            self.unmount(True)
+        shutil.rmtree(self.data)
+
+    @property
+    def mounted(self) -> Tree:
+        assert self.tree is not None
+        return self.tree
+
+    def log(self) -> Log:
+        return self.mounted.log()
+
+    def unmount(self, orderly: bool) -> None:
+        tree = self.mounted
+        for handle in self.readers:
+            handle.release()
+        self.readers.clear()
+        if orderly:
+            assert tree.manager.check() == []
+            tree.stop()
+        else:
+            tree.manager.abandon()
+        self.tree = None
+
+    # -- what happens --------------------------------------------------------------------------
+
+    @rule(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=5), seal=st.booleans())
+    def write(self, lengths: list[int], seal: bool) -> None:
+        values = [b"%06d" % next(self.numbers) + b"." * length for length in lengths]
+        records = [Record(n, NOW_MS, 0, b"key", value) for n, value in enumerate(values)]
+        self.log().append(bytearray(encode(records)), now_ns=NOW_NS)
+        for value in values:
+            self.starts.append(len(self.text))
+            self.text += value + b"\n"
+        if seal:
+            self.log().roll(NOW_MS)
+
+    @rule(orderly=st.booleans(), forget=st.booleans(), look=st.sampled_from(["", "0@-1", "0"]))
+    def remount(self, orderly: bool, forget: bool, look: str) -> None:
+        self.unmount(orderly)
+        if forget:
+            for path in (self.data / "t-0").glob("*.lines"):
+                path.unlink()
+        self.tree = Tree(self.data)
+        if look:
+            self.mounted.read(f"t/{look}")
+
+    def change(self, way: str, act: Callable[[Log], None], prepare: Callable[[Log], None]) -> None:
+        """Change the past, mounted or by a command while it is not."""
+        if way == "unmounted":
+            self.unmount(True)
+            with LogManager.open(str(self.data)) as manager, keeping_history(manager):
+                act(manager.log("t", 0))
+            self.tree = Tree(self.data)
+        else:
+            if way == "prepared":
+                prepare(self.log())
+            act(self.log())
+
+    @precondition(lambda self: len(self.log().segments) > 1)
+    @rule(way=WAYS, data=st.data())
+    def remove_head(self, way: str, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, len(self.log().segments) - 1))
+        first = self.log().segments[count].base_offset
+        self.change(
+            way,
+            lambda log: log.remove_head(count, NOW_MS),
+            lambda log: prepare_removal(log, count)(),
+        )
+        self.valid = max(self.valid, first)
+
+    @precondition(lambda self: len(self.log().segments) > 1)
+    @rule(way=WAYS, data=st.data(), divisor=st.integers(1, 3))
+    def clean(self, way: str, data: st.DataObject, divisor: int) -> None:
+        count = data.draw(st.integers(1, len(self.log().segments) - 1))
+        first = self.log().segments[count].base_offset
+        scratch = self.data / "scratch"
+        self.change(
+            "mounted" if way == "prepared" else way,
+            lambda log: clean(log, count, lambda record: record.offset % divisor == 0, scratch),
+            lambda log: None,
+        )
+        scratch.rmdir()
+        self.valid = max(self.valid, first)
+
+    @precondition(lambda self: self.log().log_start_offset < self.log().log_end_offset)
+    @rule(way=WAYS, data=st.data())
+    def delete_records(self, way: str, data: st.DataObject) -> None:
+        log = self.log()
+        start = data.draw(st.integers(log.log_start_offset + 1, log.log_end_offset))
+        self.change(
+            way,
+            lambda log: self.raise_log_start(log, start),
+            lambda log: prepare_removal(log, 0, log_start=start)(),
+        )
+        self.valid = max(self.valid, start)
+
+    def raise_log_start(self, log: Log, offset: int) -> None:
+        log.raise_log_start(offset)
+        if self.tree is not None:
+            self.tree.manager.checkpoint()
+
+    @precondition(lambda self: len(self.log().segments) > 1)
+    @rule()
+    def killed_before_it_is_carried_out(self) -> None:
+        first = self.log().segments[1].base_offset
+        prepare_removal(self.log(), 1)()
+        self.unmount(False)
+        self.tree = Tree(self.data)
+        # What can be read is not less than what could be after the removal, and not more.
+        self.valid = max(self.valid, first)
+
+    @rule()
+    def given_up(self) -> None:
+        """Prepared, and not carried out; something else comes next."""
+        if len(self.log().segments) > 1:
+            prepare_removal(self.log(), 1)()
+
+    @rule()
+    def delete_files(self) -> None:
+        tree = self.mounted
+        tree.fs.housekeeping()
+        tree.delete_files()
+        self.readers = {
+            handle: (at, max(least, self.start_of(self.valid)))
+            for handle, (at, least) in self.readers.items()
+        }
+
+    # -- who reads -----------------------------------------------------------------------------
+
+    def start_of(self, offset: int) -> int:
+        return self.starts[offset] if offset < len(self.starts) else len(self.text)
+
+    @rule(back=st.integers(0, 200))
+    def open_follower(self, back: int) -> None:
+        at = max(len(self.text) - back, self.start_of(self.valid))
+        self.readers[self.mounted.open("t/.follow/0")] = (at, self.start_of(self.valid))
+
+    @rule(size=st.integers(1, 100))
+    def followers_read(self, size: int) -> None:
+        for handle, (at, least) in list(self.readers.items()):
+            if at >= least:
+                assert read(handle, at, size) == self.text[at : at + size]
+                self.readers[handle] = (min(at + size, len(self.text)), least)
+            else:
+                with pytest.raises(OSError, match="deleted"):
+                    read(handle, at, size)
+                del self.readers[handle]
+                handle.release()
+
+    @invariant()
+    def nothing_has_moved(self) -> None:
+        tree = self.tree
+        if tree is None:
+            return
+        node = tree.file("t/.follow/0")
+        assert node.inode == self.inode
+        assert tree.attributes(node).size == len(self.text)
+        first = int(asked(lambda wait: node.xattr(FIRST, wait)))
+        assert first == self.start_of(self.valid)
+        with contextlib.closing(_Opened(tree)) as opened:
+            assert opened.read(first) == self.text[first:]
+            if first:
+                with pytest.raises(OSError, match="deleted"):
+                    opened.read(first - 1)
+        assert tree.read("t/0").endswith(self.text[first:])
+
+
+class _Opened:
+    def __init__(self, tree: Tree) -> None:
+        self.handle = tree.open("t/.follow/0")
+
+    def read(self, position: int) -> bytes:
+        return read(self.handle, position)
+
+    def close(self) -> None:
+        self.handle.release()
+
+
+Followed.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestFollowed = Followed.TestCase
