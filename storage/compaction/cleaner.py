@@ -232,7 +232,8 @@ def _run(
     return Cleaned(
         start_offset=cleanable.start_offset,
         first_dirty_offset=cleanable.first_dirty_offset,
-        end_offset=end_offset,
+        # It was clean up to there, though less may be cleaned now.
+        end_offset=max(end_offset, cleanable.first_dirty_offset),
         segments_before=count,
         segments_after=made,
         bytes_before=sum(segment.size for segment in segments),
@@ -318,6 +319,7 @@ def _is_same(cleaned: Cleaned) -> bool:
     return (
         cleaned.segments_before == cleaned.segments_after
         and cleaned.bytes_before == cleaned.bytes_after
+        and cleaned.records_read == cleaned.records_kept
         and cleaned.rewritten == 0
     )
 

@@ -435,3 +435,16 @@ def test_a_transaction_that_was_aborted_before_the_dirty_part_is_over(tmp_path: 
         roll(log)
         assert clean(manager, log).map_keys == 1
         assert [record.value for record in log.records()] == [b"3"]
+
+
+def test_what_was_clean_stays_so_when_less_may_be_cleaned(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        for value in (b"1", b"2", b"3"):
+            put(log, (b"a", value))
+            roll(log)
+        clean(manager, log)
+        put(log, (b"a", b"4"))
+        manager.set_topic_setting("t", "min.compaction.lag.ms", str(DAY_MS))
+        LogCleaner(manager).clean(log, Task())
+        assert LogCleaner(manager).first_dirty(log) == 3
+        assert [record[0] for record in contents(log)] == [2, 3]
