@@ -9,6 +9,7 @@ Not here: what is in them (``segment``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TypeVar
@@ -102,12 +103,24 @@ class SegmentFiles:
             return 0
 
     def set_suffix(self, suffix: str) -> None:
-        """Rename the files: their names end in ``suffix`` instead of what they end in now."""
+        """Rename the files: their names end in ``suffix`` instead of what they end in now.
+
+        OSError from the disk; they have the names that they had then, as far as it lets them.
+        """
+        renamed: list[tuple[str, str]] = []
         with _lease_lock:
-            for kind in _KINDS:
-                path = self.file_path(kind)
-                if self._files.exists(path):
-                    self._files.rename(path, path.removesuffix(self._suffix) + suffix)
+            try:
+                for kind in _KINDS:
+                    path = self.file_path(kind)
+                    if self._files.exists(path):
+                        target = path.removesuffix(self._suffix) + suffix
+                        self._files.rename(path, target)
+                        renamed.append((path, target))
+            except OSError:
+                for path, target in reversed(renamed):
+                    with contextlib.suppress(OSError):
+                        self._files.rename(target, path)
+                raise
             self._suffix = suffix
             self._renamed()
 

@@ -128,6 +128,12 @@ class Outcome(NamedTuple):
     segments: list[tuple[int, list[ModelBatch], list[Aborted]]]
     keys: KeyMap
 
+    def content(self, log: ModelLog) -> tuple[ModelBatch, ...]:
+        """Every batch of the log that was cleaned, afterwards."""
+        left = [batch for _, batches, _ in self.segments for batch in batches]
+        left += [batch for segment in log.segments[self.replaced :] for batch in segment.batches]
+        return tuple(left)
+
 
 # -- which range -----------------------------------------------------------------------------------
 

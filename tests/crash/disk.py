@@ -328,7 +328,7 @@ class SimulatedDisk(Files):
             self._mutate(f"rename {os.path.basename(target)} from", source)
             super().rename(source, target)
             old, new = self._locate(source), self._locate(target)
-            if old is not None and new is not None:
+            if old is not None and new is not None and old != new:
                 assert old[0] is new[0], "renames between directories are not modelled"
                 directory, name = old
                 directory.change((new[1], directory.entries[name]), (name, None))

@@ -14,175 +14,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from storage import Log, LogManager, Record, encode
+from storage import Log
 from storage.checkpoint import read_offsets
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
-from storage.record.batch import TRANSACTIONAL_BIT
-from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.plain import recompress
 from storage.task import Task
 from tests.compaction_model import ModelBatch, clean, cleanable
+from tests.crash.cleaned_log import Life
 from tests.crash.histories import check_producers, content, known
 from tests.crash.moments import Found, Stops, Unsynced, during_opening
-from tests.observed import batches_of, observe, rules_of
-from tests.storage.logs import NOW_MS, opened, write_settings
-
-RETENTION_MS = 1000
-LATER_MS = NOW_MS + 2 * RETENTION_MS
-
-
-class Stage(NamedTuple):
-    """What must be found: one of ``contents``; the first is that from before a cleaning."""
-
-    contents: tuple[tuple[ModelBatch, ...], ...]
-    acknowledged: int
-    flushed: int
-    checkpoint: int
-
-
-class Life:
-    """What is run, and what was to be known at each of its stages."""
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        self.now_ms = NOW_MS
-        self.history: list[ModelBatch] = []
-        self.stages: list[Stage] = [Stage(((),), 0, 0, 0)]
-        self.sequences = {7: 0, 8: 0, 9: 0}
-        self.manager: LogManager
-
-    @property
-    def log(self) -> Log:
-        return self.manager.log("t", 0)
-
-    def expected(self) -> tuple[object, ...]:
-        return (len(self.stages) - 1,)
-
-    def enter(self, **changes: object) -> None:
-        self.stages.append(self.stages[-1]._replace(**changes))  # type: ignore[arg-type]
-
-    def open(self, files: Files) -> None:
-        self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: self.now_ms)
-
-    # -- appending -----------------------------------------------------------------------------
-
-    def put(self, batch: bytes | bytearray) -> None:
-        self.log.append_batches(batch, now_ns=self.now_ms * 1_000_000)
-        last = batches_of(self.log.active)[-1]
-        self.history.append(last)
-        before = self.stages[-1].contents[0]
-        self.enter(contents=((*before, last),), acknowledged=last.last_offset + 1)
-
-    def send(
-        self,
-        *pairs: tuple[bytes, bytes | None],
-        producer: int = -1,
-        transactional: bool = False,
-        codec: int = 0,
-    ) -> None:
-        sequence = self.sequences.get(producer, -1)
-        batch = encode(
-            [Record(n, self.now_ms + n, 0, k, v) for n, (k, v) in enumerate(pairs)],
-            attributes=TRANSACTIONAL_BIT if transactional else 0,
-            producer_id=producer,
-            producer_epoch=0 if producer >= 0 else -1,
-            base_sequence=sequence,
-        )
-        if producer >= 0:
-            self.sequences[producer] += len(pairs)
-        self.put(recompress(batch, codec))
-
-    def end(self, producer: int, kind: int) -> None:
-        self.put(encode_marker(kind, producer, 0, 0, 0, self.now_ms, 0))
-
-    def flush(self) -> None:
-        self.log.flush()
-        self.enter(flushed=self.log.log_end_offset)
-
-    # -- cleaning ------------------------------------------------------------------------------
-
-    def clean(self) -> None:
-        facts, before = observe(self.log), self.stages[-1]
-        where = cleanable(facts, before.checkpoint, rules_of(self.log.config), self.now_ms)
-        outcome = clean(facts, where, rules_of(self.log.config), self.now_ms)
-        assert len(outcome.segments) > 1
-        assert outcome.replaced > len(outcome.segments)
-        left = [batch for _, batches, _ in outcome.segments for batch in batches]
-        left += [b for segment in facts.segments[outcome.replaced :] for b in segment.batches]
-        after = tuple(left)
-        self.enter(contents=(before.contents[0], after))
-        cleaner = LogCleaner(self.manager)
-        assert cleaner.clean(self.log, Task()) is not None
-        assert content(self.log) == after
-        self.enter(contents=(after,), checkpoint=outcome.first_dirty)
-
-    def sweep(self) -> None:
-        remove = self.manager.sweep(self.now_ms)
-        assert remove is not None
-        remove()
-
-    def build(self) -> None:
-        """What is there when the run begins."""
-        self.data.mkdir()
-        write_settings(self.data, log_index_size_max_bytes=240)
-        self.open(Unsynced())
-        self.manager.create_topic("t", 1)
-        for name, value in (
-            ("cleanup.policy", "compact"),
-            ("internal.segment.bytes", "330"),
-            ("index.interval.bytes", "150"),
-            ("file.delete.delay.ms", "500"),
-            ("delete.retention.ms", str(RETENTION_MS)),
-        ):
-            self.manager.set_topic_setting("t", name, value)
-        self.send((b"a", b"1" * 30), (b"b", b"1" * 30), producer=9)
-        self.send((b"c", b"c1"), (b"a", b"a1"), codec=4)
-        self.send((b"a", b"a2"), (b"x", b"aborted"), producer=7, transactional=True)
-        self.send((b"d", b"d1"), (b"b", None))
-        self.end(7, ABORT)
-        self.send((b"c", b"c2"), (b"e", b"e1"), producer=8, transactional=True)
-        self.send((b"e", b"e2"), (b"f", None))
-        self.end(8, COMMIT)
-        self.send((b"g", b"g1"), (b"h", b"h1" * 20))
-        self.manager.close()
-
-    def run(self, files: Files) -> None:
-        self.enter(flushed=self.stages[-1].acknowledged)
-        self.open(files)
-        self.send((b"d", b"d2"), (b"h", b"h2"), producer=7, transactional=True)
-        self.send((b"b", b"b3"), (b"i", b"i1"), codec=1)
-        self.send((b"g", b"g2"), producer=8)
-        self.flush()
-        self.log.roll(self.now_ms)
-        # What has come so far is superseded or decided by what is not flushed.
-        self.end(7, COMMIT)
-        self.send((b"a", b"a9"), producer=8, transactional=True)
-        self.manager.set_topic_setting("t", "internal.segment.bytes", "800")
-        self.clean()
-        self.send((b"f", b"f2"), (b"i", None))
-        self.now_ms += 600
-        self.sweep()
-        self.end(8, ABORT)
-        self.send((b"c", b"c3"), (b"j", b"j1"))
-        self.flush()
-        self.log.roll(self.now_ms)
-        self.send((b"j", b"j2"))
-        self.now_ms = LATER_MS
-        self.clean()
-        self.send((b"k", b"k1"))
-        self.now_ms += 600
-        self.sweep()
-        self.manager.close()
-        self.enter(flushed=self.stages[-1].acknowledged)
-        self.enter()
-
-
-# -- what must be found --------------------------------------------------------------------------
+from tests.observed import observe, rules_of
+from tests.storage.logs import opened
 
 
 def holds(content: Sequence[ModelBatch], got: Sequence[ModelBatch], end: int) -> bool:
@@ -244,9 +89,7 @@ def check_that_it_goes_on(life: Life, path: Path, found: Found) -> None:
         outcome = clean(facts, where, rules_of(log.config), life.now_ms)
         done = cleaner.clean(log, Task())
         if done is not None:
-            left = [batch for _, batches, _ in outcome.segments for batch in batches]
-            left += [b for segment in facts.segments[outcome.replaced :] for b in segment.batches]
-            assert content(log) == tuple(left)
+            assert content(log) == outcome.content(facts)
             assert cleaner.first_dirty(log) == outcome.first_dirty == done.end_offset
         check_readers(life, log)
 

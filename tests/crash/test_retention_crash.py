@@ -146,6 +146,8 @@ class Life:
         first_gone = self.log.segments[1].largest_timestamp
         self.now_ms = first_gone + RETENTION_MS + 1
         self.retain(bases[2])
+        # The names of what was deleted may still come back.
+        self.manager.checkpoint()
         self.send(7, transactional=True)
         self.now_ms += 60
         self.sweep()
