@@ -215,6 +215,9 @@ class Partition:
         """Before the log is closed, which writes down how its history ends."""
         if self._history_read:
             self.follow()
+            for view in self.views.values():
+                if view.keeps_base:
+                    view.name_later_base()
 
     def intact(self) -> bool:
         """Whether what was read until now was still the log when it was read."""

@@ -207,6 +207,16 @@ class PartitionView(PlacedView):
             self._active = self._piece(active)
             self.timeline.extend(self._active)
 
+    def name_later_base(self) -> None:
+        """Have the last segment written down too, in case another program deletes the others."""
+        starts, pieces = self.timeline.placed
+        recorded = self.recorded
+        if recorded is None or self.behind:
+            return
+        if all(piece.covered == piece.segment.size for piece in pieces[:-1]):
+            last = pieces[-1].segment.base_offset
+            self.log.history.set_later(self.view.name, last, starts[-1] + recorded)
+
     # -- what becomes of the past. Who calls these holds the lock. -------------------------------
 
     def removing(self, count: int, nonce: int | None) -> None:

@@ -1,0 +1,310 @@
+"""`.follow/N`: "one `st_ino` for ever, `st_size` counts every byte ever rendered, positions never
+move, also across remounts" (the contract, "Content never changes under a reader").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.writing import append, view
+from tests.mount.control import do, facts, until
+from tests.mount.mounting import KAFKAFS, Mount, fails
+from tests.mount.steering import SteeredMount
+
+LINE = 20
+"""Bytes of each line that `lines` makes."""
+
+
+def lines(start: int, end: int) -> bytes:
+    return b"".join(b"%09d followed.\n" % number for number in range(start, end))
+
+
+class Followed:
+    """A partition that is cleaned and shortened, and all that it has ever shown."""
+
+    def __init__(self, mount: Mount, path: Path) -> None:
+        self.mount = mount
+        self.path = path
+        self.file = view(path, ".follow")
+        self.text = b""
+        # A ratio that no cleaner reaches by itself.
+        settings = b"cleanup.policy=compact,delete\nmin.cleanable.dirty.ratio=1\n"
+        append(path.parent / ".config", settings)
+
+    def append(self, count: int, keys: int = 10) -> None:
+        """So many records, of so many keys."""
+        first = len(self.text) // LINE
+        new = lines(first, first + count)
+        rows = [b"%d\t%s" % (number % keys, line) for number, line in enumerate(_lines(new))]
+        append(view(self.path, ".kv"), b"".join(rows))
+        self.text += new
+
+    def segment(self, count: int) -> None:
+        self.append(count)
+        do(self.path, "roll", "run")
+
+    def retain(self) -> None:
+        """All but the active segment go."""
+        append(self.path.parent / ".config", b"retention.bytes=1\n")
+        do(self.path, "retention", "run")
+        append(self.path.parent / ".config", b"retention.bytes=\n")
+
+    def clean(self) -> None:
+        do(self.path, "compaction", "run")
+        until(lambda: facts(self.path, "compaction")["state"] == "idle")
+        assert facts(self.path, "compaction")["last_outcome"] == "done"
+
+    @property
+    def inode(self) -> int:
+        return self.file.stat().st_ino
+
+    @property
+    def first(self) -> int:
+        return int(os.getxattr(self.file, "user.kafkafs.first_position"))
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        fd = os.open(self.file, os.O_RDONLY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def check(self, first: int) -> None:
+        """All is there from a position on, and nothing before it."""
+        assert self.file.stat().st_size == len(self.text)
+        assert self.first == first
+        with self.opened() as fd:
+            assert os.pread(fd, len(self.text) + 1, first) == self.text[first:]
+            if first:
+                fails(errno.ESTALE, os.pread, fd, 1, first - 1)
+                fails(errno.ESTALE, os.pread, fd, len(self.text), 0)
+
+
+def _lines(text: bytes) -> list[bytes]:
+    return text.splitlines(keepends=True)
+
+
+@pytest.fixture
+def followed(mount: Mount) -> Followed:
+    return Followed(mount, new_topic(mount))
+
+
+def test_it_shows_the_values_and_is_for_reading(followed: Followed) -> None:
+    """`.follow/0`: values again, for `tail -F` and log shippers."""
+    followed.append(100)
+    assert followed.file.read_bytes() == followed.path.read_bytes() == followed.text
+    assert os.listdir(followed.file.parent) == ["0"]
+    assert followed.inode != followed.path.stat().st_ino
+    for flags in (os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_APPEND, os.O_WRONLY, os.O_TRUNC):
+        fails(errno.EPERM, os.open, followed.file, flags)
+    fails(errno.EPERM, os.truncate, followed.file, 0)
+    fails(errno.EPERM, os.unlink, followed.file)
+    fails(errno.ENOENT, os.stat, followed.file.parent / "1")
+    assert followed.file.read_bytes() == followed.text
+    assert ".follow/0 is for reading" in followed.mount.events()
+
+
+def test_at_names_are_those_of_the_topic(followed: Followed) -> None:
+    """They work in every view directory."""
+    followed.append(100)
+    name = followed.file.parent / "0@-3"
+    assert name.read_bytes() == followed.text[-3 * LINE :]
+    assert name.stat().st_ino == followed.path.with_name("0@-3").stat().st_ino
+
+
+def test_positions_never_move(followed: Followed) -> None:
+    """… over retention, compaction and delete-records."""
+    inode = followed.inode
+    for _ in range(3):
+        followed.segment(30)
+    followed.append(10)
+    followed.check(0)
+    followed.clean()
+    followed.check(90 * LINE)
+    followed.segment(30)
+    followed.append(5)
+    followed.check(90 * LINE)
+    followed.retain()
+    followed.check(130 * LINE)
+    followed.append(10)
+    do(followed.path, "delete-records", "0 133")
+    followed.check(133 * LINE)
+    do(followed.path, "roll", "run")
+    followed.append(10)
+    do(followed.path, "delete-records", "0 150")
+    do(followed.path, "retention", "run")
+    followed.check(150 * LINE)
+    followed.clean()
+    followed.check(150 * LINE)
+    assert followed.inode == inode
+
+
+def test_what_a_reader_missed_is_one_line(followed: Followed) -> None:
+    """… with a line in `.kafkafs/log` that names the offsets that the reader missed."""
+    for _ in range(4):
+        followed.segment(25)
+    followed.append(5)
+    inode = followed.inode
+    assert followed.file.read_bytes() == followed.text
+    followed.retain()
+    name = f"{followed.path.parent.name}/.follow/0"
+    said = f"{name}: the reader at position "
+
+    def told() -> list[str]:
+        found = re.findall(f"{re.escape(said)}(.*)", followed.mount.events())
+        return [str(line) for line in found]
+
+    with followed.opened() as fd:
+        for position in (25 * LINE, 25 * LINE, 0, 30 * LINE):
+            fails(errno.ESTALE, os.pread, fd, 100, position)
+        assert len(told()) == 1
+        assert told()[0].startswith("500 has missed offsets 25 to 99: ")
+        assert told()[0].endswith(f"can go on at position {followed.first}")
+        assert os.pread(fd, LINE, followed.first) == lines(100, 101)
+    with followed.opened() as fd:
+        fails(errno.ESTALE, os.pread, fd, 100, 30 * LINE)
+        assert told()[1].startswith("600 has missed offsets up to 99, at the earliest from 25 on: ")
+    assert followed.inode == inode
+    assert len(told()) == 2
+    assert "read: " not in followed.mount.events()
+
+
+# -- remounts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_it_is_the_same_after_a_remount(own: Mount, end: str) -> None:
+    """… positions never move, also across remounts (the base is a checkpoint)."""
+    followed = Followed(own, own.topic())
+    inode = followed.inode
+    assert followed.file.read_bytes() == b""
+    first = 0
+    for number in range(4):
+        followed.segment(20)
+        followed.segment(20)
+        followed.append(3)
+        followed.clean() if number % 2 else followed.retain()
+        first = (len(followed.text) // LINE - 3) * LINE
+        followed.check(first)
+        getattr(own, end)()
+        own.start()
+        followed.check(first)
+        assert followed.inode == inode
+        followed.append(3)
+        do(followed.path, "roll", "run")
+
+
+@pytest.mark.parametrize("has_indexes", [True, False])
+def test_commands_without_a_mount_keep_it(own: Mount, has_indexes: bool) -> None:
+    """The view indexes can be deleted: what goes is measured then."""
+    followed = Followed(own, own.topic())
+    inode = followed.inode
+    assert followed.file.read_bytes() == b""
+
+    def offline(*words: str) -> None:
+        own.stop()
+        if not has_indexes:
+            for path in own.data.glob("*/*.lines"):
+                path.unlink()
+        subprocess.run([*KAFKAFS, *words], check=True, capture_output=True)
+        own.start()
+        assert followed.inode == inode
+
+    for _ in range(2):
+        followed.segment(50)
+        followed.segment(50)
+        followed.append(10)
+        end = len(followed.text)
+        offline("compact", str(own.data), "orders")
+        followed.check(end - 10 * LINE)
+        followed.segment(20)
+        followed.append(10)
+        append(followed.path.parent / ".config", b"retention.bytes=1\n")
+        offline("retain", str(own.data))
+        followed.check(end + 20 * LINE)
+        append(followed.path.parent / ".config", b"retention.bytes=\n")
+
+
+def test_after_a_crash_that_lost_what_was_shown_it_is_a_new_inode(own: Mount) -> None:
+    """After a machine's crash that lost bytes already shown, it is a new inode."""
+    followed = Followed(own, own.topic())
+    followed.segment(50)
+    followed.append(10)
+    followed.check(0)
+    inode = followed.inode
+    own.kill()
+    log = max((own.data / "orders-0").glob("*.log"))
+    os.truncate(log, log.stat().st_size - 7)
+    own.start()
+    assert followed.inode != inode
+    assert followed.file.read_bytes() == followed.path.read_bytes() == followed.text[: 50 * LINE]
+
+
+def test_a_log_that_others_have_shortened_begins_anew(own: Mount) -> None:
+    """… where someone else rewrote the log; not where only its head is gone by then."""
+    followed = Followed(own, own.topic())
+    for _ in range(3):
+        followed.segment(20)
+    followed.append(5)
+    followed.check(0)
+    inode = followed.inode
+    own.stop()
+    for path in (own.data / "orders-0").glob(f"{0:020}.*"):
+        path.unlink()
+    own.start()
+    # The newest segment is still the one that it was.
+    followed.check(60 * LINE)
+    assert followed.inode == inode
+
+
+# -- who is late ---------------------------------------------------------------------------------
+
+
+def test_an_open_reader_goes_on_while_the_files_are_there(
+    steered_mount: SteeredMount, steered_orders: Path
+) -> None:
+    """ESTALE only for bytes that are really gone."""
+    followed = Followed(steered_mount, steered_orders)
+    topic = steered_orders.parent.name
+    for _ in range(3):
+        followed.append(20)
+        steered_mount.daemon.roll(topic)
+    followed.append(5)
+    with followed.opened() as fd:
+        assert os.pread(fd, 100, 0) == followed.text[:100]
+        steered_mount.daemon.remove_head(topic, 3)
+        assert os.pread(fd, 5000, 100) == followed.text[100:]
+        assert os.pread(fd, 7, 13) == followed.text[13:20]
+        followed.check(60 * LINE)
+        steered_mount.daemon.delete_retired()
+        fails(errno.ESTALE, os.pread, fd, 100, 60 * LINE - 1)
+        assert os.pread(fd, 5000, 60 * LINE) == followed.text[60 * LINE :]
+        assert "has missed offsets up to 59, at the earliest from 40 on" in steered_mount.events()
+
+
+def test_the_record_where_an_open_reader_stopped_is_known(
+    steered_mount: SteeredMount, steered_orders: Path
+) -> None:
+    followed = Followed(steered_mount, steered_orders)
+    topic = steered_orders.parent.name
+    followed.append(20)
+    steered_mount.daemon.roll(topic)
+    followed.append(5)
+    with followed.opened() as fd:
+        assert os.pread(fd, 7 * LINE, 0) == followed.text[: 7 * LINE]
+        steered_mount.daemon.remove_head(topic, 1)
+        steered_mount.daemon.delete_retired()
+        fails(errno.ESTALE, os.pread, fd, 100, 7 * LINE)
+        assert f"{topic}/.follow/0: the reader at position 140 has missed offsets 7 to 19: " in (
+            steered_mount.events()
+        )
