@@ -224,6 +224,18 @@ def test_any_bytes_as_records(records: bytes, count: int, legacy: bool) -> None:
         assert keeper.keep_batches(view, 0, len(batch)) == len(batch)
 
 
+@pytest.mark.parametrize("size", range(7, 27))
+def test_a_head_that_the_end_cuts_off(size: int) -> None:
+    """The longest one there can be: it is not looked for behind the batch."""
+    length = key = delta = b"\x80\x80\x80\x80\0"
+    longest = length + b"\0" + b"\x80" * 9 + b"\0" + delta + key
+    batch = oracle.put_batch(row() + longest[:size], 2)
+    with before_guard_page(batch) as view:
+        assert map_batches(OffsetMap(LARGE), view, 0, len(batch), 0) == (0, False)
+        with pytest.raises(CorruptRecord):
+            keeper_of(Twin(TwinMap(LARGE))).keep_one(view)
+
+
 @pytest.mark.parametrize(("at", "end"), [(-1, 5), (5, 4), (0, 96), (96, 96)])
 def test_positions_outside_the_data(at: int, end: int) -> None:
     with pytest.raises(ValueError, match="of a buffer of 95"):
