@@ -340,15 +340,20 @@ class Log(AppendingLog):
                 segment.set_suffix("")
         self.directory_dirty = True
 
-    def release_retired(self, now_ms: int) -> list[str]:
-        """Let go of retired segments whose delay is over; the paths that can be removed now."""
+    def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
+        """Let go of retired segments whose delay is over; the paths that can be removed now.
+
+        ``most``: of no more segments than that.
+        """
         doomed: list[str] = []
+        left = len(self.retired) if most is None else most
         waiting: list[tuple[int, Segment]] = []
         bases = {segment.base_offset for segment in self.segments}
         for due_ms, segment in self.retired:
-            if due_ms > now_ms or segment.leased:
+            if not left or due_ms > now_ms or segment.leased:
                 waiting.append((due_ms, segment))
                 continue
+            left -= 1
             for listener in self.listeners:
                 listener.removed(self, segment)
             doomed += segment.vanish()

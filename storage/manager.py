@@ -38,6 +38,8 @@ __all__ = ["LogManager", "Progress", "Topic"]
 # A log that is closed waits for several fsyncs, of which the disk does many at once: that of many
 # logs takes a third of the time, or less where others use the disk too.
 CLOSING_THREADS = 8
+# Segments that are let go of in one sweep, some 60 µs each, while nobody else gets a turn.
+SWEPT_AT_ONCE = 200
 CLOSED_BY_ONE = 32
 
 
@@ -368,7 +370,7 @@ class LogManager(DataDirectory):
             self.start_checkpoint(snapshots=False)()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
-        """Age descriptors and let go of what has waited long enough.
+        """Age descriptors and let go of what has waited long enough, a part of it at a time.
 
         Returns a function that removes the files from the disk (any thread), or None.
         """
@@ -378,8 +380,12 @@ class LogManager(DataDirectory):
             if log.producers.by_id:
                 log.producers.expire(now_ms, expiration_ms)
         doomed_paths: list[str] = []
+        left = SWEPT_AT_ONCE
         for log in list(self.logs()):
-            doomed_paths += log.release_retired(now_ms)
+            if log.retired and left:
+                count = len(log.retired)
+                doomed_paths += log.release_retired(now_ms, left)
+                left -= count - len(log.retired)
         waiting: list[tuple[int, str, Log | None]] = []
         directories: list[str] = []
         for due_ms, directory, doomed in self._doomed:
@@ -393,7 +399,9 @@ class LogManager(DataDirectory):
 
         def remove() -> None:
             for path in doomed_paths:
-                self.files.unlink(path)
+                # That of a topic which was deleted meanwhile lies elsewhere, and goes with it.
+                with contextlib.suppress(FileNotFoundError):
+                    self.files.unlink(path)
             for directory in directories:
                 self._remove_directory(directory)
 

@@ -4,9 +4,9 @@ In the order that a crash at any point may end:
 
 1. The owner plans (``plan_retention``) from facts that are in memory: no log is read.  Where all
    of a log goes it rolls.
-2. In the worker's thread: what is not flushed below the new log start is flushed, what readers were
-   shown is written down (``rewriting``), and the new log start is in its checkpoint, durably.  From
-   here on the records are gone, whatever happens: a start finds no more of them.
+2. In the worker's thread: what is not flushed below the new log start is flushed, and the new log
+   start is in its checkpoint, durably.  After a crash from here on the records are gone.  What
+   readers were shown is written down (``rewriting``).
 3. The owner takes the segments out of the log; their files get the suffix ``.deleted``, some at a
    time, and go when file.delete.delay.ms is over (``LogManager.sweep``), the snapshots of producers
    at their bases too.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from storage.config import LONG_MAX
+from storage.config import LONG_MAX, LogConfig
 from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
@@ -57,7 +57,7 @@ class Manager(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What would go from one log now.
+    """What would go from one log now: ``doomed``, which are its ``segments``.
 
     ``offsets``: how many offsets of records that can be read go with the segments, transactions'
     markers and what compaction has left out included.  ``rolls``: all segments go, so that a new
@@ -65,10 +65,18 @@ class RetentionPlan:
     """
 
     log: Log
+    config: LogConfig
+    segments: tuple[Segment, ...]
     doomed: tuple[Doomed, ...]
     log_start_before: int
     rolls: bool
     fault: str | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether settings and sealed segments still are what it was made from."""
+        log = self.log
+        return log.config is self.config and log.segments[: len(self.segments)] == self.segments
 
     @property
     def size(self) -> int:
@@ -99,9 +107,8 @@ class Retained:
     notes: list[str] = field(default_factory=list)
 
 
-def facts_of(log: Log) -> LogFacts:
-    """What a decision about a log is made from."""
-    segments = log.segments
+def facts_of(log: Log, segments: tuple[Segment, ...]) -> LogFacts:
+    """What a decision about a log, which has these segments, is made from."""
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
     return LogFacts(
         tuple(
@@ -121,12 +128,19 @@ def facts_of(log: Log) -> LogFacts:
 
 
 def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
-    """What would go from this log now; changes nothing and reads nothing.  The owner's thread."""
-    facts = facts_of(log)
-    decision = decide(facts, log.config, now_ms)
+    """What would go from this log now; changes nothing and reads nothing.  Any thread."""
+    config, segments = log.config, log.segments
+    facts = facts_of(log, segments)
+    decision = decide(facts, config, now_ms)
     rolls = len(decision.doomed) == len(facts.segments)
     return RetentionPlan(
-        log, decision.doomed, log.log_start_offset, rolls=rolls, fault=decision.fault
+        log,
+        config,
+        segments[: len(decision.doomed)],
+        decision.doomed,
+        facts.log_start_offset,
+        rolls=rolls,
+        fault=decision.fault,
     )
 
 
@@ -149,19 +163,21 @@ def retain(
         for log in logs:
             task.check()
             with _noted(outcome, log):
-                move = task.by_owner(lambda log=log: _plan(log, now, outcome))  # type: ignore[misc]
+                # Facts of the moment, and perhaps a policy of somebody that takes its time.
+                plan = plan_retention(log, now)
+                move = task.by_owner(lambda plan=plan: _begin(plan, now, outcome))  # type: ignore[misc]
                 if move is not None:
                     moves.append(move)
-        durable = []
+        flushed = []
         for move in moves:
             task.check()
             with _noted(outcome, move.log):
-                move.make_durable(task)
-                durable.append(move)
-        if durable:
-            task.begin("deleting", sum(move.size for move in durable))
+                move.flush(task)
+                flushed.append(move)
+        if flushed:
+            task.begin("deleting", sum(move.size for move in flushed))
             task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
-        for move in durable:
+        for move in flushed:
             with _noted(outcome, move.log):
                 _delete(move, task, now, outcome)
     finally:
@@ -170,15 +186,18 @@ def retain(
     return outcome
 
 
-def _plan(log: Log, now_ms: int, outcome: Retained) -> _Move | None:
-    """The first step, the owner's."""
+def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _Move | None:
+    """The owner's first step: the plan still has to fit, and the log to be free."""
+    log = plan.log
     if log.closed:
         return None
     outcome.logs += 1
     if log.cleaning:
         outcome.cleaning += 1
         return None
-    plan = plan_retention(log, now_ms)
+    if plan.rolls or not plan.fits:
+        # The active segment may have grown since.
+        plan = plan_retention(log, now_ms)
     if plan.fault is not None:
         outcome.notes.append(f"{log.topic}-{log.partition}: {plan.fault}")
     if not plan.doomed:
@@ -199,6 +218,7 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
             return ()
         return log.detach_head(len(move.segments), now_ms)
 
+    move.write_history(task)
     removed = task.by_owner(detach)
     for at in range(0, len(removed), _RENAMED_AT_ONCE):
         some = removed[at : at + _RENAMED_AT_ONCE]
@@ -235,7 +255,6 @@ class _Move:
         self.log = log
         self.segments = log.segments[:count]
         self.log_start = log_start
-        self._write_history = prepare_removal(log, count, log_start=log_start)
         self._flush: FlushPlan | None = None
         if log.recovery_point < log_start or log.unsynced_snapshots:
             # Also what only the snapshots of producers will know of what is deleted.
@@ -246,15 +265,24 @@ class _Move:
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
 
-    def make_durable(self, task: Task) -> None:
-        """What has to be before the log start is moved; in the worker's thread."""
+    def flush(self, task: Task) -> None:
+        """Have what lies below on the disk; in the worker's thread."""
         if self._flush is not None:
             try:
                 self._flush.run()
             finally:
                 flush, self._flush = self._flush, None
                 task.by_owner(flush.finish)
-        self._write_history()
+
+    def write_history(self, task: Task) -> None:
+        """Have written down what readers were shown; in the worker's thread."""
+
+        def prepare() -> Callable[[], None]:
+            if self.log.closed:
+                return lambda: None
+            return prepare_removal(self.log, len(self.segments), log_start=self.log_start)
+
+        task.by_owner(prepare)()
 
     def end(self) -> None:
         """It was carried out, or is given up."""
@@ -296,8 +324,9 @@ def delete_records(manager: Manager, log: Log, offset: int, task: Task) -> int:
         return log.log_start_offset
 
     try:
-        move.make_durable(task)
+        move.flush(task)
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        move.write_history(task)
         return task.by_owner(carry_out)
     finally:
         task.by_owner(move.end)

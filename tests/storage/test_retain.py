@@ -386,7 +386,7 @@ def test_a_log_that_is_being_cleaned_is_left_alone(tmp_path: Path) -> None:
             log.cleaning = True
 
         log.cleaning = False
-        done = run(manager, NOW_MS, Task(Turns(3, begin_cleaning)))
+        done = run(manager, NOW_MS, Task(Turns(4, begin_cleaning)))
         assert log.cleaning
         assert (done.segments, done.cleaning, bases(log)) == (0, 1, [0, 2, 4, 6])
         manager.checkpoint()
@@ -395,7 +395,7 @@ def test_a_log_that_is_being_cleaned_is_left_alone(tmp_path: Path) -> None:
         assert run(manager, NOW_MS).segments == 3
 
 
-@pytest.mark.parametrize("turn", range(1, 6))
+@pytest.mark.parametrize("turn", range(1, 7))
 def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
     with opened(tmp_path) as manager:
         segmented(manager, retention_bytes="1", file_delete_delay_ms="0")
