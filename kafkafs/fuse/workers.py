@@ -17,6 +17,7 @@ import contextlib
 import os
 import threading
 import traceback
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
@@ -50,8 +51,8 @@ class Workers:
         self._say = tree.events
         self._notices = notices
         self._structural = structural
-        self._turns = {kind: trio.Lock() for kind in ONE_AT_A_TIME}
-        self._short = trio.Semaphore(SHORT)
+        self._turns = {kind: _Turns(1) for kind in ONE_AT_A_TIME}
+        self._short = _Turns(SHORT)
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._tasks: set[Task] = set()
@@ -103,17 +104,23 @@ class Workers:
 
     def _start(self, job: Job) -> None:
         assert self._nursery is not None
-        self._nursery.start_soon(self._job, job)
+        turns = self._turns.get(job.kind, self._short)
+        turn = turns.queue()
+        waiting = trio.CancelScope()
+        job.interrupt = waiting.cancel
+        self._nursery.start_soon(self._job, job, turns, turn, waiting)
 
-    async def _job(self, job: Job) -> None:
+    async def _job(
+        self, job: Job, turns: _Turns, turn: trio.Event, waiting: trio.CancelScope
+    ) -> None:
         try:
-            with trio.CancelScope() as waiting:
-                job.interrupt = waiting.cancel
-                async with self._turns.get(job.kind, self._short):
-                    with trio.CancelScope(shield=True):
-                        self._jobs.started(job)
-                        await _in_thread(job.kind, job.carry_out, job.kind in LONG)
+            with waiting:
+                await turn.wait()
+                with trio.CancelScope(shield=True):
+                    self._jobs.started(job)
+                    await _in_thread(job.kind, job.carry_out, job.kind in LONG)
         finally:
+            turns.leave(turn)
             self._jobs.ended(job)
 
     # -- what goes on by itself ----------------------------------------------------------------
@@ -147,6 +154,35 @@ class Workers:
             raise
         except Exception:
             self._say(f"{name} failed\n{traceback.format_exc().rstrip()}")
+
+
+class _Turns:
+    """Lets `width` in at once, the others in the order in which they have queued: trio's locks
+    know the order of waiting only, and tasks that were begun together begin to wait in any.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._free = width
+        self._waiting: deque[trio.Event] = deque()
+
+    def queue(self) -> trio.Event:
+        """A turn: set when it has come. `leave` must follow, whether it has or not."""
+        turn = trio.Event()
+        self._waiting.append(turn)
+        self._admit()
+        return turn
+
+    def leave(self, turn: trio.Event) -> None:
+        if turn.is_set():
+            self._free += 1
+        else:
+            self._waiting.remove(turn)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._free and self._waiting:
+            self._free -= 1
+            self._waiting.popleft().set()
 
 
 async def _in_thread(name: str, function: Callable[[], None], low: bool) -> None:

@@ -1,0 +1,263 @@
+"""Threads for long work: turns, the owner's thread, the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.fuse.workers import NICE, SHORT, Workers
+from kafkafs.tree.events import Events
+from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.jobs import Job, Report, State
+from storage.errors import TaskCancelled
+from storage.manager import LogManager
+from storage.task import Task
+
+
+class World:
+    """A tree with topics `t0`, `t1`, … and workers for it."""
+
+    def __init__(self, data: Path, topics: int) -> None:
+        self.said: list[str] = []
+        self.manager = LogManager.open(str(data))
+        self.topics = [self.manager.create_topic(f"t{number}") for number in range(topics)]
+        events = Events(self.manager.clock_ms)
+        events.forward = self.said.append
+        self.notices = KernelNotices(events)
+        self.tree = FileSystem(self.manager, notices=self.notices, events=events)
+        self.structural = trio.Lock()
+        self.workers = Workers(self.tree, self.notices, self.structural)
+
+    def start(self, kind: str, work: Callable[[Task], object], topic: int = 0) -> Job:
+        def reported(task: Task) -> Report:
+            work(task)
+            return Report()
+
+        return self.tree.jobs.start(kind, self.topics[topic], "run", reported)
+
+    @staticmethod
+    async def ended(job: Job) -> State:
+        event = trio.Event()
+        job.when_ended(event.set)
+        await event.wait()
+        return job.state
+
+
+class Held:
+    """Work that goes on until it is let go or told to stop."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.release = threading.Event()
+
+    def __call__(self, task: Task) -> None:
+        self.begun.set()
+        while not self.release.wait(0.001):
+            task.check()
+
+    async def wait(self) -> None:
+        await trio.to_thread.run_sync(self.begun.wait, abandon_on_cancel=True)
+
+
+def in_world(data: Path, test: Callable[[World], Awaitable[None]], topics: int = 2) -> list[str]:
+    data.mkdir(exist_ok=True)
+    worlds: list[World] = []
+
+    async def main() -> None:
+        world = World(data, topics)
+        worlds.append(world)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(world.workers.run)
+                await test(world)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    worlds[0].tree.stop()
+    worlds[0].manager.close()
+    return worlds[0].said
+
+
+def test_work_runs_elsewhere_and_changes_logs_here(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        here = threading.current_thread()
+        seen: list[threading.Thread] = []
+
+        def work(task: Task) -> None:
+            seen.append(threading.current_thread())
+            task.by_owner(lambda: seen.append(threading.current_thread()))
+
+        job = world.start("flush", work)
+        assert job.state is State.QUEUED
+        assert await world.ended(job) is State.DONE
+        assert seen[0] is not here
+        assert seen[1] is here
+
+    in_world(tmp_path / "data", test)
+
+
+def test_the_owner_is_reached_between_changes_of_the_tree(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        done: list[str] = []
+        async with world.structural:
+            job = world.start("roll", lambda task: task.by_owner(lambda: done.append("work")))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            done.append("change")
+        assert await world.ended(job) is State.DONE
+        assert done == ["change", "work"]
+
+    in_world(tmp_path / "data", test)
+
+
+def test_what_the_owner_refuses_is_raised_in_the_work(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        def refuse() -> None:
+            raise OSError(28, "No space left on device")
+
+        job = world.start("roll", lambda task: task.by_owner(refuse))
+        assert await world.ended(job) is State.FAILED
+        assert job.reason == "No space left on device"
+
+    in_world(tmp_path / "data", test)
+
+
+def test_one_cleaning_at_a_time_in_the_order_of_asking(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order: list[int] = []
+        first = Held()
+        jobs = [world.start("compaction", first, 0)]
+        await first.wait()
+        jobs += [
+            world.start("compaction", lambda task, n=n: order.append(n), n)  # type: ignore[misc]
+            for n in (1, 2)
+        ]
+        await trio.testing.wait_all_tasks_blocked()
+        assert [job.state for job in jobs] == [State.RUNNING, State.QUEUED, State.QUEUED]
+        # Another kind of work does not wait for it.
+        assert await world.ended(world.start("flush", lambda task: None)) is State.DONE
+        first.release.set()
+        for job in jobs:
+            assert await world.ended(job) is State.DONE
+        assert order == [1, 2]
+
+    in_world(tmp_path / "data", test, topics=3)
+
+
+def test_short_work_side_by_side_but_not_without_limit(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        works = [Held() for _ in range(SHORT + 1)]
+        jobs = [world.start("flush", work, number) for number, work in enumerate(works)]
+        for work in works[:-1]:
+            await work.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert jobs[-1].state is State.QUEUED
+        works[3].release.set()
+        await works[-1].wait()
+        for work in works:
+            work.release.set()
+        for job in jobs:
+            assert await world.ended(job) is State.DONE
+
+    in_world(tmp_path / "data", test, topics=SHORT + 1)
+
+
+def test_what_waits_for_its_turn_is_cancelled_at_once(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        first = Held()
+        running = world.start("verify", first, 0)
+        await first.wait()
+        waiting = world.start("verify", lambda task: None, 1)
+        world.tree.jobs.cancel("verify", world.topics[1])
+        assert await world.ended(waiting) is State.CANCELLED
+        assert running.state is State.RUNNING
+        world.tree.jobs.cancel("verify", world.topics[0])
+        assert await world.ended(running) is State.CANCELLED
+
+    in_world(tmp_path / "data", test)
+
+
+def test_at_the_end_all_of_it_is_stopped_and_waited_for(tmp_path: Path) -> None:
+    jobs: list[Job] = []
+    steps: list[str] = []
+
+    class Cleaning(Held):
+        def __call__(self, task: Task) -> None:
+            try:
+                super().__call__(task)
+            except TaskCancelled:
+                # Taking it back needs the owner too.
+                task.by_owner(lambda: steps.append("taken back"))
+                raise
+
+    async def test(world: World) -> None:
+        works = [Cleaning(), Cleaning()]
+        jobs.append(world.start("compaction", works[0], 0))
+        jobs.append(world.start("retention", works[1], 1))
+        jobs.append(world.start("compaction", lambda task: steps.append("never"), 1))
+        for work in works:
+            await work.wait()
+
+    in_world(tmp_path / "data", test)
+    assert [job.state for job in jobs] == [State.CANCELLED] * 3
+    assert steps == ["taken back"] * 2
+
+
+def test_stopping_in_order(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        work = Held()
+        job = world.start("compaction", work)
+        await work.wait()
+        world.workers.stop()
+        await world.workers.stopped()
+        assert job.state is State.CANCELLED
+
+    in_world(tmp_path / "data", test)
+
+
+def test_what_goes_on_by_itself(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        seen: list[object] = []
+
+        def work(task: Task) -> None:
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            seen.append(task.by_owner(lambda: "by owner"))
+
+        await world.workers.background("checking", work)
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        assert seen == [min(nice + NICE, 19) if nice else NICE, "by owner"]
+
+        def broken(task: Task) -> None:
+            raise ZeroDivisionError
+
+        await world.workers.background("checking", broken)
+
+    said = in_world(tmp_path / "data", test)
+    assert len(said) == 1
+    assert said[0].startswith("checking failed\nTraceback")
+
+
+def test_what_goes_on_by_itself_stops_at_the_end(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def test(world: World) -> None:
+        work = Held()
+
+        def noted(task: Task) -> None:
+            try:
+                work(task)
+            finally:
+                ended.append("stopped")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.workers.background, "checking", noted)
+            await work.wait()
+            world.workers.stop()
+
+    assert in_world(tmp_path / "data", test) == []
+    assert ended == ["stopped"]
