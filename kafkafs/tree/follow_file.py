@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 
 FIRST_POSITION = "user.kafkafs.first_position"
 
+_FINGERPRINT = 512
+"""What rsyslog's imfile reads of a file's beginning to tell it from others of that inode number.
+
+When those bytes have been deleted it would take the file for another and begin at 0. It leaves
+files alone that have less, and goes by the number: so this very read gets a byte less.
+"""
+
 
 class FollowFile(ViewFile):
     """See the module."""
@@ -124,6 +131,8 @@ class FollowHandle(ReadHandle):
         self._noted: tuple[int, int] | None = None
 
     def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        if position == 0 and size == _FINGERPRINT:
+            size -= 1
         try:
             return super().read(position, size, wait)
         except SegmentGone as error:

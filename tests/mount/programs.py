@@ -17,6 +17,7 @@ _PACKAGES = {
     "less": "less",
     "node": "nodejs",
     "rsync": "rsync",
+    "rsyslogd": "rsyslog",
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "sqlite3": "sqlite3",
@@ -101,6 +102,10 @@ class Running:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._errors.close()
+
+    def wait(self, done: Callable[[bytearray], bool]) -> bytes:
+        """All output from the start, as soon as it is as wanted."""
+        return self._output.wait(done)
 
     def read_until(self, ending: bytes) -> bytes:
         """All output from the start, as soon as it ends with `ending`."""

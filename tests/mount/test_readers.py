@@ -1,0 +1,283 @@
+"""Who reads on while retention and compaction go over what he reads: each record once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.contract.writing import append, write_all
+from tests.mount.control import do, facts, segments, until
+from tests.mount.mounting import Mount
+from tests.mount.programs import Running, program
+
+ROUNDS = 10
+FAST = ["--sleep-interval=0.02"]
+BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
+KEYS = 50
+
+
+def line(number: int) -> bytes:
+    return b"%08d %s\n" % (number, b"." * (number % 60))
+
+
+def lines(count: int) -> bytes:
+    return b"".join(map(line, range(count)))
+
+
+class Writer(threading.Thread):
+    """Appends one record after the other, of a few keys. A context manager, which ends it."""
+
+    def __init__(self, partition: Path) -> None:
+        super().__init__()
+        self.count = 0
+        self._ending = threading.Event()
+        self._file = os.open(partition.parent / ".kv" / partition.name, os.O_WRONLY | os.O_APPEND)
+
+    def run(self) -> None:
+        # At a pace at which whoever reads keeps up.
+        while not self._ending.wait(0.0005):
+            write_all(self._file, b"%d\t%s" % (self.count % KEYS, line(self.count)))
+            self.count += 1
+
+    def end(self) -> int:
+        """How many there are in the end."""
+        self._ending.set()
+        self.join()
+        return self.count
+
+    def more(self, count: int) -> int:
+        """Wait until there are so many more; how many there are then."""
+        wanted = self.count + count
+        until(lambda: self.count >= wanted)
+        return self.count
+
+    def __enter__(self) -> Writer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        os.close(self._file)
+
+
+@pytest.fixture
+def orders(mount: Mount) -> Path:
+    """Files that are deleted go as soon as nobody reads them; no cleaner starts by itself."""
+    orders = mount.topic()
+    append(
+        orders.parent / ".config",
+        b"cleanup.policy=compact,delete\nmin.cleanable.dirty.ratio=1\nfile.delete.delay.ms=1000\n",
+    )
+    return orders
+
+
+def seal(orders: Path, writer: Writer) -> int:
+    """A segment more; how many records there are by then, not fewer than are sealed."""
+    writer.more(100)
+    do(orders, "roll", "run")
+    return writer.count
+
+
+def clean(orders: Path) -> None:
+    do(orders, "compaction", "run")
+    until(lambda: facts(orders, "compaction")["state"] == "idle")
+    assert facts(orders, "compaction")["last_outcome"] == "done"
+
+
+def retain(orders: Path) -> None:
+    """All but the active segment go."""
+    append(orders.parent / ".config", b"retention.bytes=1\n")
+    do(orders, "retention", "run")
+    assert segments(orders) == 1
+    append(orders.parent / ".config", b"retention.bytes=\n")
+
+
+# -- the partition itself ------------------------------------------------------------------------
+
+
+def test_tail_follows_a_partition_through_retention_and_compaction(orders: Path) -> None:
+    with Writer(orders) as writer, Running(["tail", "-f", "-n", "+1", *FAST, orders]) as tail:
+        inodes = set()
+        for number in range(ROUNDS):
+            seal(orders, writer)
+            clean(orders)
+            inodes.add(orders.stat().st_ino)
+            seal(orders, writer)
+            if number % 2:
+                retain(orders)
+                inodes.add(orders.stat().st_ino)
+        count = writer.end()
+        shown = tail.read_until(line(count - 1))
+        assert tail.errors() == ""
+    assert shown == lines(count)
+    assert len(inodes) == ROUNDS + ROUNDS // 2
+
+
+@pytest.mark.parametrize("name", ["0", "0@0", "0@150", "0@150..450", ".jsonl/0"])
+def test_who_has_opened_a_file_reads_one_history(orders: Path, name: str) -> None:
+    """`cat` waits for who reads its output, while all that it is reading is cleaned and deleted."""
+    file = orders.parent / name
+    for _ in range(3):
+        text = b"".join(b"%d\t%s" % (number, b"x" * 999 + b"\n") for number in range(200))
+        append(orders.parent / ".kv/0", text)
+        do(orders, "roll", "run")
+    append(orders.parent / ".kv/0", b"0\tlast\n")
+    expected = file.read_bytes()
+    with subprocess.Popen(["cat", str(file)], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout is not None
+        begun = os.read(cat.stdout.fileno(), 1)
+        clean(orders)
+        retain(orders)
+        assert file.read_bytes() != expected
+        assert begun + cat.stdout.read() == expected
+        assert cat.wait() == 0
+
+
+# -- .follow -------------------------------------------------------------------------------------
+
+
+class Tail:
+    """`tail -F`, which opens the file by its name anew whenever nothing has come."""
+
+    def __init__(self, file: Path, scratch: Path) -> None:
+        self._running = Running(["tail", "-n", "+1", *BY_NAME, file])
+
+    def caught_up(self, last: bytes) -> None:
+        self._running.wait(lambda data: last in data)
+
+    def restart(self) -> None:
+        """It remembers nothing, and is not ended."""
+
+    def text(self) -> bytes:
+        assert self._running.errors() == ""
+        return self._running.wait(lambda data: True)
+
+    def close(self) -> None:
+        self._running.__exit__()
+
+
+class Tailer:
+    """A shipper that is started for what has come, and ends."""
+
+    def __init__(self, file: Path, scratch: Path) -> None:
+        self._out = scratch / "out"
+        self._command = [
+            *(sys.executable, "-m", "tests.mount.tailer"),
+            *(str(file), str(scratch / "state"), str(self._out)),
+        ]
+
+    def caught_up(self, last: bytes) -> None:
+        subprocess.run(self._command, check=True, cwd=Path(__file__).parents[2])
+        assert last in self.text()
+
+    def restart(self) -> None:
+        """It is, whenever it is to catch up."""
+
+    def text(self) -> bytes:
+        return self._out.read_bytes()
+
+    def close(self) -> None:
+        """It does not run."""
+
+
+_RSYSLOG = """
+global(workDirectory="{scratch}" maxMessageSize="64k")
+main_queue(queue.timeoutShutdown="20000")
+module(load="imfile" mode="polling" pollingInterval="1")
+template(name="line" type="string" string="%msg%\\n")
+ruleset(name="copy") {{ action(type="omfile" file="{scratch}/out" template="line") }}
+input(type="imfile" file="{file}" tag="orders" ruleset="copy" persistStateInterval="1")
+"""
+
+
+class Rsyslog:
+    """rsyslogd with its own settings and state; it looks once a second."""
+
+    def __init__(self, file: Path, scratch: Path) -> None:
+        self._scratch = scratch
+        self._out = scratch / "out"
+        self._out.touch()
+        settings = scratch / "rsyslog.conf"
+        settings.write_text(_RSYSLOG.format(scratch=scratch, file=file))
+        self._command = [program("rsyslogd"), "-n", *("-f", str(settings))]
+        self._command += ["-i", str(scratch / "pid")]
+        self._start()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
+
+    def caught_up(self, last: bytes) -> None:
+        until(lambda: last in self.text())
+
+    def restart(self) -> None:
+        self.close()
+        self._start()
+
+    def text(self) -> bytes:
+        return self._out.read_bytes()
+
+    def close(self) -> None:
+        """SIGTERM: it writes down how far it is."""
+        self._process.terminate()
+        self._process.wait()
+
+
+Shipper = Tail | Tailer | Rsyslog
+
+
+@pytest.fixture(params=[Tail, Tailer, Rsyslog])
+def shipper(request: pytest.FixtureRequest, orders: Path, tmp_path: Path) -> Iterator[Shipper]:
+    scratch = tmp_path / "shipper"
+    scratch.mkdir()
+    shipper: Shipper = request.param(orders.parent / ".follow/0", scratch)
+    yield shipper
+    shipper.close()
+
+
+@pytest.mark.parametrize("change", [retain, clean], ids=["retention", "compaction"])
+def test_a_shipper_gets_each_record_once(
+    mount: Mount, orders: Path, shipper: Shipper, change: object
+) -> None:
+    """The file is the same over ten rounds, and the shipper is started anew in every other one."""
+    assert callable(change)
+    inode = (orders.parent / ".follow/0").stat().st_ino
+    with Writer(orders) as writer:
+        for number in range(ROUNDS):
+            count = seal(orders, writer)
+            shipper.caught_up(line(count - 1))
+            if number % 2:
+                shipper.restart()
+            change(orders)
+        count = writer.end()
+    shipper.caught_up(line(count - 1))
+    assert shipper.text() == lines(count)
+    assert (orders.parent / ".follow/0").stat().st_ino == inode
+    # rsyslog looks at the file's beginning when it starts.
+    missed = [line for line in mount.events().splitlines() if "has missed" in line]
+    assert all("the reader at position 0 " in line for line in missed)
+    assert not missed or isinstance(shipper, Rsyslog)
+
+
+def test_tail_of_what_is_gone_by_then_names_it_and_goes_on_elsewhere(
+    mount: Mount, orders: Path
+) -> None:
+    append(orders.parent / ".kv/0", b"".join(b"%d\t%s" % (n, line(n)) for n in range(100)))
+    follow = orders.parent / ".follow/0"
+    assert follow.read_bytes() == lines(100)
+    do(orders, "roll", "run")
+    append(orders.parent / ".kv/0", b"0\tlater\n")
+    retain(orders)
+    gone = mount.sh("cat orders/.follow/0")
+    assert gone.returncode == 1
+    assert gone.stderr.endswith(b": Stale file handle\n")
+    assert (
+        "orders/.follow/0: the reader at position 0 has missed offsets 0 to 99: " in mount.events()
+    )
+    position = int(os.getxattr(follow, "user.kafkafs.first_position"))
+    assert mount.run("tail -c +$FIRST orders/.follow/0", FIRST=position + 1) == b"later\n"
