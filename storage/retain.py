@@ -74,9 +74,14 @@ class RetentionPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether settings and sealed segments still are what it was made from."""
-        log = self.log
-        return log.config is self.config and log.segments[: len(self.segments)] == self.segments
+        """Whether the settings, and the segments that go, still are what it was made from."""
+        log, segments = self.log, self.segments
+        if log.config is not self.config or log.segments[: len(segments)] != segments:
+            return False
+        # Only an active segment grows.
+        return not self.rolls or self.doomed[-1].segment == _facts(
+            log.active, log.log_end_offset, is_active=True
+        )
 
     @property
     def size(self) -> int:
@@ -112,18 +117,22 @@ def facts_of(log: Log, segments: tuple[Segment, ...]) -> LogFacts:
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
     return LogFacts(
         tuple(
-            SegmentFacts(
-                segment.base_offset,
-                end,
-                segment.size,
-                segment.largest_timestamp,
-                segment.mtime_ns // 1_000_000,
-                segment is segments[-1],
-            )
+            _facts(segment, end, is_active=segment is segments[-1])
             for segment, end in zip(segments, ends, strict=True)
         ),
         log.log_start_offset,
         log.high_watermark,
+    )
+
+
+def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
+    return SegmentFacts(
+        segment.base_offset,
+        end,
+        segment.size,
+        segment.largest_timestamp,
+        segment.mtime_ns // 1_000_000,
+        is_active,
     )
 
 
@@ -195,8 +204,7 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _Move | None:
     if log.cleaning:
         outcome.cleaning += 1
         return None
-    if plan.rolls or not plan.fits:
-        # The active segment may have grown since.
+    if not plan.fits:
         plan = plan_retention(log, now_ms)
     if plan.fault is not None:
         outcome.notes.append(f"{log.topic}-{log.partition}: {plan.fault}")

@@ -409,6 +409,32 @@ def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
         assert [name for name in os.listdir(tmp_path) if name.startswith("t-0")] == []
 
 
+def test_what_is_appended_while_it_is_being_planned_stays(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager, count=2, retention_ms="5")
+        now = NOW_MS + 9 * DAY_MS
+        task = Task(Turns(0, lambda: append(log, b"fresh", timestamp_ms=now)))
+        done = run(manager, now, task)
+        assert (done.segments, bases(log)) == (1, [2])
+        assert values(log) == [b"a1", b"b1", b"fresh"]
+
+
+def test_settings_that_change_while_it_is_being_planned_count(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager, retention_ms="5")
+        keep = Turns(0, lambda: manager.set_topic_setting("t", "retention.ms", "-1"))
+        assert run(manager, NOW_MS + 9 * DAY_MS, Task(keep)).segments == 0
+        assert bases(log) == [0, 2, 4, 6]
+
+
+def test_what_is_appended_while_all_of_it_goes_comes_behind_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager, retention_ms="5")
+        late = Turns(1, lambda: append(log, b"late", timestamp_ms=NOW_MS))
+        done = run(manager, NOW_MS + 9 * DAY_MS, Task(late))
+        assert (done.segments, bases(log), values(log)) == (4, [8], [b"late"])
+
+
 def test_cancelled_before_anything_was_deleted(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, retention_bytes="1")
