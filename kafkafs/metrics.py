@@ -11,11 +11,11 @@ file, as node_exporter's textfile collector does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.counters import LogCounters
+from storage.counters import CleanerCounters, LogCounters
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -76,6 +76,13 @@ class Numbers:
     read_only: bool
     logs: LogCounters
     mount: MountCounters
+    cleaner: CleanerCounters
+    uncleanable: int
+    """Partitions that the cleaner leaves alone, since it could not clean them."""
+    dirty_ratios: Mapping[str, float]
+    """By compacted topic the largest of its partitions', from 0 to 1."""
+    checked: int
+    """Bytes of log that the checker has read back."""
     topics: int
     partitions: Sequence[PartitionNumbers]
     views: Sequence[ViewNumbers]
@@ -117,6 +124,9 @@ class _Collector:
         yield from self._about()
         yield from _of_partitions(self._numbers.partitions)
         yield from self._appends()
+        yield from self._retention()
+        yield from self._compaction()
+        yield from self._checker()
         yield from self._requests()
         yield from self._opening()
         yield from self._tree()
@@ -156,6 +166,56 @@ class _Collector:
         yield _counter(
             "truncations", "Cuts of a log by the process whose log it is.", logs.truncations
         )
+
+    def _retention(self) -> Iterator[Metric]:
+        logs = self._numbers.logs
+        yield _counter(
+            "deleted_segments", "Segments that retention took out of a log.", logs.segments_deleted
+        )
+        yield _counter("deleted_bytes", "Bytes of log in them.", logs.bytes_deleted)
+        yield _counter(
+            "retentions", "Times that segments were taken out of a log.", logs.retentions
+        )
+
+    def _compaction(self) -> Iterator[Metric]:
+        cleaner = self._numbers.cleaner
+        yield _counter("compactions", "Rounds of compaction.", cleaner.rounds)
+        yield _counter("compaction_seconds", "Time that they took.", cleaner.elapsed_ms / 1000)
+        yield _counter(
+            "compaction_read_bytes", "Bytes of log that they have read.", cleaner.bytes_read
+        )
+        yield _counter(
+            "compaction_kept_bytes", "Bytes of log that they have left.", cleaner.bytes_written
+        )
+        yield _counter(
+            "compaction_read_records", "Records that they have read.", cleaner.records_read
+        )
+        yield _counter(
+            "compaction_kept_records", "Records that they have left.", cleaner.records_kept
+        )
+        yield _gauge(
+            "compaction_map_fill", "How full the last round's map was, 0 to 1.", cleaner.map_fill
+        )
+        yield _gauge(
+            "uncleanable_partitions",
+            "Partitions that are not compacted until the next mount.",
+            self._numbers.uncleanable,
+        )
+        ratio = _gauge(
+            "topic_dirty_ratio",
+            "The largest share of bytes not compacted yet in a partition, of compacted topics.",
+            labels=("topic",),
+        )
+        for topic, value in sorted(self._numbers.dirty_ratios.items()):
+            ratio.add_sample(ratio.name, {"topic": topic}, value)
+        yield ratio
+
+    def _checker(self) -> Iterator[Metric]:
+        numbers = self._numbers
+        yield _counter(
+            "checked_bytes", "Bytes of log read back to see if they are whole.", numbers.checked
+        )
+        yield _counter("damages", "Damaged places found in logs.", numbers.logs.damages)
 
     def _requests(self) -> Iterator[Metric]:
         mount = self._numbers.mount

@@ -15,13 +15,13 @@ class LogCounters:
     __slots__ = (
         "batches_appended",
         "bytes_appended",
-        "bytes_checked",
         "bytes_deleted",
         "damages",
         "flush_failures",
         "flush_ns",
         "flushes",
         "records_appended",
+        "retentions",
         "rolls",
         "segments_deleted",
         "truncations",
@@ -32,11 +32,11 @@ class LogCounters:
         """Offsets that appends have taken: transactions' markers count too."""
         self.batches_appended = 0
         self.bytes_appended = 0
-        self.bytes_checked = 0
-        """Read back by the checker."""
         self.damages = 0
-        """Damaged places that it has found."""
+        """Damaged places that the checker has found."""
         self.rolls = 0
+        self.retentions = 0
+        """How often segments have left a log by retention or because its start was moved."""
         self.segments_deleted = 0
         """Those that retention has taken out of a log, of ``bytes_deleted`` together."""
         self.bytes_deleted = 0
@@ -46,3 +46,27 @@ class LogCounters:
         self.flush_failures = 0
         self.truncations = 0
         """How often the process whose log it is was seen to cut one."""
+
+
+class CleanerCounters:
+    """Of all rounds of the cleaner that came to their end; sizes in bytes, offsets as records."""
+
+    __slots__ = (
+        "bytes_read",
+        "bytes_written",
+        "elapsed_ms",
+        "map_fill",
+        "records_kept",
+        "records_read",
+        "rounds",
+    )
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.records_read = 0
+        self.records_kept = 0
+        self.elapsed_ms = 0
+        self.map_fill = 0.0
+        """Of the last round: how much of its map it has used, from 0 to 1."""

@@ -268,6 +268,7 @@ class Log(AppendingLog):
         self.retired = [*self.retired, *((due_ms, segment) for segment in removed)]
         self.segments = self.segments[count:]
         self._start_at(self.segments[0].base_offset)
+        self.counters.retentions += 1
         self.counters.segments_deleted += count
         self.counters.bytes_deleted += sum(segment.size for segment in removed)
         if self.producers.first_undecided_offset is not None:

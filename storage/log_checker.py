@@ -57,7 +57,8 @@ class LogChecker:
         self._logs = logs
         self._clock_ms = clock_ms
         self._newest: dict[Log, Newest] = {}
-        # Bytes read of each log; one more for each thread that reads.
+        # Bytes read, of each log and of all, also those that are gone; of each thread its own.
+        self._all_newest = self._all_sealed = 0
         self._bytes_newest: dict[Log, int] = {}
         self._bytes_sealed: dict[Log, int] = {}
 
@@ -71,6 +72,11 @@ class LogChecker:
     def bytes_checked(self, log: Log) -> int:
         """How much was read back since the directory was opened, some of it perhaps repeatedly."""
         return self._bytes_newest.get(log, 0) + self._bytes_sealed.get(log, 0)
+
+    @property
+    def all_bytes_checked(self) -> int:
+        """The same of all logs, also of those that were deleted since."""
+        return self._all_newest + self._all_sealed
 
     # -- the newest ----------------------------------------------------------------------------
 
@@ -110,6 +116,7 @@ class LogChecker:
                 newest = Newest(segment, end, next_offset, -1)
                 read = end - part.position
                 self._bytes_newest[log] = self._bytes_newest.get(log, 0) + read
+                self._all_newest += read
         self._newest[log] = newest._replace(checked_ms=self._clock_ms())
 
     # -- the sealed ----------------------------------------------------------------------------
@@ -131,6 +138,7 @@ class LogChecker:
                 part = Part(base, 0, base, size, log.config.max_message_bytes)
                 if self._check(log, segment, part, task) >= 0:
                     self._bytes_sealed[log] = self._bytes_sealed.get(log, 0) + size
+                    self._all_sealed += size
 
     # -- both ----------------------------------------------------------------------------------
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage.batch_check import Part, check_part
 from storage.errors import SegmentGone
 from storage.log import Log
+from storage.medium import Medium
 from storage.segment import Segment
 from storage.task import Task
 from storage.verify_index import Transactions
-from storage.verify_segment import Place, Verified, verify_segment
+from storage.verify_segment import Fault, Place, Verified, verify_segment
 
 _ATTEMPTS = 3
 
@@ -77,6 +79,8 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
             if not verified.faults:
                 break
         transactions.become(after)
+        if not verified.is_read_whole:
+            verified.faults += _further(log, segment, {fault.position for fault in verified.faults})
         return verified
     except FileNotFoundError:
         if segment in log.segments and not log.closed:
@@ -84,6 +88,22 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
         return None
     finally:
         segment.release()
+
+
+def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
+    """The damaged places behind the first one, at which reading whole segments ends."""
+    path, base = segment.log_path, segment.base_offset
+    part = Part(base, 0, base, segment.size, log.config.max_message_bytes)
+    medium = Medium(log.files, path)
+    try:
+        damages = check_part(medium, part, Task()).damages
+    finally:
+        medium.close()
+    return [
+        Fault(path, place.reason, place.start, place.first_offset)
+        for place in damages
+        if place.start not in known
+    ]
 
 
 def _nothing(size: int) -> None:

@@ -168,7 +168,7 @@ class Daemon:
                 nursery.start_soon(self._say_ready)
                 nursery.start_soon(self._ticks.run)
                 if not self._tree.manager.read_only:
-                    nursery.start_soon(Schedule(self._tree).run)
+                    nursery.start_soon(Schedule(self._tree, self._workers).run)
                 await _session()
                 nursery.cancel_scope.cancel()
 

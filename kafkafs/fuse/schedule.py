@@ -1,4 +1,4 @@
-"""Retention and compaction by the clock.
+"""Retention, compaction and the checks of what is stored, by the clock.
 
 **Retention** runs every log.retention.check.interval.ms over all topics, first after
 log.initial.task.delay.ms. **Compaction** asks, again and again, for the log with the largest share
@@ -12,6 +12,9 @@ what was asked for there waits for no more than one of them. What fails is a lin
 tried again at its next turn, but for a log that cannot be cleaned: that is left alone until the
 next mount.
 
+What was appended is **checked** every kafkafs.check.interval.ms, and as long after each pass over
+all sealed segments begins the next one (`storage.log_checker`); these are nobody's jobs.
+
 Not here: the threads (`workers`), flushes and checkpoints (`ticks`).
 """
 
@@ -24,13 +27,16 @@ from typing import TypeVar
 
 import trio
 
+from kafkafs.fuse.workers import Workers
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, State, Work
 from storage.compaction.log_cleaner import LogCleaner
 from storage.log import Log
+from storage.log_checker import SEALED_BYTES_PER_SECOND
 from storage.manager import Topic
 from storage.retain import plan_retention
+from storage.task import Task
 
 T = TypeVar("T")
 
@@ -43,8 +49,9 @@ COMMAND = "run"
 class Schedule:
     """Runs until it is cancelled. A read-only mount has none."""
 
-    def __init__(self, tree: FileSystem) -> None:
+    def __init__(self, tree: FileSystem, workers: Workers) -> None:
         self._tree = tree
+        self._workers = workers
         self._manager = tree.manager
         self._broker = tree.manager.settings.broker
         # What was wrong with the policies of logs when they were looked at last.
@@ -55,6 +62,9 @@ class Schedule:
             nursery.start_soon(self._retention)
             if self._cleans:
                 nursery.start_soon(self._compaction)
+            checker = self._tree.checker
+            nursery.start_soon(self._checks, "newest", checker.run_newest, None)
+            nursery.start_soon(self._checks, "sealed", checker.run_sealed, SEALED_BYTES_PER_SECOND)
 
     @property
     def _cleans(self) -> bool:
@@ -117,6 +127,14 @@ class Schedule:
                 f"{log.topic}/{log.partition} is not compacted until the next mount: {why}"
             )
         return job.state is State.DONE and not job.report.idle
+
+    # -- checks --------------------------------------------------------------------------------
+
+    async def _checks(self, what: str, check: Callable[[Task], None], rate: float | None) -> None:
+        interval_s = self._broker.kafkafs_check_interval_ms / 1000
+        while True:
+            await trio.sleep(max(interval_s, LEAST_S))
+            await self._workers.background(f"check of {what} segments", check, rate)
 
     # -- jobs ----------------------------------------------------------------------------------
 

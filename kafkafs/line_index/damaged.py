@@ -4,7 +4,8 @@ How much text a damaged batch has shows no longer in it, but in the entries of t
 either side: what lies between them, less the text of the sound batches there, is the *gap*. Places
 without an entry between them share one.
 
-A log that is measured after damage was found counts each damaged place as the text of one empty
+Where a log is measured after damage was found, a damaged batch whose records can be told apart
+counts as it is: mostly that is how long its text was. Any other counts as the text of one empty
 record, so that whoever reads on from before meets it.
 
 Not here: who finds damage, and what reading it raises (`storage.segment`).
@@ -17,13 +18,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.line_index.records import shown_between, start_of_batch, text_before_batch
 from storage.damage import Damage, Damages
+from storage.errors import CorruptRecord
 from storage.record.batch import Record, encode
+from storage.record.header import CODEC_BITS, CONTROL_BIT, HEADER_SIZE, MAGIC, size_at
 
 if TYPE_CHECKING:
     from kafkafs.line_index.segment_lines import SegmentLines
+    from kafkafs.views._measure import Measure
 
-STAND_IN = encode([Record(0, 0, 0, b"", b"")])
-"""The batch that a damaged place counts as when it is measured."""
+_STAND_IN = encode([Record(0, 0, 0, b"", b"")])
+_MAGIC = 16
+_ATTRIBUTES = 22
 
 
 class Gap(NamedTuple):
@@ -68,6 +73,27 @@ class Gaps:
             elif gap.start <= text:
                 raise gap.place.error(lines.segment.log_path)
         return last
+
+
+def measure_damaged(lines: SegmentLines, state: Measure, position: int, end: int) -> None:
+    """Measure the damaged place at file position `position`, which is the state's, to `end`."""
+    while position < end:
+        data = bytearray(end - position)
+        lines.segment.read_stored(data, position, True)
+        size = size_at(data, 0) if len(data) >= HEADER_SIZE and data[_MAGIC] == MAGIC else 0
+        attributes = data[_ATTRIBUTES] if size else CODEC_BITS
+        if not attributes & CODEC_BITS and HEADER_SIZE <= size <= len(data):
+            try:
+                if attributes & CONTROL_BIT:
+                    state.step_over(size)
+                else:
+                    state.add(lines.view.measure, data[:size], size)
+                position += size
+                continue
+            except CorruptRecord:
+                pass
+        state.add(lines.view.measure, _STAND_IN, end - position)
+        return
 
 
 def _find(lines: SegmentLines, damages: Damages) -> tuple[Gap, ...]:

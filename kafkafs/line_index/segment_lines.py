@@ -19,7 +19,7 @@ from collections.abc import Callable
 from crc32c import crc32c
 
 from kafkafs.line_index import lines_file, records
-from kafkafs.line_index.damaged import STAND_IN, Gap, Gaps
+from kafkafs.line_index.damaged import Gap, Gaps, measure_damaged
 from kafkafs.line_index.encoded import IsAborted, judge
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
 from kafkafs.line_index.places import TextPlace, read_whole
@@ -233,7 +233,7 @@ class SegmentLines:
 
     def _sound_size(self, position: int, size: int) -> int:
         """How much of `size` bytes from the end of what is measured is sound; where that is none,
-        the damaged place has been measured as what stands for it.
+        the damaged place has been measured.
         """
         for place in self.segment.damages:
             if position < place.start:
@@ -242,7 +242,7 @@ class SegmentLines:
                 with self._lock:
                     saved, tail = self._state
                     if self.covered == position and tail is not None:
-                        tail.add(self.view.measure, STAND_IN, min(place.end, self.end) - position)
+                        measure_damaged(self, tail, position, min(place.end, self.end))
                         self.covered = saved.covered + tail.position
                         self.text_length = saved.text_length + tail.text_length
                         self.records = saved.records + tail.records

@@ -172,6 +172,10 @@ def metrics_text(fs: FileSystem) -> str:
         read_only=manager.read_only,
         logs=manager.counters,
         mount=fs.counters,
+        cleaner=fs.cleaner.counters,
+        uncleanable=sum(not log.closed for log in list(fs.cleaner.uncleanable)),
+        dirty_ratios=_dirty_ratios(fs),
+        checked=fs.checker.all_bytes_checked,
         topics=len(manager.topics),
         partitions=[
             metrics.PartitionNumbers(
@@ -198,6 +202,17 @@ def metrics_text(fs: FileSystem) -> str:
         faults=len(manager.faults),
     )
     return metrics.exposition(numbers).decode()
+
+
+def _dirty_ratios(fs: FileSystem) -> dict[str, float]:
+    """By compacted topic: the largest of its partitions', as the cleaner sees them."""
+    now_ms = fs.manager.clock_ms()
+    ratios: dict[str, float] = {}
+    for log in fs.manager.logs():
+        if log.config.is_compacted:
+            ratio = fs.cleaner.plan(log, now_ms).ratio
+            ratios[log.topic] = max(ratios.get(log.topic, 0.0), ratio)
+    return ratios
 
 
 def _views(fs: FileSystem) -> list[metrics.ViewNumbers]:

@@ -54,6 +54,7 @@ from storage.errors import StorageError
 from storage.follow_directory import DirectoryFollower
 from storage.listener import LogListener
 from storage.log import Log
+from storage.log_checker import LogChecker
 from storage.manager import LogManager, Topic
 from storage.segment import Segment
 
@@ -134,6 +135,7 @@ class FileSystem(LogListener):
         self.about: dict[str, Callable[[], str]] = texts(self)
         self.jobs = Jobs(manager.clock_ms, self.events)
         self.cleaner = LogCleaner(manager)
+        self.checker = LogChecker(manager.logs, manager.clock_ms)
         self.outcomes: dict[tuple[str, str], str] = {}
         """Of the last command that a control file was given, by (topic id, name of the file)."""
         self._partitions: dict[Log, Partition] = {}

@@ -85,6 +85,8 @@ def offsets(log: Log) -> Content:
 def segments(log: Log, values: PartitionView) -> Content:
     """A line per segment, also of those that wait for deletion; records as `values` shows them.
 
+    `state` is active, sealed, damaged (`storage.damage`) or being_deleted.
+
     The records of a segment that has left the log are -1: they are no longer counted.
     """
     rows = [_row([name for name, _ in _SEGMENT_COLUMNS])]
@@ -117,6 +119,8 @@ def _row(values: Sequence[object]) -> str:
 def _state(segment: Segment) -> str:
     if segment.deleted:
         return "being_deleted"
+    if segment.damages:
+        return "damaged"
     return "sealed" if segment.sealed else "active"
 
 

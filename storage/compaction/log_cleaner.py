@@ -19,6 +19,7 @@ from storage.compaction import cleaner
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable
 from storage.compaction.cleaner import Cleaned
+from storage.counters import CleanerCounters
 from storage.errors import StorageError, TaskCancelled
 from storage.log import Log
 from storage.manager import LogManager
@@ -32,6 +33,7 @@ class LogCleaner:
         self._manager = manager
         self.uncleanable: dict[Log, str] = {}
         self.cleaning: Log | None = None
+        self.counters = CleanerCounters()
 
     # -- what there is to do -------------------------------------------------------------------
 
@@ -103,10 +105,9 @@ class LogCleaner:
         self.cleaning = None
 
     def _clean(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
+        offset_map = self._offset_map(plan)
         try:
-            cleaned = cleaner.clean(
-                log, plan, task, now_ms=now_ms, offset_map=self._offset_map(plan)
-            )
+            cleaned = cleaner.clean(log, plan, task, now_ms=now_ms, offset_map=offset_map)
             self._checkpoint(log, cleaned.end_offset, task)
         except TaskCancelled:
             raise
@@ -115,7 +116,19 @@ class LogCleaner:
                 raise TaskCancelled("the topic has been deleted") from error
             self.uncleanable[log] = str(error)
             raise
+        self._count(cleaned, offset_map)
         return cleaned
+
+    def _count(self, cleaned: Cleaned, offset_map: OffsetMap) -> None:
+        """By the worker, of which there is one."""
+        counters = self.counters
+        counters.bytes_read += cleaned.bytes_before
+        counters.bytes_written += cleaned.bytes_after
+        counters.records_read += cleaned.records_read
+        counters.records_kept += cleaned.records_kept
+        counters.elapsed_ms += cleaned.elapsed_ms
+        counters.map_fill = cleaned.map_keys / max(offset_map.usable, 1)
+        counters.rounds += 1
 
     def _preview(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
         return cleaner.preview(log, plan, task, now_ms=now_ms, offset_map=self._offset_map(plan))

@@ -8,11 +8,14 @@ import sys
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafkafs.metrics import MountCounters, Numbers, PartitionNumbers, ViewNumbers, exposition
-from storage.counters import LogCounters
+from storage.counters import CleanerCounters, LogCounters
 
 
 def numbers(
-    partitions: list[PartitionNumbers], mount: MountCounters | None = None, version: str = "1"
+    partitions: list[PartitionNumbers],
+    mount: MountCounters | None = None,
+    version: str = "1",
+    cleaner: CleanerCounters | None = None,
 ) -> Numbers:
     return Numbers(
         version=version,
@@ -20,6 +23,10 @@ def numbers(
         read_only=False,
         logs=LogCounters(),
         mount=mount or MountCounters(),
+        cleaner=cleaner or CleanerCounters(),
+        uncleanable=2,
+        dirty_ratios={"t": 0.25},
+        checked=77,
         topics=1,
         partitions=partitions,
         views=[ViewNumbers("values", 10, 20)],
@@ -65,6 +72,25 @@ def test_numbers_are_what_they_are() -> None:
     assert found["kafkafs_requests_total", "write"] == 0
     assert found["kafkafs_view_index_unmeasured_bytes", "values"] == 20
     assert found["kafkafs_flush_seconds_count",] == 0
+
+
+def test_cleaners_and_checker() -> None:
+    cleaner = CleanerCounters()
+    cleaner.rounds, cleaner.map_fill, cleaner.elapsed_ms = 3, 0.5, 1500
+    cleaner.records_read, cleaner.records_kept = 100, 7
+    given = numbers([], cleaner=cleaner)
+    given.logs.segments_deleted, given.logs.damages = 4, 1
+    found = samples(exposition(given))
+    assert found["kafkafs_compactions_total",] == 3
+    assert found["kafkafs_compaction_seconds_total",] == 1.5
+    assert found["kafkafs_compaction_map_fill",] == 0.5
+    assert found["kafkafs_compaction_read_records_total",] == 100
+    assert found["kafkafs_compaction_kept_records_total",] == 7
+    assert found["kafkafs_uncleanable_partitions",] == 2
+    assert found["kafkafs_topic_dirty_ratio", "t"] == 0.25
+    assert found["kafkafs_deleted_segments_total",] == 4
+    assert found["kafkafs_checked_bytes_total",] == 77
+    assert found["kafkafs_damages_total",] == 1
 
 
 def test_many_partitions() -> None:

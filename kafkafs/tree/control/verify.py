@@ -1,6 +1,12 @@
 """`.control/verify`: checks every batch and every index entry of a topic.
 
-`run`, `run N`, `cancel`. Reading lists the faults that the last run has found, a line each.
+`run`, `run N`, `cancel`. Reading lists the faults that the last run has found, a line each, and
+between what goes on and how the last one ended what the checker (`storage.log_checker`) knows:
+
+    checker_checked         since when all that was appended is read back, ms; -1: not yet
+    checker_checked_bytes   read back since the mount, some perhaps repeatedly
+    checker_damages         damaged places, and of each
+    checker_damage          partition, offsets, reason, file, position
 """
 
 from __future__ import annotations
@@ -11,8 +17,9 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.control.commands import CANCEL, RUN, parse
 from kafkafs.tree.control.job_file import Control, Request
 from kafkafs.tree.jobs import Report
-from storage.log import Log
+from storage.log_checker import checker_facts
 from storage.task import Task
+from storage.verify_log import verify_logs
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
@@ -31,21 +38,16 @@ def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None
     logs = [topic.partitions[number] for number in command.partitions]
 
     def work(task: Task) -> Report:
-        told = _verify(logs, task)
+        told = verify_logs(logs, task)
         facts = [(name, value) for name, value in told if name != _LISTED]
         return Report(facts, [f"{name} {value}" for name, value in told if name == _LISTED])
 
     return Request(command.text, work)
 
 
-def _verify(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
-    task.begin("checking", sum(log.size for log in logs))
-    faults: list[str] = []
-    for log in logs:
-        task.check()
-        faults += log.check()
-        task.advance(log.size)
-    return [("faults", len(faults)), *((_LISTED, fault) for fault in faults)]
+def _facts(fs: FileSystem, topic: Topic) -> list[tuple[str, object]]:
+    told = checker_facts(fs.checker, list(topic.partitions.values()))
+    return [(f"checker_{name}", value) for name, value in told]
 
 
-VERIFY = Control("verify", _judge, awaited=False)
+VERIFY = Control("verify", _judge, awaited=False, facts=_facts)
