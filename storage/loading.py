@@ -194,10 +194,12 @@ def _indexes_fit(files: Files, fd: int, segment: Segment, facts: _Facts, upper: 
             return False
         if _first_offset(files, fd, position, header) > offset:
             return False
-    if time_entry is not None:
-        return segment.base_offset <= time_entry[1] < upper
-    # A sealed log whose records have timestamps ends with a final time entry.
     active = upper == segment.base_offset + 2**31
+    if time_entry is not None:
+        # Of a file that was to be trimmed the last entries may still be zeros.
+        largest = -1 if active or facts.first is None else facts.first.max_timestamp
+        return segment.base_offset <= time_entry[1] < upper and time_entry[0] >= largest
+    # A sealed log whose records have timestamps ends with a final time entry.
     return active or facts.size == 0 or (facts.first is not None and facts.first.max_timestamp < 0)
 
 

@@ -433,3 +433,18 @@ def test_segments_of_older_formats_are_not_read_for_producers(tmp_path: Path) ->
         with LogManager.open(str(tmp_path), read_only=read_only, files=Counting()) as manager:
             assert manager.log("t", 0).log_end_offset == 3000
             assert Counting.bytes_read < 8000, "what lies behind the last index entry"
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_an_index_that_a_roll_had_not_trimmed_is_made_anew(tmp_path: Path, kind: str) -> None:
+    """Also where all of the log had been flushed, and so counts as read before."""
+    lines = fill(tmp_path, retention_ms=-1)
+    with LogManager.open(str(tmp_path)) as manager:
+        manager.log("t", 0).flush()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    for path in (tmp_path / "t-0").glob(f"*.{kind}"):
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        os.truncate(path, max(size, 240))
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
