@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import fail
-from kafkafs.cli.addresses import number
+from kafkafs.cli.addresses import logs_at
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 @click.command("compact")
 @click.argument("data_dir", metavar="DATA_DIR")
 @click.argument("places", metavar="[TOPIC[:PARTITION]]...", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Only say what would go; changes nothing.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
     """Clean logs of DATA_DIR, which must not be mounted: of each key only the latest record stays.
 
     Without TOPIC: all topics whose cleanup.policy has compact. What is dirty is cleaned now,
-    however little it is; the active segment stays as it is. One line a partition.
+    however little it is; the active segment stays as it is. One line a partition. The old files
+    are gone when the command ends: file.delete.delay.ms is for readers, of whom there are none.
+    With --dry-run no lock is taken and nothing is changed.
 
     Exits with 0 where all could be cleaned. Ctrl-C leaves what is not done as it was.
     """
@@ -39,6 +41,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
     from storage.compaction.log_cleaner import LogCleaner
     from storage.errors import StorageError, TaskCancelled
     from storage.manager import LogManager
+    from storage.retain import remove_now
 
     path = os.path.realpath(data_dir)
     failed = False
@@ -60,6 +63,8 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
                     click.echo(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
                 else:
                     click.echo(f"{log.topic}:{log.partition}: {_told(rounds, dry_run)}")
+                if not dry_run:
+                    remove_now(log)
     except TaskCancelled:
         click.echo("kafkafs: cancelled", err=True)
         sys.exit(CANCELLED)
@@ -73,19 +78,13 @@ def _logs(manager: LogManager, places: Sequence[str]) -> list[Log]:
     """The partitions that are meant. UnknownTopicOrPartition, InvalidConfig."""
     from storage.errors import InvalidConfig
 
+    logs = logs_at(manager, places)
     if not places:
-        return [log for log in manager.logs() if log.config.is_compacted]
-    logs: dict[Log, None] = {}
-    for place in places:
-        topic, colon, partition = place.partition(":")
-        if colon:
-            found = [manager.log(topic, number(partition, "partition"))]
-        else:
-            found = list(manager.topic(topic).partitions.values())
-        if not all(log.config.is_compacted for log in found):
-            raise InvalidConfig(f"the cleanup.policy of topic {topic!r} does not have compact")
-        logs.update(dict.fromkeys(found))
-    return list(logs)
+        return [log for log in logs if log.config.is_compacted]
+    for log in logs:
+        if not log.config.is_compacted:
+            raise InvalidConfig(f"the cleanup.policy of topic {log.topic!r} does not have compact")
+    return logs
 
 
 def _all_rounds(cleaner: LogCleaner, log: Log, task: Task, dry_run: bool) -> list[Cleaned]:

@@ -63,6 +63,7 @@ def test_all_that_is_compacted(data: Path) -> None:
     left = held(data)
     assert left.pop("plain:0") == left.pop("plain:1") == OLD + NEW
     assert all(texts == NEW for texts in left.values())
+    assert not list(data.glob("*/*.deleted"))
     again = kafkafs("compact", data)
     assert again.returncode == 0
     assert "orders:0: 0 of 50 records went" in again.stdout
