@@ -412,7 +412,7 @@ def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
 def test_what_is_appended_while_it_is_being_planned_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, count=2, retention_ms="5")
-        now = NOW_MS + 9 * DAY_MS
+        now = NOW_MS + 3 * DAY_MS
         task = Task(Turns(0, lambda: append(log, b"fresh", timestamp_ms=now)))
         done = run(manager, now, task)
         assert (done.segments, bases(log)) == (1, [2])
