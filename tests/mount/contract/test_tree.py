@@ -57,7 +57,7 @@ def orders_tmp(mount: Mount) -> Path:
 def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> None:
     """The dot-named rest is found by lookup, and readdir returns it only with `-o show_dot` …"""
     assert stat.S_ISDIR((mount / ".kafkafs").stat().st_mode)
-    for name in (".kv", ".jsonl", ".batches", ".raw", ".meta", ".control"):
+    for name in (".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control"):
         assert stat.S_ISDIR((orders.parent / name).stat().st_mode)
     for name in (".config", ".append", ".kv/append"):
         assert stat.S_ISREG((orders.parent / name).stat().st_mode)
@@ -66,8 +66,8 @@ def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> No
 def test_readdir_returns_the_dot_names_with_show_dot(shown: Mount) -> None:
     """… readdir returns it only with `-o show_dot` …"""
     assert set(os.listdir(shown.path)) == {".kafkafs", "orders"}
-    dot_names = {".kv", ".jsonl", ".batches", ".raw", ".meta", ".control", ".config", ".append"}
-    assert set(os.listdir(shown / "orders")) == {"0", "1", *dot_names}
+    directories = {".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control"}
+    assert set(os.listdir(shown / "orders")) == {"0", "1", *directories, ".config", ".append"}
 
 
 def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -> None:
@@ -81,7 +81,11 @@ def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -
     }
     assert sorted(os.listdir(topic / ".batches")) == ["0", "1"]
     assert sorted(os.listdir(topic / ".kv")) == ["0", "1"]
-    assert os.listdir(topic / ".control") == ["abort-transaction"]
+    assert sorted(os.listdir(topic / ".follow")) == ["0", "1"]
+    assert set(os.listdir(topic / ".control")) == {
+        *("retention", "compaction", "roll", "flush", "delete-records", "verify"),
+        "abort-transaction",
+    }
     assert {"version", "log", "help"} <= set(os.listdir(mount / ".kafkafs"))
     assert "00000000000000000000.log" in os.listdir(topic / ".raw" / "0")
 
