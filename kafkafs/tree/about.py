@@ -50,8 +50,12 @@ A topic is a directory, a partition a file: each record's value is a line.
   TOPIC/.batches/N              the record batches as they are stored; >> appends ready ones
   TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
   TOPIC/.raw/N/                 the segment files
-  TOPIC/.control/abort-transaction
-                                the open transactions; >> PARTITION PRODUCER_ID aborts one
+  TOPIC/.control/NAME           > run does it now, for partition N: > run N; reading tells the
+                                outcome (kafkafs wait FILE waits for it). NAME:
+      retention, compaction       > dry-run tells what would go
+      roll, flush, verify         (> cancel ends compaction and verify)
+      delete-records              > PARTITION OFFSET lets go of what lies below
+      abort-transaction           the open transactions; > PARTITION PRODUCER_ID aborts one
   TOPIC/.config                 the topic's settings: name=value lines; >> changes one
   .kafkafs/log                  recent events, and why something was refused
   .kafkafs/topics, config       all topics with their sizes; what the mount was started with
