@@ -1,0 +1,300 @@
+"""A broker serves what we have cleaned, from every state that a crash of our cleaner can leave.
+
+Each state of one topic is put into the place of another topic of the broker's, so that one start
+of the broker recovers all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from storage import LogManager, Record
+from storage.checkpoint import read_offsets
+from storage.compaction.log_cleaner import LogCleaner
+from storage.files import Files
+from storage.paths import CLEAN_SHUTDOWN, CLEANER_OFFSETS, LOG, RECOVERY_POINTS
+from storage.task import Task
+from storage.verify import verify
+from tests.interop.brokers import Broker, eventually
+from tests.interop.cleaner_workload import (
+    SCENARIOS,
+    TOPIC_SETTINGS,
+    Scenario,
+    Writers,
+    at,
+    drawn,
+)
+from tests.interop.clients import consume_all, create_topics, set_topics
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+Consumed = dict[Isolation, dict[str, list[Record]]]
+
+STATES = 60  # at most
+SOURCE = Scenario("source", drawn(7), {"internal.segment.bytes": 8000, "delete.retention.ms": 0})
+SERVED = [
+    s
+    for s in SCENARIOS
+    if s.topic.startswith(("everything", "tombstones", "producers", "transactions", "drawn"))
+]
+BETWEEN = {"cleanup.policy": "delete"}
+
+
+class CopyingFiles(Files):
+    """Copies a directory before each of its files is renamed, and before each log is removed."""
+
+    def __init__(self, directory: Path, to: Path) -> None:
+        self.copying = False
+        self._directory = directory
+        self._to = to
+
+    def states(self) -> list[Path]:
+        return sorted(self._to.iterdir())
+
+    def copy(self) -> None:
+        number = len(list(self._to.iterdir()))
+        shutil.copytree(self._directory, self._to / f"{number:03}")
+
+    def rename(self, old: str, new: str) -> None:
+        if self.copying and Path(old).parent == self._directory:
+            self.copy()
+        super().rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        if self.copying and Path(path).parent == self._directory and LOG in path:
+            self.copy()
+        super().unlink(path)
+
+
+def write_settings(data: Path, scenarios: Sequence[Scenario]) -> None:
+    """Have our library clean the topics by the settings that the broker has for them."""
+    (data / "kafkafs-topics.properties").write_text(
+        "".join(
+            f"{scenario.topic}/{name}={value}\n"
+            for scenario in scenarios
+            for name, value in scenario.settings.items()
+        )
+    )
+
+
+def clean(manager: LogManager, topics: Sequence[str]) -> None:
+    """Clean these as far as they can be."""
+    cleaner = LogCleaner(manager)
+    for topic in topics:
+        assert cleaner.clean(manager.log(topic, 0), Task()) is not None
+    assert cleaner.uncleanable == {}
+
+
+def crash_states(data: Path, base: Path) -> list[Path]:
+    """The source's directory before each of the steps in which our cleaning of it ends."""
+    copy, to = base / "source", base / "states"
+    to.mkdir()
+    copy.mkdir()
+    shutil.copytree(data / "source-0", copy / "source-0")
+    write_settings(copy, [SOURCE])
+    files = CopyingFiles(copy / "source-0", to)
+    with LogManager.open(str(copy), files=files) as manager:
+        manager.set_topic_setting("source", "file.delete.delay.ms", "0")
+        # So that two old segments become one new one.
+        manager.set_topic_setting("source", "internal.segment.bytes", "14000")
+        files.copying = True
+        clean(manager, ["source"])
+        remove = manager.sweep(time.time_ns() // 1_000_000 + 1000)
+        assert remove is not None
+        remove()
+        files.copy()
+        files.copying = False
+    return files.states()
+
+
+def read_by_us(data: Path, topics: Sequence[str], *, writable: bool = False) -> Consumed:
+    """What the library reads of the topics; the directory must be whole."""
+    with LogManager.open(str(data), read_only=not writable) as manager:
+        assert (manager.faults, manager.cuts) == ([], [])
+        found: Consumed = {
+            isolation: {
+                topic: list(manager.log(topic, 0).records(isolation=isolation)) for topic in topics
+            }
+            for isolation in ISOLATIONS
+        }
+    assert verify(str(data)).faults == []
+    return found
+
+
+def latest(records: Sequence[Record]) -> dict[bytes | None, bytes]:
+    """The last value of each key that was not deleted."""
+    values = {record.key: record.value for record in records if record.key is not None}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def active(partition: Path) -> int:
+    return max(int(log.stem) for log in partition.glob("*.log"))
+
+
+class Handed:
+    """A broker that was given what we have cleaned, and what was read at each step."""
+
+    def __init__(self, broker: Broker, base: Path) -> None:
+        self.base = base
+        self.broker = broker.start()
+        self.served = [scenario.topic for scenario in SERVED]
+        written = [SOURCE, *SERVED]
+        crashed = [f"crashed-{number}" for number in range(STATES)]
+        create_topics(
+            broker,
+            {s.topic: {**s.settings, **BETWEEN} for s in written}
+            | {topic: {**TOPIC_SETTINGS, **BETWEEN} for topic in crashed},
+        )
+        writers = Writers(broker)
+        for turn in range(2):
+            for scenario in written:
+                scenario.write(writers, scenario.topic, turn)
+        self.written = self.consume([s.topic for s in written])
+        broker.stop()
+
+        states = crash_states(broker.data, base)
+        self.crashed = crashed[: len(states)]
+        write_settings(broker.data, written)
+        now_ms = time.time_ns() // 1_000_000
+        # The second time is behind the delete horizons of delete.retention.ms=0.
+        for later_ms in (0, 1000):
+            clock_ms = now_ms + later_ms
+            with LogManager.open(str(broker.data), clock_ms=lambda: clock_ms) as manager:  # noqa: B023
+                clean(manager, self.served)
+        self.cleaned = read_by_us(broker.data, self.served)
+        # Our marker and our checkpoints are taken for the broker's own.
+        broker.start()
+        self.first = self.consume(self.served)
+        self.stop(recovers=False)
+
+        self.recovered: dict[str, Consumed] = {}
+        for topic, state in zip(self.crashed, states, strict=True):
+            self.put(state, topic)
+        (broker.data / CLEAN_SHUTDOWN).unlink()
+        (broker.data / RECOVERY_POINTS).unlink()
+        broker.start()
+        self.second = self.consume([*self.served, *self.crashed])
+        self.clean_again([*self.served, *self.crashed])
+        self.third = self.consume([*self.served, *self.crashed])
+        self.stop(recovers=True)
+        self.last = read_by_us(broker.data, [*self.served, *self.crashed])
+
+    def consume(self, topics: Sequence[str]) -> Consumed:
+        return {
+            isolation: consume_all(self.broker, topics, committed=isolation == "read_committed")
+            for isolation in ISOLATIONS
+        }
+
+    def stop(self, *, recovers: bool) -> None:
+        """Stop the broker, which must not have complained of our topics."""
+        server = self.broker.server
+        self.broker.stop()
+        names = re.compile(r"\b(" + "|".join([*self.served, *self.crashed]) + r")-0\b")
+        said = [line for line in server.lines if names.search(line)]
+        faults = re.compile(r"(?i)corrupt|truncat|invalid|stray|unreasonabl|exception|warn")
+        assert [line for line in said if faults.search(line)] == []
+        assert any("Recovering unflushed segment" in line for line in said) == recovers
+
+    def put(self, state: Path, topic: str) -> None:
+        """Let the topic be in that state of ours, and read it as we recover it from there."""
+        place = self.broker.partition(topic)
+        for file in place.iterdir():
+            if file.name != "partition.metadata":
+                file.unlink()
+        for file in state.iterdir():
+            if file.name != "partition.metadata":
+                shutil.copy2(file, place)
+        copy = self.base / "recovered" / topic
+        shutil.copytree(state, copy / "source-0")
+        write_settings(copy, [SOURCE])
+        self.recovered[topic] = read_by_us(copy, ["source"], writable=True)
+
+    def clean_again(self, topics: Sequence[str]) -> None:
+        """Have the broker's own cleaner go over all that we have cleaned, and a little more."""
+        writers = Writers(self.broker)
+        for topic in topics:
+            for segment in range(2):
+                record = Record(0, at(5, segment), 0, b"again", b"%d" % segment)
+                writers.plain().send(topic, [record])
+        compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+        set_topics(self.broker, dict.fromkeys(topics, compact))
+        ends = {(topic, 0): active(self.broker.partition(topic)) for topic in topics}
+        path = str(self.broker.data / CLEANER_OFFSETS)
+        eventually(lambda: ends.items() <= read_offsets(Files(), path).items())
+
+
+@pytest.fixture(scope="module")
+def handed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handed]:
+    base = tmp_path_factory.mktemp("cleaned")
+    broker = Broker(base / "broker")
+    try:
+        yield Handed(broker, base)
+    finally:
+        broker.kill()
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_records_that_we_have_left(isolation: Isolation, handed: Handed) -> None:
+    for topic in handed.served:
+        written, cleaned = handed.written[isolation][topic], handed.cleaned[isolation][topic]
+        assert len(cleaned) < len(written)
+        assert set(cleaned) <= set(written)
+        assert handed.first[isolation][topic] == cleaned, "by our marker"
+        assert handed.second[isolation][topic] == cleaned, "verified"
+        if isolation == "read_committed":
+            assert latest(cleaned) == latest(written)
+
+
+def test_states_are_of_every_kind(handed: Handed) -> None:
+    """Nothing decided, all decided, old ones aside, new ones in their places, old ones removed."""
+    kinds = set()
+    for state in sorted((handed.base / "states").iterdir()):
+        names = [file.name for file in state.iterdir()]
+        kinds.add(
+            tuple(
+                sum(name.endswith(suffix) for name in names)
+                for suffix in (".log.cleaned", ".log.swap", ".log.deleted", LOG)
+            )
+        )
+    new = max(kind[0] for kind in kinds)
+    old = max(kind[2] for kind in kinds)
+    assert new > 1
+    assert old > new
+    assert (new, 0, 0, old + 1) in kinds
+    assert any(0 < kind[0] < new and kind[0] + kind[1] == new for kind in kinds)
+    assert (0, new, 0, old + 1) in kinds
+    assert any(kind[0] == 0 and kind[1] == new and 0 < kind[2] < old for kind in kinds)
+    assert any(kind[2] == old and 0 < kind[1] < new for kind in kinds)
+    assert (0, 0, old, new + 1) in kinds
+    assert any(0 < kind[2] < old and kind[1] == 0 for kind in kinds)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_broker_recovers_as_we_do(isolation: Isolation, handed: Handed) -> None:
+    """What was written, or what was cleaned; nothing between."""
+    outcomes = set()
+    for topic in handed.crashed:
+        found = handed.second[isolation][topic]
+        assert found == handed.recovered[topic][isolation]["source"], topic
+        outcomes.add(tuple(found))
+    assert len(outcomes) == 2
+    before, after = sorted(outcomes, key=len, reverse=True)
+    assert list(before) == handed.written[isolation]["source"]
+    if isolation == "read_committed":
+        assert latest(after) == latest(before)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_its_cleaner_goes_on(isolation: Isolation, handed: Handed) -> None:
+    for topic in [*handed.served, *handed.crashed]:
+        before, after = handed.second[isolation][topic], handed.third[isolation][topic]
+        assert handed.last[isolation][topic] == after, topic
+        if isolation == "read_committed":
+            assert latest(after) == {**latest(before), b"again": b"1"}, topic
