@@ -38,8 +38,8 @@ __all__ = ["LogManager", "Progress", "Topic"]
 # A log that is closed waits for several fsyncs, of which the disk does many at once: that of many
 # logs takes a third of the time, or less where others use the disk too.
 CLOSING_THREADS = 8
-# Segments that are let go of in one sweep, some 60 µs each, while nobody else gets a turn.
-SWEPT_AT_ONCE = 200
+# Deleted segments that are let go of at a time, some 50 µs each, while nobody else gets a turn.
+SWEPT_AT_ONCE = 100
 CLOSED_BY_ONE = 32
 
 
@@ -370,15 +370,19 @@ class LogManager(DataDirectory):
             self.start_checkpoint(snapshots=False)()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
-        """Age descriptors and let go of what has waited long enough, a part of it at a time.
-
-        Returns a function that removes the files from the disk (any thread), or None.
-        """
+        """Age descriptors, forget producers, and ``remove_deleted``."""
         expiration_ms = self.settings.broker.producer_id_expiration_ms
         for log in self.logs():
             log.age_descriptors()
             if log.producers.by_id:
                 log.producers.expire(now_ms, expiration_ms)
+        return self.remove_deleted(now_ms)
+
+    def remove_deleted(self, now_ms: int) -> Callable[[], None] | None:
+        """Let go of deleted files that have waited long enough, a part of them at a time.
+
+        Returns a function that removes them from the disk (any thread), or None: there are none.
+        """
         doomed_paths: list[str] = []
         left = SWEPT_AT_ONCE
         for log in list(self.logs()):

@@ -108,8 +108,10 @@ class Ticks:
     async def _sweep(self) -> None:
         async with self._operations.structural:
             remove = self._manager.sweep(self._manager.clock_ms())
-        if remove is not None:
+        while remove is not None:
             await trio.to_thread.run_sync(remove)
+            async with self._operations.structural:
+                remove = self._manager.remove_deleted(self._manager.clock_ms())
 
     async def _checkpoint(self) -> None:
         async with self._operations.structural:

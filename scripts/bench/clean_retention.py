@@ -115,7 +115,7 @@ def measure(directory: Path, segments: int) -> Figures:
 
 def remove(manager: LogManager, log: Log, turns: Turns) -> None:
     while log.retired:
-        sweep = turns(lambda: manager.sweep(2 * LATER_MS))
+        sweep = turns(lambda: manager.remove_deleted(2 * LATER_MS))
         if sweep is not None:
             sweep()
 

@@ -21,6 +21,7 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.files import Files
+from storage.manager import SWEPT_AT_ONCE
 from storage.retain import (
     HIGH_WATERMARK,
     Retained,
@@ -144,6 +145,18 @@ def test_files_are_renamed_and_go_when_their_delay_is_over(tmp_path: Path) -> No
         remove()
         assert names(log, ".deleted") == []
         assert names(log, ".snapshot") == [f"{6:020}.snapshot"]
+
+
+def test_many_are_removed_some_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager, count=2 * SWEPT_AT_ONCE + 2, retention_bytes="1")
+        assert run(manager, NOW_MS).segments == 2 * SWEPT_AT_ONCE + 1
+        left = []
+        while (remove := manager.remove_deleted(2 * NOW_MS)) is not None:
+            remove()
+            left.append(len(names(log, ".log.deleted")))
+        assert left == [SWEPT_AT_ONCE + 1, 1, 0]
+        assert names(log, ".deleted") == []
 
 
 def test_when_all_goes_a_new_segment_is_begun_first(tmp_path: Path) -> None:
