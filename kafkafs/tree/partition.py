@@ -352,11 +352,17 @@ class Partition:
         return self._history_read or not self.fs.follows
 
     def _is_hidden(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
-        """Whether only segments go that nothing was shown of: a log start had moved behind them."""
+        """Whether only segments go that nothing was shown of: a log start had moved behind them,
+        and the bases with it.
+        """
         log = self.log
         if new or not old or log_start != log.log_start_offset:
             return False
-        return log.segments[len(old)].base_offset <= log_start
+        first = log.segments[len(old)].base_offset
+        if first > log_start:
+            return False
+        history = log.history if self._history_read else None
+        return history is None or all(history.base(view)[0] >= first for view in history.views)
 
     def _written_down(self, old: Sequence[Segment], new: Sequence[Segment]) -> Rewrite | None:
         """The change of the past, once it is written down; None where nobody has looked."""

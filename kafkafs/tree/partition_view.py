@@ -108,7 +108,10 @@ class PartitionView(PlacedView):
             with self.lock:
                 same = self._is_same(nonce, rewrites) and self.base == base
                 recorded = self.recorded
-                if same and recorded is not None and not self.behind:
+                if same and recorded is None:
+                    # What positions were counted from is not there. That should not be.
+                    self.log.history.begin_anew()
+                elif same and recorded is not None and not self.behind:
                     return Generation(self.timeline, nonce, position, shift=-recorded, keeps=0)
         raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
 

@@ -310,11 +310,10 @@ class PlacedView:
 
         Measures what lies between; as `prepare`.
         """
-        base = self.base
+        with self.lock:
+            base, pieces = self.base, self.timeline.pieces
         if base is None or base[0] >= end:
             return ()
-        with self.lock:
-            pieces = self.timeline.pieces
         number = number_of(pieces, base[0])
         if pieces[number].segment.base_offset != base[0]:
             raise SegmentGone("the segment is gone that positions were counted from")

@@ -96,6 +96,9 @@ class Rewrite:
                 self._places = {view: self._passing(view, until) for view in history.views}
                 past = history.moved(new_nonce(), self.log_start, self._places)
             except (StorageError, OSError) as error:
+                if history.bases is not self._bases:
+                    # It was another change that took away what was to be measured.
+                    continue
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
                 log = partition.log

@@ -70,7 +70,10 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
             *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
         ]
         assert tree.directory("t/.batches").names() == ["0"]
-        assert tree.directory("t/.control").names() == ["abort-transaction"]
+        assert set(tree.directory("t/.control").names()) == {
+            *("abort-transaction", "compaction", "delete-records", "flush", "retention", "roll"),
+            "verify",
+        }
         assert "00000000000000000000.log" in tree.directory("t/.raw/0").names()
 
 
