@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -447,3 +448,23 @@ def test_oldest_while_stops_at_the_first_that_stays() -> None:
     log = facts(9, 9, 9)
     chosen = oldest_while(log, lambda segment: "x" if segment.base_offset != 10 else None)
     assert [doomed.segment.base_offset for doomed in chosen] == [0]
+
+
+def test_the_example_of_the_readme() -> None:
+    text = (Path(__file__).parents[2] / "storage" / "README.md").read_text()
+    code = text.split("## A retention policy of your own")[1].split("```python\n")[1]
+    names: dict[str, Any] = {}
+    exec(code.split("```")[0], names)
+    log = facts(9, 9, 9)
+    for argument, expected in [
+        ("1", [0, 10]),
+        ("2", [0]),
+        ("3", []),
+        ("7", []),
+        ("0", [0, 10, 20]),
+    ]:
+        decision = decide(log, FOREVER, NOW_MS, names["newest"](argument))
+        assert [doomed.segment.base_offset for doomed in decision.doomed] == expected
+        assert {doomed.why for doomed in decision.doomed} <= {f"{argument} newer ones stay"}
+    with pytest.raises(ValueError, match="a number of segments"):
+        names["newest"]("x")
