@@ -382,6 +382,14 @@ class Segment(SegmentFiles):
                 return at, header
         return None
 
+    def position_of(self, offset: int) -> int | None:
+        """Where the batch of ``locate`` lies, or where the damage begins that it is in."""
+        for place in self.damages:
+            if place.first_offset <= offset < place.next_offset:
+                return place.start
+        found = self.locate(offset)
+        return None if found is None else found[0]
+
     def last_batch(self) -> tuple[int, BatchHeader] | None:
         """The last batch and where it lies; CorruptRecord on the way there."""
         entry = self.offset_index.last_entry

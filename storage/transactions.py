@@ -186,10 +186,10 @@ class TransactionalLog:
         if place is not None and place[0] in self.segments:
             return place
         for segment in self._segments_from(offset):
-            found = segment.locate(offset)
-            if found is not None:
-                self._undecided[offset] = segment, found[0]
-                return segment, found[0]
+            position = segment.position_of(offset)
+            if position is not None:
+                self._undecided[offset] = segment, position
+                return segment, position
         return None
 
     # -- snapshots of the producers ------------------------------------------------------------

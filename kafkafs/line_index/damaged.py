@@ -23,6 +23,7 @@ from storage.record.batch import Record, encode
 from storage.record.header import CODEC_BITS, CONTROL_BIT, HEADER_SIZE, MAGIC, size_at
 
 if TYPE_CHECKING:
+    from kafkafs.line_index.measured_lines import MeasuredLines
     from kafkafs.line_index.segment_lines import SegmentLines
     from kafkafs.views._measure import Measure
 
@@ -75,7 +76,7 @@ class Gaps:
         return last
 
 
-def measure_damaged(lines: SegmentLines, state: Measure, position: int, end: int) -> None:
+def measure_damaged(lines: MeasuredLines, state: Measure, position: int, end: int) -> None:
     """Measure the damaged place at file position `position`, which is the state's, to `end`."""
     while position < end:
         data = bytearray(end - position)
