@@ -46,7 +46,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
-from storage.history_file import BaseLine, Recorded, head, number_of, sealed_crc, visible_from
+from storage.history_file import (
+    BaseLine,
+    Recorded,
+    has_segment,
+    head,
+    number_of,
+    sealed_crc,
+    visible_from,
+)
 from storage.record.batch import BatchHeader
 
 if TYPE_CHECKING:
@@ -154,7 +162,7 @@ class History:
         lost = cut or (not clean and recorded.facts.get("boot") != [boot])
         if not lost and recorded.fits(segments, log_start):
             history.nonce = recorded.nonce
-            history._take_over(recorded, lambda line: True)
+            history._take_over(recorded, lambda line: has_segment(segments, line.offset))
             if writable and (
                 history._aside or recorded.facts["boot"] != [boot] or not recorded.follow_nonce
             ):

@@ -99,9 +99,9 @@ class Recorded:
         """Whether the segments from a base on are what they were, or have only grown since."""
         if line.sealed is None:
             return False
-        number = number_of(segments, line.offset)
-        if number == len(segments) or segments[number].base_offset != line.offset:
+        if not has_segment(segments, line.offset):
             return False
+        number = number_of(segments, line.offset)
         sealed = segments[number : number + line.sealed]
         if len(sealed) < line.sealed or number + line.sealed >= len(segments):
             return False
@@ -129,6 +129,12 @@ def visible_from(segments: Sequence[Segment], log_start: int) -> int:
 def number_of(segments: Sequence[Segment], offset: int) -> int:
     """Of the first segment that begins at ``offset`` or behind it."""
     return bisect_left(segments, offset, key=lambda segment: segment.base_offset)
+
+
+def has_segment(segments: Sequence[Segment], offset: int) -> bool:
+    """Whether one begins at ``offset``."""
+    number = number_of(segments, offset)
+    return number < len(segments) and segments[number].base_offset == offset
 
 
 def sealed_crc(segments: Sequence[Segment]) -> int:

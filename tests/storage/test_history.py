@@ -158,3 +158,108 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         _ = manager.log("t", 0).history
     assert caught.value.path == str(path)
     path.unlink()
+
+
+def follow_nonce(data: Path) -> int:
+    with LogManager.open(str(data)) as manager:
+        return manager.log("t", 0).history.follow_nonce
+
+
+def delete(data: Path, base: int) -> None:
+    for path in (data / "t-0").glob(f"{base:020d}.*"):
+        path.unlink()
+
+
+def bases(data: Path) -> list[int]:
+    return [int(path.stem) for path in sorted((data / "t-0").glob("*.log"))]
+
+
+def test_the_base_holds_while_the_segments_behind_it_do(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        first = history.nonce, history.follow_nonce
+        second = bases(tmp_path)[1]
+        history.set_base("values", second, 700)
+    delete(tmp_path, 0)
+    assert nonce(tmp_path) != first[0]
+    assert follow_nonce(tmp_path) == first[1]
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.log("t", 0).history.base("values") == (second, 700)
+    delete(tmp_path, second)
+    assert follow_nonce(tmp_path) != first[1]
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.log("t", 0).history.base("values") == (-1, 0)
+
+
+def test_a_later_base_takes_the_place_of_one_that_others_have_deleted(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        history.set_later("values", 5, 5)
+        assert history.base("values") == (-1, 0), "later than none"
+        history.set_base("values", 0, -3)
+        last = bases(tmp_path)[-1]
+        history.set_later("values", last, 900)
+        assert history.base("values") == (0, -3)
+        first = history.follow_nonce
+    delete(tmp_path, 0)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert history.follow_nonce == first
+        assert history.base("values") == (last, 900)
+        assert history.passed("values") == ((0, -3),)
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_what_is_written_ahead_holds_before_and_after(tmp_path: Path, is_carried_out: bool) -> None:
+    fill(tmp_path)
+    second = bases(tmp_path)[1]
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    history = log.history
+    history.set_base("values", 0, 0)
+    old, follow = history.nonce, history.follow_nonce
+    past = history.moved(4711, second, {"values": ((0, 0), (second, 50))})
+    version = history.version
+    last = history.save_ahead(past, log.segments[1:], log.active.last_batch(), version)
+    assert last == version + 1
+    assert history.save_ahead(past, log.segments[1:], None, version) == last, "too late"
+    assert (history.nonce, history.base("values")) == (old, (0, 0))
+    manager.abandon()
+    if is_carried_out:
+        delete(tmp_path, 0)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert (history.nonce == 4711) == is_carried_out
+        assert history.nonce != old
+        assert (history.follow_nonce, history.base("values")) == (follow, (second, 50))
+        assert history.passed("values") == ((0, 0),)
+
+
+def test_a_file_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    path = tmp_path / "t-0" / "kafkafs.history"
+    kept = [line for line in path.read_text().splitlines() if not line.startswith("follow")]
+    path.write_text("\n".join([*kept, "base values 0 -5", ""]))
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert (history.nonce, history.base("values")) == (first, (0, -5))
+        drawn = history.follow_nonce
+        assert drawn
+    assert follow_nonce(tmp_path) == drawn
+
+
+def test_segments_below_the_log_start_do_not_count(tmp_path: Path) -> None:
+    """Nothing is shown of them: they may be there or not."""
+    fill(tmp_path)
+    second = bases(tmp_path)[1]
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        assert log.history.nonce
+        log.raise_log_start(second + 1)
+        manager.checkpoint()
+        first = log.history.nonce
+    delete(tmp_path, 0)
+    assert nonce(tmp_path) == first
