@@ -1,8 +1,7 @@
 """The key map of compaction, as loops use it that do not hold the GIL.
 
-What it is: `_offset_map.pyx`. `seek` finds a key's slot by its hash; `prefetch` has the memory of
-that slot fetched, so that a loop which hashes some keys before it seeks the first need not wait
-for each.
+What it is: `_offset_map.pyx`. `prefetch` has the memory fetched where a hash's slot is, so that a
+loop which hashes some keys before it looks for the first need not wait for each.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -101,7 +100,6 @@ cdef struct Slot:
 
 cdef class OffsetMap:
     cdef Slot *table
-    cdef Slot *end
     cdef readonly long long slots
     cdef readonly long long usable
     cdef public long long latest_offset
@@ -118,31 +116,62 @@ cdef inline void prefetch(OffsetMap map, Hash hash) noexcept nogil:
     prefetch_memory(map.table + home(hash.low, map.slots))
 
 
-cdef inline Slot *seek(OffsetMap map, Hash hash) noexcept nogil:
-    """The key's slot, or the empty one where it would be. There always is an empty one."""
-    cdef Slot *slot = map.table + home(hash.low, map.slots)
-    while slot.next_offset != 0 and (slot.low != hash.low or slot.high != hash.high):
-        slot += 1
-        if slot == map.end:
-            slot = map.table
-    return slot
+cdef inline uint64_t next_index(OffsetMap map, uint64_t index) noexcept nogil:
+    index += 1
+    return index if index < <uint64_t> map.slots else 0
+
+
+cdef inline uint64_t away(OffsetMap map, uint64_t low, uint64_t index) noexcept nogil:
+    """How far a slot's key is from where its hash would have it."""
+    cdef uint64_t first = home(low, map.slots)
+    return index - first if index >= first else index + map.slots - first
 
 
 cdef inline int64_t find(OffsetMap map, Hash hash) noexcept nogil:
     """The key's offset; -1: it is not there."""
-    return seek(map, hash).next_offset - 1
+    cdef uint64_t index = home(hash.low, map.slots)
+    cdef uint64_t passed = 0
+    cdef Slot *slot = map.table + index
+    while slot.next_offset != 0:
+        if slot.low == hash.low and slot.high == hash.high:
+            return slot.next_offset - 1
+        if passed > away(map, slot.low, index):
+            break
+        index = next_index(map, index)
+        slot = map.table + index
+        passed += 1
+    return -1
 
 
 cdef inline bint put(OffsetMap map, Hash hash, int64_t offset) noexcept nogil:
     """Note the key's offset, 0 or more; False where the map is full, and nothing is noted."""
-    cdef Slot *slot
+    cdef uint64_t index = home(hash.low, map.slots)
+    cdef uint64_t passed = 0
+    cdef Slot *slot = map.table + index
+    cdef Slot carried
+    cdef Slot moved
     if map.used >= map.usable:
         return False
-    slot = seek(map, hash)
-    if slot.next_offset == 0:
-        slot.low = hash.low
-        slot.high = hash.high
-        map.used += 1
-    slot.next_offset = offset + 1
     map.latest_offset = offset
+    while slot.next_offset != 0:
+        if slot.low == hash.low and slot.high == hash.high:
+            slot.next_offset = offset + 1
+            return True
+        if passed > away(map, slot.low, index):
+            break
+        index = next_index(map, index)
+        slot = map.table + index
+        passed += 1
+    # Here it belongs; what is there moves on by one, up to the next empty slot.
+    carried.low = hash.low
+    carried.high = hash.high
+    carried.next_offset = offset + 1
+    while slot.next_offset != 0:
+        moved = slot[0]
+        slot[0] = carried
+        carried = moved
+        index = next_index(map, index)
+        slot = map.table + index
+    slot[0] = carried
+    map.used += 1
     return True

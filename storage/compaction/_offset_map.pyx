@@ -6,9 +6,12 @@ that have the same one, so that the record of one removes that of the other. Thi
 SipHash-1-3 under a secret of the map's own, and much faster.
 
 A table of slots of 24 bytes: the hash, twice u64, and the offset + 1 as i64, 0 where the slot is
-empty, so that fresh memory is an empty table and what is never used is never there. A key's slot
-is the first one, from the place that its hash gives, that is its own or empty. At most `usable`
-slots are used (log.cleaner.io.buffer.load.factor), never the last one.
+empty, so that fresh memory is an empty table and what is never used is never there. A key stands
+in the slot that its hash gives, its home, or one of the next, in a circle, where those before are
+used. They stand in the order of their homes (Robin Hood hashing): so a search for a key that is
+not there ends at the first one from behind its home, which in a table that is nine tenths full
+is after five slots and not after fifty. At most `usable` slots are used
+(log.cleaner.io.buffer.load.factor), never the last one.
 
 `latest_offset` is how far the log has been read into the map: nothing is known of later offsets.
 """
@@ -74,7 +77,6 @@ cdef class OffsetMap:
         self.table = <Slot *> calloc(self.slots, sizeof(Slot))
         if self.table == NULL:
             raise MemoryError(f"{self.memory} bytes for a key map")
-        self.end = self.table + self.slots
         use_large_pages(self.table, self.memory)
 
     def __dealloc__(self):

@@ -232,6 +232,21 @@ def test_old_formats_become_v2(entry: bytes, dropped: bool) -> None:
         assert (parse_header(batch).base_offset, parse_header(batch).last_offset) == (5, 5)
 
 
+def test_old_messages_begin_where_the_first_that_stays_does() -> None:
+    """And end with the last; their timestamps are often the same, which changes no record."""
+    log = b"".join(
+        oracle.put_message(oracle.Message(offset, key, b"v", T), 1)
+        for offset, key in [(5, b"a"), (7, b"b"), (8, b"c"), (90, b"a"), (91, b"b")]
+    )
+    keeper = keeper_of(Twin(TwinMap(LARGE, {b"a": 90, b"b": 100, b"c": 8}, 100)))
+    read, kept, batch = keeper.keep_one(plain_of(log), legacy=True)
+    assert (read, kept) == (5, 2)
+    assert batch is not None
+    assert decode(batch) == [Record(8, T, 0, b"c", b"v"), Record(90, T, 0, b"a", b"v")]
+    header = parse_header(batch)
+    assert (header.base_offset, header.last_offset) == (8, 90)
+
+
 def test_a_deleted_key_goes_in_two_rounds() -> None:
     """First the batch gets a delete horizon, at which the tombstone goes (KIP-534)."""
     twin = TwinMap(LARGE, {b"k1": 0, b"k2": 2}, 2)
