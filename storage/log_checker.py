@@ -93,6 +93,9 @@ class LogChecker:
             self._bytes_sealed.pop(gone, None)
 
     def _check_newest(self, log: Log, task: Task) -> None:
+        if log.active.damages:
+            # No new segment could be begun when that was found.
+            task.by_owner(lambda: self._note(log, log.active, ()))
         segments = log.segments
         newest = self._newest.get(log)
         if newest is None or newest.segment not in segments:
