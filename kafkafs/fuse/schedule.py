@@ -10,7 +10,7 @@ log.cleaner.enable is false.
 Each piece is a job of its topic (`kafkafs.tree.jobs`), so that reading `.control` shows it, and
 what was asked for there waits for no more than one of them. What fails is a line in the log, and is
 tried again at its next turn, but for a log that cannot be cleaned: that is left alone until the
-next mount.
+next mount, or until somebody asks for it by `.control` and it succeeds.
 
 What was appended is **checked** every kafkafs.check.interval.ms, and as long after each pass over
 all sealed segments begins the next one (`storage.log_checker`); these are nobody's jobs.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 #: The shortest pause between two turns, in seconds, whatever the settings say.
 LEAST_S = 0.01
+#: How long to pause after what nobody foresaw, in seconds.
+RETRY_S = 15.0
 #: What is shown as the command of what the clock has begun.
 COMMAND = "run"
 
@@ -58,13 +60,27 @@ class Schedule:
         self._faults: dict[Log, str] = {}
 
     async def run(self) -> None:
+        broker = self._broker
+        checker = self._tree.checker
+        check_s = broker.kafkafs_check_interval_ms / 1000
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._retention)
+            begin = nursery.start_soon
+            begin(self._turns, broker.log_initial_task_delay_ms / 1000, self._retention)
             if self._cleans:
-                nursery.start_soon(self._compaction)
-            checker = self._tree.checker
-            nursery.start_soon(self._checks, "newest", checker.run_newest, None)
-            nursery.start_soon(self._checks, "sealed", checker.run_sealed, SEALED_BYTES_PER_SECOND)
+                begin(self._turns, 0, self._compaction)
+            begin(self._turns, check_s, self._check_of("newest", checker.run_newest, None))
+            rate = SEALED_BYTES_PER_SECOND
+            begin(self._turns, check_s, self._check_of("sealed", checker.run_sealed, rate))
+
+    async def _turns(self, pause_s: float, turn: Callable[[], Awaitable[float]]) -> None:
+        """Take turns for ever; each tells how long to pause, in seconds."""
+        while True:
+            await trio.sleep(max(pause_s, LEAST_S))
+            try:
+                pause_s = await turn()
+            except Exception:
+                self._tree.events(f"unforeseen, by the clock\n{traceback.format_exc().rstrip()}")
+                pause_s = RETRY_S
 
     @property
     def _cleans(self) -> bool:
@@ -72,18 +88,15 @@ class Schedule:
 
     # -- retention -----------------------------------------------------------------------------
 
-    async def _retention(self) -> None:
-        interval_s = self._broker.log_retention_check_interval_ms / 1000
-        await trio.sleep(self._broker.log_initial_task_delay_ms / 1000)
-        while True:
-            await self._retain(lambda log: not (self._cleans and log.config.is_compacted))
-            await trio.sleep(max(interval_s, LEAST_S))
+    async def _retention(self) -> float:
+        await self._retain(lambda log: not (self._cleans and log.config.is_compacted))
+        return self._broker.log_retention_check_interval_ms / 1000
 
     async def _retain(self, concerned: Callable[[Log], bool]) -> None:
         """Retention of the logs that are concerned and have something to lose, topic by topic."""
         logs = [log for log in self._manager.logs() if concerned(log)]
-        doomed = await self._chosen(lambda: [log for log in logs if self._has_doomed(log)])
-        for name, group in itertools.groupby(doomed or (), key=lambda log: log.topic):
+        doomed = await _looked(lambda: [log for log in logs if self._has_doomed(log)])
+        for name, group in itertools.groupby(doomed, key=lambda log: log.topic):
             topic = self._manager.topics.get(name)
             if topic is not None:
                 work = retention.retention_of(self._tree, list(group))
@@ -102,49 +115,40 @@ class Schedule:
 
     # -- compaction ----------------------------------------------------------------------------
 
-    async def _compaction(self) -> None:
+    async def _compaction(self) -> float:
         cleaner = self._tree.cleaner
-        pause_s = max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
-        while True:
-            log = await self._chosen(lambda: cleaner.filthiest(self._manager.clock_ms()))
-            cleaned = log is not None and await self._clean(cleaner, log)
-            await self._retain(lambda log: log.config.is_compacted)
-            if not cleaned:
-                await trio.sleep(pause_s)
+        log = await _looked(lambda: cleaner.filthiest(self._manager.clock_ms()))
+        cleaned = log is not None and await self._clean(cleaner, log)
+        await self._retain(lambda log: log.config.is_compacted)
+        return 0 if cleaned else self._broker.log_cleaner_backoff_ms / 1000
 
     async def _clean(self, cleaner: LogCleaner, log: Log) -> bool:
         """Clean a log; False where there is no reason to look for the next one at once."""
         topic = self._manager.topics.get(log.topic)
         if topic is None:
             return False
+        before = cleaner.first_dirty(log)
         work = compaction.cleaning_of(self._tree, [log])
         rate = compaction.bytes_per_second(self._tree)
         job = await self._job(compaction.NAME, topic, work, rate)
         if job.state is State.FAILED and not log.closed:
             # Whatever it was, also a bug of ours: it would go wrong again.
             why = cleaner.uncleanable.setdefault(log, job.reason)
-            self._tree.events(
-                f"{log.topic}/{log.partition} is not compacted until the next mount: {why}"
-            )
-        return job.state is State.DONE and not job.report.idle
+            self._tree.events(f"{log.topic}/{log.partition} is compacted only if asked for: {why}")
+        return job.state is State.DONE and cleaner.first_dirty(log) != before
 
     # -- checks --------------------------------------------------------------------------------
 
-    async def _checks(self, what: str, check: Callable[[Task], None], rate: float | None) -> None:
-        interval_s = self._broker.kafkafs_check_interval_ms / 1000
-        while True:
-            await trio.sleep(max(interval_s, LEAST_S))
+    def _check_of(
+        self, what: str, check: Callable[[Task], None], rate: float | None
+    ) -> Callable[[], Awaitable[float]]:
+        async def turn() -> float:
             await self._workers.background(f"check of {what} segments", check, rate)
+            return self._broker.kafkafs_check_interval_ms / 1000
+
+        return turn
 
     # -- jobs ----------------------------------------------------------------------------------
-
-    async def _chosen(self, look: Callable[[], T]) -> T | None:
-        """Look at the facts of all segments of many logs, in a thread: it reads none of them."""
-        try:
-            return await trio.to_thread.run_sync(look)
-        except Exception:
-            self._tree.events(f"no log can be chosen\n{traceback.format_exc().rstrip()}")
-            return None
 
     async def _job(self, kind: str, topic: Topic, work: Work, rate: float | None = None) -> Job:
         """Begin a job and wait for its end."""
@@ -157,3 +161,8 @@ class Schedule:
         job.when_ended(ended.set)
         await ended.wait()
         return job
+
+
+async def _looked(look: Callable[[], T]) -> T:
+    """Look at the facts of all segments of many logs, in a thread: it reads none of them."""
+    return await trio.to_thread.run_sync(look)

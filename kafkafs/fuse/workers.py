@@ -119,6 +119,8 @@ class Workers:
                 with trio.CancelScope(shield=True):
                     self._jobs.started(job)
                     await _in_thread(job.kind, job.carry_out, job.kind in LONG)
+        except RuntimeError as error:
+            job.fail(error)  # the system has no thread left
         finally:
             turns.leave(turn)
             self._jobs.ended(job)

@@ -126,8 +126,12 @@ class Job:
         except TaskCancelled:
             self._outcome = State.CANCELLED
         except Exception as error:
-            self.error = error
-            self._outcome = State.FAILED
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """It will end so."""
+        self.error = error
+        self._outcome = State.FAILED
 
     def end(self, now_ms: int) -> None:
         """It is over; where it was never begun, it was cancelled."""

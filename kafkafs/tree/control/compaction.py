@@ -60,10 +60,13 @@ def cleaning_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     """The work of a cleaning of logs of one topic."""
 
     def work(task: Task) -> Report:
-        clean = fs.cleaner.clean
-        return _report_of(
-            [(log, cleaned) for log in logs for cleaned in _all_rounds(clean, log, task)]
-        )
+        cleaner = fs.cleaner
+        rounds: list[tuple[Log, Cleaned]] = []
+        for log in logs:
+            rounds += [(log, cleaned) for cleaned in _all_rounds(cleaner.clean, log, task)]
+            # It can be, whatever was wrong when it could not.
+            cleaner.uncleanable.pop(log, None)
+        return _report_of(rounds)
 
     return work
 
@@ -156,7 +159,7 @@ def bytes_per_second(fs: FileSystem) -> float:
 
 
 def _uncleanable(fs: FileSystem, topic: Topic) -> list[tuple[str, object]]:
-    """The partitions that the clock leaves alone until the next mount."""
+    """The partitions that the clock leaves alone."""
     return [
         ("uncleanable", f"{log.partition} {why}")
         for log, why in sorted(fs.cleaner.uncleanable.items(), key=lambda item: item[0].partition)

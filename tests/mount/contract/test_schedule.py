@@ -83,7 +83,8 @@ def test_a_log_that_cannot_be_cleaned_is_named_once_and_left_alone(tmp_path: Pat
         good = compacted(mount, "good", "compact")
         mount.stop()
         path = mount.data / "bad-0" / f"{0:020}.log"
-        data = bytearray(path.read_bytes())
+        whole = path.read_bytes()
+        data = bytearray(whole)
         data[data.index(b"00042")] ^= 1
         path.write_bytes(data)
         mount.start()
@@ -94,10 +95,35 @@ def test_a_log_that_cannot_be_cleaned_is_named_once_and_left_alone(tmp_path: Pat
         until(lambda: good.read_bytes() == b"new\n" * 100)
         assert facts(bad, "compaction")["last_outcome"] == "failed"
         assert facts(bad, "compaction")["uncleanable"].startswith("0 ")
-        assert mount.events().count("bad/0 is not compacted until the next mount: ") == 1
+        assert mount.events().count("bad/0 is compacted only if asked for: ") == 1
         assert mount.events().count("bad/.control/compaction: the clock: failed") == 1
+        # Who asks for it may have mended it.
+        do(bad, "compaction", "run")
+        until(lambda: facts(bad, "compaction").get("last_begun_by") == "command")
+        assert facts(bad, "compaction")["last_outcome"] == "failed"
+        path.write_bytes(whole)
+        do(bad, "compaction", "run")
+        until(lambda: facts(bad, "compaction")["last_outcome"] == "done")
+        assert "uncleanable" not in facts(bad, "compaction")
+        assert bad.read_bytes() == b"new\n" * 100
     finally:
         mount.end()
+
+
+def test_what_is_cancelled_is_not_begun_again_at_once(tmp_path: Path) -> None:
+    base = fast(tmp_path, log_cleaner_backoff_ms=100, log_cleaner_io_max_bytes_per_second=1000)
+    with mounted(base) as mount:
+        first = compacted(mount, "orders", "compact")
+        append(first.parent / ".config", b"min.cleanable.dirty.ratio=0.1\n")
+        until(lambda: facts(first, "compaction")["state"] == "running")
+        do(first, "compaction", "cancel")
+        found = facts(first, "compaction")
+        assert (found["state"], found["last_outcome"]) == ("idle", "cancelled")
+        assert found["last_begun_by"] == "schedule"
+        until(lambda: facts(first, "compaction")["state"] == "running")
+        append(first.parent / ".config", b"min.cleanable.dirty.ratio=1\n")
+        do(first, "compaction", "cancel")
+        assert first.read_bytes() == b"old\n" * 100 + b"new\n" * 100
 
 
 def test_the_cleaner_can_be_left_out(tmp_path: Path) -> None:
