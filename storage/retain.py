@@ -250,7 +250,7 @@ def _noted(outcome: Retained, log: Log) -> Iterator[None]:
     except (OSError, StorageError) as error:
         # Of one that was deleted meanwhile nothing is to be said.
         if not log.closed:
-            outcome.notes.append(f"{log.topic}-{log.partition}: nothing deleted: {error}")
+            outcome.notes.append(f"{log.topic}-{log.partition}: {error}")
 
 
 class _Move:
@@ -263,10 +263,6 @@ class _Move:
         self.log = log
         self.segments = log.segments[:count]
         self.log_start = log_start
-        self._flush: FlushPlan | None = None
-        if log.recovery_point < log_start or log.unsynced_snapshots:
-            # Also what only the snapshots of producers will know of what is deleted.
-            self._flush = log.start_flush()
         log.intended_log_starts.append(log_start)
 
     @property
@@ -275,12 +271,19 @@ class _Move:
 
     def flush(self, task: Task) -> None:
         """Have what lies below on the disk; in the worker's thread."""
-        if self._flush is not None:
+        plan = task.by_owner(self._start_flush)
+        if plan is not None:
             try:
-                self._flush.run()
+                plan.run()
             finally:
-                flush, self._flush = self._flush, None
-                task.by_owner(flush.finish)
+                task.by_owner(plan.finish)
+
+    def _start_flush(self) -> FlushPlan | None:
+        log = self.log
+        # The snapshots will be all that is known of the producers of what is deleted.
+        if log.recovery_point < self.log_start or log.unsynced_snapshots:
+            return log.start_flush()
+        return None
 
     def write_history(self, task: Task) -> None:
         """Have written down what readers were shown; in the worker's thread."""
@@ -294,8 +297,6 @@ class _Move:
 
     def end(self) -> None:
         """It was carried out, or is given up."""
-        if self._flush is not None:
-            self._flush.finish()
         self.log.intended_log_starts.remove(self.log_start)
 
 
