@@ -172,7 +172,8 @@ class FollowHandle(ReadHandle):
         try:
             generation = file.followed(True)
         except (StorageError, OSError) as error:
-            file.partition.fs.events(f"{said} what comes there: {error}")
+            reason = error.strerror if isinstance(error, OSError) else error
+            file.partition.fs.events(f"{said} what comes there: {reason}")
             return
         base = file.part.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)

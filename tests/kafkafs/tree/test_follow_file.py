@@ -1,0 +1,138 @@
+"""`.follow` of a directory that a broker writes: the same file for as long as it can be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.filesystem import TreeOptions
+from tests.broker_files import BrokerDirectory, BrokerPartition
+from tests.kafkafs.trees import Tree, asked, read
+
+FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
+FOLLOW = "t/.follow/0"
+
+
+class Broker:
+    """A broker's partition, and all that was ever in it."""
+
+    def __init__(self, data: Path) -> None:
+        self.directory = BrokerDirectory(data)
+        self.partition: BrokerPartition = self.directory.partition()
+        self.text = b""
+
+    def write(self, count: int) -> None:
+        """So many segments of two records."""
+        for number in range(count):
+            values = [b"%04d%d" % (len(self.text), which) for which in range(2)]
+            self.partition.append(*values)
+            self.text += b"".join(value + b"\n" for value in values)
+            if number < count - 1:
+                self.partition.roll()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    broker = Broker(tmp_path / "data")
+    broker.write(5)
+    return broker
+
+
+@contextlib.contextmanager
+def followed(broker: Broker) -> Iterator[Tree]:
+    tree = Tree(broker.directory.data, FOLLOWING)
+    try:
+        yield tree
+    finally:
+        tree.stop()
+
+
+def check(tree: Tree, broker: Broker, first: int) -> int:
+    """All is there from a position on, and nothing before it; returns the inode."""
+    file = tree.file(FOLLOW)
+    assert tree.attributes(file).size == len(broker.text)
+    assert asked(lambda wait: file.xattr("user.kafkafs.first_position", wait)) == b"%d" % first
+    assert tree.read(file, first) == broker.text[first:]
+    if first:
+        with pytest.raises(OSError, match="deleted"):
+            tree.read(file, first - 1)
+    return file.inode
+
+
+def even(offset: int, value: bytes) -> bool:
+    return offset % 2 == 0
+
+
+def test_positions_stay_while_it_is_mounted(broker: Broker) -> None:
+    with followed(broker) as tree:
+        inode = check(tree, broker, 0)
+        handle = tree.open(FOLLOW)
+        broker.partition.delete_head(1)
+        assert check(tree, broker, 12) == inode
+        broker.partition.clean(2, even)
+        assert check(tree, broker, 36) == inode
+        broker.partition.roll()
+        broker.write(2)
+        assert check(tree, broker, 36) == inode
+        broker.partition.delete_records(9)
+        tree.fs.tick()
+        assert check(tree, broker, 54) == inode
+        broker.partition.delete_head(3)
+        assert check(tree, broker, 60) == inode
+        assert read(handle) == broker.text
+        handle.release()
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_they_stay_over_remounts_as_the_history_kept_aside_allows(
+    broker: Broker, is_orderly: bool
+) -> None:
+    with followed(broker) as tree:
+        inode = check(tree, broker, 0)
+        broker.partition.clean(2, even)
+        assert check(tree, broker, 24) == inode
+        if not is_orderly:
+            tree.manager.abandon()
+            tree.fs.stop = lambda: None  # type: ignore[method-assign]
+            tree.manager.close = lambda: None  # type: ignore[method-assign]
+    with followed(broker) as tree:
+        assert check(tree, broker, 24) == inode
+    # While it is not mounted.
+    broker.partition.roll()
+    broker.write(1)
+    broker.partition.delete_head(3)
+    with followed(broker) as tree:
+        # The last segment of the last mount is there still: positions are known from there on.
+        assert check(tree, broker, 48) == inode
+    broker.partition.roll()
+    broker.write(1)
+    broker.partition.delete_head(len(broker.partition.bases) - 1)
+    with followed(broker) as tree:
+        assert tree.file(FOLLOW).inode != inode
+        assert tree.read(FOLLOW) == broker.partition.text()
+
+
+def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None:
+    with followed(broker) as tree:
+        inode = check(tree, broker, 0)
+        handle = tree.open(FOLLOW)
+        assert read(handle) == broker.text
+        broker.partition.truncate(8)
+        broker.partition.append(b"another")
+        end = len(broker.text)
+        assert tree.file(FOLLOW).inode != inode
+        assert tree.read(FOLLOW) == broker.partition.text()
+        assert tree.read("t/0") == broker.partition.text()
+        assert read(handle, end) == b"another\n"
+        with pytest.raises(OSError, match="cut before these bytes"):
+            read(handle, end - 1)
+        assert "has missed what comes there: positions have begun anew" in tree.events()
+        # The kernel is told that the name leads elsewhere by now.
+        assert (tree.node("t/.follow").inode, "0") in tree.notices.entries
+        handle.release()
