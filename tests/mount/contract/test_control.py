@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -383,6 +384,20 @@ def test_an_end_while_it_runs(steered_one: SteeredMount) -> None:
     do(first, "compaction", "run")
     until_idle(first)
     assert first.read_bytes() == LATEST
+
+
+def test_an_unmount_while_it_runs(steered_one: SteeredMount) -> None:
+    first = compactable(steered_one)
+    before = first.read_bytes()
+    with steered_one.held("pwrite", ".cleaned") as hold:
+        do(first, "compaction", "run")
+        hold.wait()
+        subprocess.run(["fusermount3", "-u", str(steered_one.path)], check=True)
+        steered_one.daemon.until_cancelled("held", "compaction")
+    steered_one.wait()
+    assert not list(steered_one.data.glob("*/*.cleaned"))
+    steered_one.start()
+    assert first.read_bytes() == before
 
 
 def test_a_topic_is_removed_while_it_runs(steered_one: SteeredMount) -> None:
