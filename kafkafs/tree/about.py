@@ -48,6 +48,8 @@ A topic is a directory, a partition a file: each record's value is a line.
   TOPIC/.append                 >> appends, and the partitioner chooses where; so do
                                 .kv/append and .jsonl/append, by key
   TOPIC/.batches/N              the record batches as they are stored; >> appends ready ones
+  TOPIC/.follow/N               the values for log shippers: one inode, and positions that never
+                                move, whatever is deleted (tail -F TOPIC/.follow/0)
   TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
   TOPIC/.raw/N/                 the segment files
   TOPIC/.control/NAME           > run does it now, for partition N: > run N; reading tells the
