@@ -1,7 +1,8 @@
 """`.control/compaction`: cleans a topic now, or says what that would do.
 
 `run`, `run N`, `dry-run`, `dry-run N`, `cancel`. A run cleans whatever is dirty, however little it
-is, in as many rounds as the key map needs; retention follows, as after a cleaning by the clock.
+is, in as many rounds as the key map needs; retention follows, as after a cleaning by the clock. A
+partition that cannot be cleaned keeps no other from its turn.
 Reading afterwards has the figures of all partitions together, and a row for each. A topic whose
 cleanup.policy does not have `compact` is refused.
 
@@ -20,6 +21,7 @@ from kafkafs.tree.control.retention import delete_old
 from kafkafs.tree.jobs import Report, Work
 from storage.compaction.cleaner import Cleaned
 from storage.config import format_value
+from storage.errors import StorageError, TaskCancelled
 from storage.log import Log
 from storage.task import Task
 
@@ -62,11 +64,18 @@ def cleaning_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     def work(task: Task) -> Report:
         cleaner = fs.cleaner
         rounds: list[tuple[Log, Cleaned]] = []
+        fault: Exception | None = None
         for log in logs:
-            rounds += [(log, cleaned) for cleaned in _all_rounds(cleaner.clean, log, task)]
-            # It can be, whatever was wrong when it could not.
-            cleaner.uncleanable.pop(log, None)
-        return _report_of(rounds)
+            try:
+                rounds += [(log, cleaned) for cleaned in _all_rounds(cleaner.clean, log, task)]
+            except TaskCancelled:
+                raise
+            except (StorageError, OSError) as error:
+                fault = fault or error
+            else:
+                # It can be, whatever was wrong when it could not.
+                cleaner.uncleanable.pop(log, None)
+        return _report_of(rounds)._replace(fault=fault)
 
     return work
 
@@ -78,11 +87,10 @@ def _run_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     def work(task: Task) -> Report:
         report = clean(task)
         retained = delete_old(fs, logs, task)
-        if retained.idle:
+        if retained.idle and retained.fault is None:
             return report
         facts = [(f"deleted_{name}", value) for name, value in retained.facts]
-        lines = [*retained.table, *report.table]
-        return report._replace(facts=[*report.facts, *facts], table=lines, fault=retained.fault)
+        return report._replace(facts=[*report.facts, *facts], fault=report.fault or retained.fault)
 
     return work
 
