@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
+import termios
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGES = {
@@ -123,3 +127,50 @@ class Running:
     def errors(self) -> str:
         """What it has said on standard error."""
         return os.pread(self._errors.fileno(), 1 << 16, 0).decode()
+
+
+class Less:
+    """`less` on a terminal of 24 lines: what it has drawn, and keys for it."""
+
+    def __init__(self, arguments: list[str], path: Path) -> None:
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {"LESS": "", "LESSHISTFILE": "-", "LESSOPEN": "", "TERM": "xterm"}
+        self._process = subprocess.Popen(
+            [program("setsid"), "--ctty", program("less"), *arguments, str(path)],
+            env={**os.environ, **environment},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        self._output = Output(self._master)
+        self._seen = 0
+
+    def wait_for(self, text: bytes) -> bytes:
+        """What was drawn since the last call, as soon as `text` is in it."""
+        drawn = self._output.wait(lambda data: text in data[self._seen :])
+        fresh = drawn[self._seen :]
+        self._seen = len(drawn)
+        return fresh
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def wait(self) -> int:
+        return self._process.wait(30)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
+        os.close(self._master)
+
+
+@contextmanager
+def less(path: Path, *arguments: str) -> Iterator[Less]:
+    running = Less(list(arguments), path)
+    try:
+        yield running
+    finally:
+        running.close()

@@ -14,7 +14,7 @@ import pytest
 from tests.mount.contract.writing import append, write_all
 from tests.mount.control import do, facts, segments, until
 from tests.mount.mounting import Mount
-from tests.mount.programs import Running, program
+from tests.mount.programs import Running, less, program
 
 ROUNDS = 10
 FAST = ["--sleep-interval=0.02"]
@@ -137,6 +137,31 @@ def test_who_has_opened_a_file_reads_one_history(orders: Path, name: str) -> Non
         assert file.read_bytes() != expected
         assert begun + cat.stdout.read() == expected
         assert cat.wait() == 0
+
+
+def test_less_goes_back_in_the_history_that_it_has_opened(orders: Path) -> None:
+    append(orders.parent / ".config", b"file.delete.delay.ms=60000\n")
+    kv = orders.parent / ".kv/0"
+    append(kv, b"".join(b"%d\tline %d\n" % (n % KEYS, n) for n in range(20_000)))
+    do(orders, "roll", "run")
+    append(kv, b"0\tthe last line\n")
+    with less(orders) as shown:
+        shown.wait_for(b"line 22\r")
+        clean(orders)
+        retain(orders)
+        assert orders.read_bytes() == b"the last line\n"
+        shown.press(b"G")
+        assert b"line 19990\r" in shown.wait_for(b"the last line\r")
+        shown.press(b"10000g")
+        shown.wait_for(b"line 9999\r")
+        append(kv, b"0\tanother line\n")
+        shown.press(b"F")
+        shown.wait_for(b"another line\r")
+        shown.press(b"\x03")
+        shown.press(b"g")
+        shown.wait_for(b"line 2\r")
+        shown.press(b"q")
+        assert shown.wait() == 0
 
 
 # -- .follow -------------------------------------------------------------------------------------

@@ -6,24 +6,19 @@ went in, a plain file beside the mount, or what the same program says of a plain
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import random
 import re
-import struct
-import subprocess
 import sys
-import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.mount.mounting import Mount, mounted
-from tests.mount.programs import Output, program
+from tests.mount.programs import less, program
 
 MIB = 1 << 20
 FILE_SIZE = 200_000_000
@@ -328,53 +323,6 @@ def test_recursive_grep_and_du_see_each_record_once(mount: Mount) -> None:
 
 
 # -- less --------------------------------------------------------------------------------------
-
-
-class Less:
-    """`less` on a terminal of 24 lines: what it has drawn, and keys for it."""
-
-    def __init__(self, arguments: list[str], path: Path) -> None:
-        self._master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = {"LESS": "", "LESSHISTFILE": "-", "LESSOPEN": "", "TERM": "xterm"}
-        self._process = subprocess.Popen(
-            [program("setsid"), "--ctty", program("less"), *arguments, str(path)],
-            env={**os.environ, **environment},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-        )
-        os.close(slave)
-        self._output = Output(self._master)
-        self._seen = 0
-
-    def wait_for(self, text: bytes) -> bytes:
-        """What was drawn since the last call, as soon as `text` is in it."""
-        drawn = self._output.wait(lambda data: text in data[self._seen :])
-        fresh = drawn[self._seen :]
-        self._seen = len(drawn)
-        return fresh
-
-    def press(self, keys: bytes) -> None:
-        os.write(self._master, keys)
-
-    def wait(self) -> int:
-        return self._process.wait(30)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._output.close()
-        os.close(self._master)
-
-
-@contextmanager
-def less(path: Path, *arguments: str) -> Iterator[Less]:
-    running = Less(list(arguments), path)
-    try:
-        yield running
-    finally:
-        running.close()
 
 
 def test_less_shows_a_short_partition_and_ends(mount: Mount, orders: Path) -> None:
