@@ -49,6 +49,7 @@ from kafkafs.tree.inodes import (
 from kafkafs.tree.jobs import Jobs
 from storage import errors
 from storage.compaction.log_cleaner import LogCleaner
+from storage.log_checker import LogChecker
 from storage.manager import LogManager
 
 MANY = 5000
@@ -311,6 +312,7 @@ class OddTree:
         self.stopping = False
         self.jobs = Jobs(manager.clock_ms, events)
         self.cleaner = LogCleaner(manager)
+        self.checker = LogChecker(manager)
         self.inodes = InodeTable()
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()
