@@ -1,29 +1,21 @@
-"""Retention and delete-records on real directories: what goes, when it is durable, restarts."""
+"""Retention on real directories: what goes, when it is durable, restarts."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from storage import Log, LogListener, LogManager
-from storage.checkpoint import read_epochs, read_offsets, write_epochs
+from storage import Log, LogManager
+from storage.checkpoint import read_epochs, write_epochs
 from storage.errors import (
     InvalidConfig,
-    LogClosed,
-    OffsetOutOfRange,
-    PolicyViolation,
-    ReadOnlyLog,
     TaskCancelled,
 )
 from storage.files import Files
 from storage.manager import SWEPT_AT_ONCE
 from storage.retain import (
-    HIGH_WATERMARK,
     Retained,
     delete_records,
     plan_retention,
@@ -32,69 +24,18 @@ from storage.retain import (
 )
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values, write_settings
-from tests.storage.transactions import Client, produced
-
-T = TypeVar("T")
-DAY_MS = 86_400_000
-FOREVER = {"retention.ms": "-1"}
-
-
-def segmented(manager: LogManager, topic: str = "t", count: int = 4, **settings: str) -> Log:
-    """A log of ``count`` segments with two records each, a day apart from segment to segment."""
-    log = manager.create_topic(topic, 1).partitions[0]
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    manager.change_topic_settings(topic, {**FOREVER, **given})
-    fill(log, count)
-    return log
-
-
-def fill(log: Log, count: int, first: int = 0) -> None:
-    for number in range(first, first + count):
-        if number:
-            log.roll(NOW_MS + number * DAY_MS)
-        append(log, b"a%d" % number, b"b%d" % number, timestamp_ms=NOW_MS + number * DAY_MS)
-
-
-def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
-
-
-def names(log: Log, suffix: str = "") -> list[str]:
-    return sorted(name for name in os.listdir(log.directory) if name.endswith(suffix))
-
-
-def log_starts(manager: LogManager) -> dict[tuple[str, int], int]:
-    path = os.path.join(manager.path, "log-start-offset-checkpoint")
-    return read_offsets(manager.files, path)
-
-
-def run(manager: LogManager, now_ms: int, task: Task | None = None) -> Retained:
-    return retain(manager, list(manager.logs()), task or Task(), now_ms)
-
-
-@contextlib.contextmanager
-def crashing(data: Path) -> Iterator[LogManager]:
-    """A directory that nobody closes."""
-    manager = LogManager.open(str(data), clock_ms=lambda: NOW_MS)
-    try:
-        yield manager
-    finally:
-        manager.abandon()
-
-
-class Turns:
-    """An owner that lets something happen before one of its turns."""
-
-    def __init__(self, number: int, happens: Callable[[], object]) -> None:
-        self.left = number
-        self.happens = happens
-
-    def __call__(self, function: Callable[[], T], /) -> T:
-        if not self.left:
-            self.happens()
-        self.left -= 1
-        return function()
-
+from tests.storage.segmented import (
+    DAY_MS,
+    Turns,
+    bases,
+    crashing,
+    fill,
+    log_starts,
+    names,
+    run,
+    segmented,
+)
+from tests.storage.transactions import produced
 
 # -- retention -----------------------------------------------------------------------------------
 
@@ -458,172 +399,6 @@ def test_cancelled_before_anything_was_deleted(tmp_path: Path) -> None:
         assert bases(log) == [0, 2, 4, 6]
         manager.checkpoint()
         assert log_starts(manager) == {}
-
-
-def test_a_checkpoint_is_written_although_a_later_one_was_started(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager)
-        later: list[Callable[[], None]] = []
-
-        def by_owner(function: Callable[[], T], /) -> T:
-            value = function()
-            if callable(value) and log_starts(manager) == {}:
-                # The worker has its checkpoint, and is about to write it.
-                later.append(manager.start_checkpoint())
-            return value
-
-        assert delete_records(manager, log, 3, Task(by_owner)) == 3
-        assert len(later) == 1
-        assert log_starts(manager) == {("t", 0): 3}
-        later[0]()
-        assert log_starts(manager) == {("t", 0): 3}
-
-
-# -- delete-records ------------------------------------------------------------------------------
-
-
-class Watcher(LogListener):
-    """Remembers what it was told of log starts."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def log_start_moved(self, log: Log) -> None:
-        self.told.append(log.log_start_offset)
-
-    def removing(self, log: Log, segments: object) -> None:
-        assert isinstance(segments, tuple)
-        self.told.append([segment.base_offset for segment in segments])
-
-
-@pytest.mark.parametrize(
-    ("offset", "start", "left"),
-    [
-        (1, 1, [b"b0", b"a1", b"b1"]),
-        (2, 2, [b"a1", b"b1"]),
-        (3, 3, [b"b1"]),
-        (4, 4, []),
-        (HIGH_WATERMARK, 4, []),
-    ],
-)
-def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[bytes]) -> None:
-    watcher = Watcher()
-    with crashing(tmp_path) as manager:
-        manager.listeners.append(watcher)
-        log = segmented(manager, count=2)
-        assert delete_records(manager, log, offset, Task()) == start
-        assert (log.log_start_offset, values(log)) == (start, left)
-        assert log.recovery_point >= start
-        assert bases(log) == [0, 2], "segments go with the next retention"
-        assert log_starts(manager) == {("t", 0): start}
-        assert watcher.told == [start]
-        for already in (0, start):
-            assert delete_records(manager, log, already, Task()) == start
-        assert watcher.told == [start]
-        with pytest.raises(OffsetOutOfRange):
-            log.read(start - 1, 100)
-    with opened(tmp_path) as manager:
-        log = manager.log("t", 0)
-        assert (log.log_start_offset, values(log)) == (start, left)
-        assert run(manager, NOW_MS).offsets == 0
-        assert bases(log) == ([0, 2] if start < 2 else [2])
-        assert append(log, b"next") == 4
-        assert values(log) == [*left, b"next"]
-
-
-def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager)
-        delete_records(manager, log, 5, Task())
-        for offset in (9, -2, 2**63):
-            with pytest.raises(OffsetOutOfRange) as raised:
-                delete_records(manager, log, offset, Task())
-            assert (raised.value.offset, raised.value.log_start) == (offset, 5)
-        assert log.log_start_offset == 5
-
-
-def test_delete_records_of_an_empty_log(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        assert delete_records(manager, log, HIGH_WATERMARK, Task()) == 0
-        assert delete_records(manager, log, 0, Task()) == 0
-        with pytest.raises(OffsetOutOfRange):
-            delete_records(manager, log, 1, Task())
-
-
-@pytest.mark.parametrize(
-    ("policy", "allowed"),
-    [("delete", True), ("compact", False), ("compact,delete", True), ("", True)],
-)
-def test_what_is_only_compacted_is_not_deleted(tmp_path: Path, policy: str, allowed: bool) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager)
-        manager.set_topic_setting("t", "cleanup.policy", policy)
-        if allowed:
-            assert delete_records(manager, log, 3, Task()) == 3
-        else:
-            with pytest.raises(PolicyViolation):
-                delete_records(manager, log, 3, Task())
-            assert log.log_start_offset == 0
-
-
-def test_delete_records_of_a_log_that_takes_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = segmented(manager)
-        with (
-            LogManager.open(str(tmp_path), read_only=True) as reader,
-            pytest.raises(ReadOnlyLog),
-        ):
-            delete_records(reader, reader.log("t", 0), 3, Task())
-        with pytest.raises(LogClosed):
-            delete_records(manager, log, 3, Task(Turns(1, lambda: manager.delete_topic("t"))))
-        with pytest.raises(LogClosed):
-            delete_records(manager, log, 3, Task())
-
-
-@pytest.mark.parametrize("aborted", [False, True])
-@pytest.mark.parametrize("crashed", [False, True])
-def test_into_an_open_transaction(tmp_path: Path, aborted: bool, crashed: bool) -> None:
-    with crashing(tmp_path) if crashed else opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        append(log, b"plain")
-        client = Client(log, 9)
-        client.send(b"t0", b"t1")
-        client.send(b"t2")
-        append(log, b"after")
-        assert log.last_stable_offset == 1
-        assert delete_records(manager, log, 4, Task()) == 4
-        assert log.last_stable_offset == 4
-        assert values(log) == [], "what lies behind it is held back as before"
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.log("t", 0)
-        assert (log.log_start_offset, log.last_stable_offset) == (4, 4)
-        client.log = log
-        if aborted:
-            client.abort()
-        else:
-            client.commit()
-        assert log.last_stable_offset == log.log_end_offset == 6
-        assert log.active.stable_size == log.active.size
-        assert [r.value for r in log.records()][:1] == [b"after"]
-
-
-def test_retention_of_what_an_open_transaction_began_in(tmp_path: Path) -> None:
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        manager.change_topic_settings("t", {**FOREVER, "retention.bytes": "1"})
-        client = Client(log, 9)
-        client.send(b"t0")
-        log.roll(NOW_MS)
-        append(log, b"x")
-        log.roll(NOW_MS)
-        client.send(b"t1")
-        assert run(manager, NOW_MS).segments == 2
-        assert (log.log_start_offset, log.last_stable_offset) == (2, 2)
-        client.abort()
-        assert log.last_stable_offset == log.log_end_offset == 4
-        assert [entry.first_offset for entry in log.aborted_transactions()] == [0]
-        assert log.is_aborted(9, 2)
 
 
 # -- settings ------------------------------------------------------------------------------------
