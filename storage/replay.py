@@ -192,11 +192,13 @@ class Snapshots:
             self._origin.files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:
-        """Remove those that are neither at a segment's base nor the newest."""
+        """Remove those that are neither at a segment's base nor the newest, and what is none."""
         if self._origin.writable:
             for offset in self._states.keys() - {*bases, self.newest}:
                 del self._states[offset]
                 self._origin.files.unlink(self._path(offset))
+            # The first segment's has not been asked for, where there is a newer one.
+            _ = bases[0] in self
 
     def _path(self, offset: int) -> str:
         return os.path.join(self._origin.directory, paths.file_name(offset, paths.SNAPSHOT))

@@ -448,3 +448,13 @@ def test_an_index_that_a_roll_had_not_trimmed_is_made_anew(tmp_path: Path, kind:
         os.truncate(path, max(size, 240))
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines
+
+
+def test_a_torn_snapshot_of_the_first_segment_goes_too(tmp_path: Path) -> None:
+    """It is not asked for, since there are newer ones."""
+    lines = fill(tmp_path)
+    torn = tmp_path / "t-0" / f"{0:020}.snapshot"
+    torn.write_bytes(bytes(10))
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+    assert not torn.exists()

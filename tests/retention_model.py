@@ -1,0 +1,49 @@
+"""What Kafka's retention lets go of, by the facts of a log's segments (``UnifiedLog``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tests.compaction_model import ModelLog, ModelSegment
+
+
+def doomed(
+    log: ModelLog,
+    *,
+    policy: Sequence[str],
+    retention_ms: int,
+    retention_bytes: int,
+    now_ms: int,
+) -> int:
+    """How many segments go, from the oldest on; all of them: a new one is begun before."""
+    segments = log.segments
+    gone = 0
+
+    def walk(goes: Callable[[ModelSegment, ModelSegment | None], bool]) -> None:
+        nonlocal gone
+        while gone < len(segments):
+            segment = segments[gone]
+            following = segments[gone + 1] if gone + 1 < len(segments) else None
+            if (following is None and not segment.size) or not goes(segment, following):
+                return
+            gone += 1
+
+    walk(
+        lambda segment, following: following is not None and following.base_offset <= log.log_start
+    )
+    if "delete" in policy:
+        total = sum(segment.size for segment in segments[gone:])
+        if 0 <= retention_bytes <= total:
+            left = total - retention_bytes
+
+            def is_too_much(segment: ModelSegment, following: ModelSegment | None) -> bool:
+                nonlocal left
+                if left < segment.size:
+                    return False
+                left -= segment.size
+                return True
+
+            walk(is_too_much)
+        if retention_ms >= 0:
+            walk(lambda segment, following: now_ms - segment.largest_timestamp > retention_ms)
+    return gone
