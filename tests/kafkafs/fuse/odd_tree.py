@@ -312,7 +312,7 @@ class OddTree:
         self.stopping = False
         self.jobs = Jobs(manager.clock_ms, events)
         self.cleaner = LogCleaner(manager)
-        self.checker = LogChecker(manager)
+        self.checker = LogChecker(manager.logs, manager.clock_ms)
         self.inodes = InodeTable()
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()
