@@ -1,177 +1,97 @@
-#!/usr/bin/env python3
-"""Measures what retention costs for each segment that it deletes, beside the bare system calls.
-
-    scripts/bench/clean_retention.py [--segments N] [--directory DIR]
-
-A log of N segments (10,000), each with a record, an index, a time index and a snapshot of
-producers, all of which go. *delete*: from the decision until the files are called ``.deleted`` and
-the log start is durable. *remove*: until the files are gone, file.delete.delay.ms being over.
-*longest turn*: the most CPU time, in one go, of the thread that owns the logs, during which readers
-wait. The peer renames and removes a copy of the same files, and does nothing else.
-
-`measure` is for other benchmarks.
-"""
+"""Deleting a head of very many segments: our retention, and a broker's."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Self
 
-from storage import Log, LogManager, Record, encode
-from storage.retain import plan_retention, retain
+from clean_peers import Fast
+
+from storage import LogManager, Record, encode
+from storage.retain import retain
 from storage.task import Task
+from tests.interop.clients import create_topics, set_topic
 
-T = TypeVar("T")
-NOW_MS = 1_700_000_000_000
-LATER_MS = NOW_MS + 10**12
-SUFFIXES = (".log", ".index", ".timeindex")
-FLUSHED_AT_ONCE = 500
+TOPIC = "many"
+WAIT_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Microseconds for each segment, but for ``longest_turn_ms``."""
-
-    segments: int
-    plan_us: float
-    delete_us: float
-    remove_us: float
-    longest_turn_ms: float
-    bare_rename_us: float
-    bare_remove_us: float
-
-
-class Turns:
-    """An owner that knows how long its longest turn was, in seconds of CPU time."""
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-
-    def __call__(self, function: Callable[[], T], /) -> T:
-        started = time.thread_time()
-        try:
-            return function()
-        finally:
-            self.longest = max(self.longest, time.thread_time() - started)
-
-
-def make(data: Path, segments: int) -> None:
-    """A data directory with a log of so many segments and an empty one."""
-    batch = encode([Record(0, NOW_MS, 0, None, b"x" * 100)])
-    data.mkdir()
+def write_segments(data: Path, count: int) -> None:
+    """A topic of so many sealed segments with a record each."""
+    data.mkdir(parents=True)
+    (data / "kafkafs.properties").write_text("log.retention.ms=-1\n")
     with LogManager.open(str(data)) as manager:
-        log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "retention.ms", "1000")
-        for number in range(segments):
-            log.append(bytearray(batch), now_ns=NOW_MS * 1_000_000)
-            log.roll(NOW_MS)
-            if not number % FLUSHED_AT_ONCE:
-                log.flush()
-                close_files(log)
+        log = manager.create_topic(TOPIC, 1).partitions[0]
+        now_ms = time.time_ns() // 1_000_000
+        batch = encode([Record(0, now_ms, 0, None, b"x" * 100)])
+        for _ in range(count):
+            log.append(bytearray(batch), now_ns=now_ms * 1_000_000)
+            log.roll(now_ms)
 
 
-def close_files(log: Log) -> None:
-    for _ in range(2):
-        log.age_descriptors()
+def ours(data: Path, home: Path, count: int) -> dict[str, float]:
+    """µs a segment until they are out of the log, and until their files are gone."""
+    shutil.copytree(data, home)
+    with LogManager.open(str(home)) as manager:
+        log = manager.log(TOPIC, 0)
+        manager.set_topic_setting(TOPIC, "retention.bytes", "0")
+        begun = time.monotonic()
+        outcome = retain(manager, [log], Task())
+        deleted = time.monotonic() - begun
+        assert outcome.segments == count, outcome
+        begun = time.monotonic()
+        remove = manager.sweep(time.time_ns() // 1_000_000 + log.config.file_delete_delay_ms)
+        assert remove is not None
+        remove()
+        removed = time.monotonic() - begun
+    return {"kafkafs": deleted / count * 1e6, "kafkafs, files": removed / count * 1e6}
 
 
-def measure(directory: Path, segments: int) -> Figures:
-    """Needs an empty directory, and leaves it as it was."""
-    data, copy = directory / "data", directory / "copy"
-    try:
-        make(data, segments)
-        shutil.copytree(data / "t-0", copy)
-        os.sync()
-        bare = bare_times(copy, segments)
-        with LogManager.open(str(data)) as manager:
-            log = manager.log("t", 0)
-            turns = Turns()
-            planned = timed(lambda: plan_retention(log, LATER_MS))
-            deleted = timed(lambda: retain(manager, [log], Task(turns), LATER_MS))
-            assert log.log_start_offset == segments
-            removed = timed(lambda: remove(manager, log, turns))
-        assert not list((data / "t-0").glob("*.deleted"))
-        to_us = 1e6 / segments
-        return Figures(
-            segments,
-            planned * to_us,
-            deleted * to_us,
-            removed * to_us,
-            turns.longest * 1e3,
-            bare[0] * to_us,
-            bare[1] * to_us,
-        )
-    finally:
-        shutil.rmtree(data, ignore_errors=True)
-        shutil.rmtree(copy, ignore_errors=True)
+class KafkaRetention:
+    """A running broker that has the topic once for each run. A context manager."""
 
+    def __init__(self, data: Path, home: Path, count: int, runs: int) -> None:
+        self._broker = Fast(home, log_retention_check_interval_ms=200)
+        self._data = data / f"{TOPIC}-0"
+        self._count = count
+        self._topics = [f"{TOPIC}-{number}" for number in range(runs)]
 
-def remove(manager: LogManager, log: Log, turns: Turns) -> None:
-    while log.retired:
-        sweep = turns(lambda: manager.remove_deleted(2 * LATER_MS))
-        if sweep is not None:
-            sweep()
+    def __enter__(self) -> Self:
+        broker = self._broker
+        try:
+            broker.start()
+            settings = {"file.delete.delay.ms": 3_600_000}
+            create_topics(broker, dict.fromkeys(self._topics, settings))
+            broker.stop()
+            for topic in self._topics:
+                place = broker.partition(topic)
+                for file in place.iterdir():
+                    if file.name != "partition.metadata":
+                        file.unlink()
+                for file in self._data.iterdir():
+                    if file.name != "partition.metadata":
+                        shutil.copy2(file, place)
+            for name in ("log-start-offset", "replication-offset"):
+                (broker.data / f"{name}-checkpoint").unlink(missing_ok=True)
+            broker.start()
+        except BaseException:
+            broker.kill()
+            raise
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._broker.kill()
 
-def bare_times(copy: Path, segments: int) -> tuple[float, float]:
-    """Seconds to rename and to remove the same files."""
-    stems = [f"{copy}/{number:020}" for number in range(segments)]
-
-    def rename_all() -> None:
-        for stem in stems:
-            for suffix in SUFFIXES:
-                os.rename(stem + suffix, stem + suffix + ".deleted")
-
-    def remove_all() -> None:
-        for number, stem in enumerate(stems):
-            for suffix in SUFFIXES:
-                os.unlink(stem + suffix + ".deleted")
-            if number:  # none is taken before the first segment
-                os.unlink(stem + ".snapshot")
-
-    return timed(rename_all), timed(remove_all)
-
-
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def table(figures: Figures) -> str:
-    """Markdown."""
-    one = figures
-    lines = [
-        f"| retention of {one.segments} segments, µs each | kafkafs | bare system calls | ratio |",
-        "| --- | --- | --- | --- |",
-        row("delete", one.delete_us, one.bare_rename_us),
-        row("remove", one.remove_us, one.bare_remove_us),
-        f"| decide | {one.plan_us:.1f} | | |",
-        "",
-        f"longest turn of the thread that owns the logs: {one.longest_turn_ms:.1f} ms",
-    ]
-    return "\n".join(lines)
-
-
-def row(name: str, ours: float, bare: float) -> str:
-    return f"| {name} | {ours:.1f} | {bare:.1f} | {ours / bare:.2f} |"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--segments", type=int, default=10_000)
-    parser.add_argument("--directory", type=Path, help="where to make it; default: /tmp")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        print(table(measure(Path(directory), options.segments)))
-
-
-if __name__ == "__main__":
-    main()
+    def run(self, number: int) -> dict[str, float]:
+        """µs a segment, from moving the log start to the last one's renaming."""
+        topic, server = self._topics[number], self._broker.server
+        mark = len(server.lines)
+        set_topic(self._broker, topic, retention_bytes=0)
+        moved = rf"{topic}-0.*Incremented log start offset to {self._count} "
+        first = server.wait_for(moved, mark, WAIT_SECONDS) - 1
+        place = self._broker.partition(topic)
+        while sum(file.suffix == ".log" for file in place.iterdir()) > 1:
+            time.sleep(0.001)
+        return {"Kafka": (time.monotonic() - server.times[first]) / self._count * 1e6}

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Measures the cleaners beside Kafka's, and prints a Markdown table with ratios.
+
+    .venv/bin/python scripts/bench/clean.py [--runs N] [--size MIB] [--segments N] [--only WORK]
+                                            [--directory DIR] [--tiny]
+
+Needs scripts/setup test, and Kafka's jars, which the first run of tests/interop fetches. Both sides
+clean the very same segments (hard links), which are in the page cache, one after the other in each
+run; figures are medians over the runs, and a ratio is the median of the runs' ratios. The broker
+has Kafka's own JVM options; the first run of each work is not counted, as it is slow in that one.
+
+The works are:
+
+- Compaction of a log of 100-byte values with 10 % distinct keys, until nothing is dirty: MB of log
+  a second. Ours is timed from without (``clean_ours.py``, one thread), the broker's from the line
+  of its log that says that it begins to the one that says that it has done.
+- The same of a log in which no key comes twice, a quarter as large, with a dedupe buffer that is
+  too small by a factor of 20, as the default of 128 MiB is for 100 million keys: in some 20 rounds,
+  each of which goes over all that came before. And how far our memory grows meanwhile.
+- p99 of 4 KiB reads and of one-line appends through a mount whose daemon cleans such a log, and
+  while it is idle.
+- Retention of a log of many segments with one record each: µs for each that is deleted, until all
+  are out of the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clean_data import MIB, RECORD_BYTES, Keyed, warm, write_keyed
+from clean_mount import READ, WRITE, Busy
+from clean_peers import KafkaCleaner, our_run
+from clean_retention import KafkaRetention, ours, write_segments
+from mount import build, say
+from views import Row
+
+DEFAULT_BUFFER = 128 * MIB
+SMALLEST_BUFFER = MIB + 1  # that a broker takes
+SLOT_BYTES = 24
+LOAD_FACTOR = 0.9
+ROUNDS = 20
+SHARE = 4  # of the log is what is cleaned in many rounds
+
+Found = dict[str, list[float]]
+
+ROWS = [
+    Row("compact", "10 % distinct keys", "MB/s", "kafkafs", "Kafka", at_least=5),
+    Row("pressure", "all keys distinct, small map", "MB/s", "kafkafs", "Kafka", at_least=5),
+    Row("pressure", "memory grown by", "MiB", "grown", "buffer"),
+    Row("compact", "memory grown by", "MiB", "grown", "buffer", at_most=1),
+    Row("mount", "4 KiB reads, p99", "µs", "read cleaning", "read idle", at_most=3),
+    Row("mount", "one-line appends, p99", "µs", "write cleaning", "write idle", at_most=3),
+    Row("retention", "deleted segment", "µs", "kafkafs", "Kafka"),
+    Row("retention", "its files' removal, later", "µs", "kafkafs, files"),
+]
+WORKS = list(dict.fromkeys(row.work for row in ROWS))
+
+
+@dataclass
+class Bench:
+    directory: Path
+    runs: int
+    size: int
+    segments: int
+    requests: int
+    client: Path | None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def warm_up(self) -> int:
+        return int(self.runs > 1)
+
+
+def cleaning(bench: Bench, name: str, keyed: Keyed, buffer: int) -> Found:
+    """Both cleaners on the same log, run by run."""
+    found: Found = {}
+    warm(keyed.directory)
+    runs = bench.runs + bench.warm_up
+    with KafkaCleaner(bench.directory / "broker", keyed, buffer, runs) as kafka:
+        for run in range(runs):
+            os.sync()
+            mine, memory = our_run(bench.directory / f"ours-{run}", keyed, buffer)
+            os.sync()
+            theirs = kafka.run(run)
+            if (mine.rounds, mine.records) != (theirs.rounds, theirs.records):
+                raise RuntimeError(f"{name}: {mine} where Kafka has {theirs}")
+            say(f"{name}: {mine.seconds:.2f} s, Kafka {theirs.seconds:.2f} s")
+            if run < bench.warm_up:
+                continue
+            add(found, "kafkafs", keyed.size / mine.seconds / 1e6)
+            add(found, "Kafka", keyed.size / theirs.seconds / 1e6)
+            add(found, "grown", (memory["peak"] - memory["before"]) / MIB)
+            add(found, "buffer", buffer / MIB)
+    bench.notes.append(
+        f"{name}: {keyed.size / MIB:.0f} MiB, {keyed.records:,} records, {mine.rounds} rounds,"
+        f" {memory['keys']:,} keys in the map, {mine.records:,} records left; memory"
+        f" {memory['before'] / MIB:.1f} MiB before, {memory['peak'] / MIB:.1f} at most,"
+        f" {memory['after'] / MIB:.1f} after"
+    )
+    return found
+
+
+def add(found: Found, name: str, figure: float) -> None:
+    found.setdefault(name, []).append(figure)
+
+
+def compact(bench: Bench) -> Found:
+    keyed = write_keyed(bench.directory / "data", bench.size, 0.1)
+    return cleaning(bench, "10 % distinct", keyed, DEFAULT_BUFFER)
+
+
+def pressure(bench: Bench) -> Found:
+    keyed = write_keyed(bench.directory / "data", bench.size // SHARE, 1)
+    wanted = int(keyed.records / ROUNDS * SLOT_BYTES / LOAD_FACTOR)
+    return cleaning(bench, "small map", keyed, max(wanted, SMALLEST_BUFFER))
+
+
+def mount(bench: Bench) -> Found:
+    assert bench.client is not None
+    found: Found = {}
+    keyed = write_keyed(bench.directory / "data", bench.size, 0.1)
+    warm(keyed.directory)
+    running = 0.0
+    with Busy(bench.directory / "mount", keyed, 2 * bench.runs, bench.client) as busy:
+        for what in (READ, WRITE):
+            busy.idle(what, bench.requests)
+            for _ in range(bench.runs):
+                add(found, f"{what} idle", busy.idle(what, bench.requests))
+                while_cleaning, still = busy.while_cleaning(what, bench.requests)
+                add(found, f"{what} cleaning", while_cleaning)
+                running += still / (2 * bench.runs)
+    bench.notes.append(f"mount: the cleaning outlasted the requests in {running:.0%} of the runs")
+    return found
+
+
+def retention(bench: Bench) -> Found:
+    data = bench.directory / "data"
+    write_segments(data, bench.segments)
+    found: Found = {}
+    count = bench.segments
+    with KafkaRetention(data, bench.directory / "broker", count, bench.runs) as kafka:
+        for run in range(bench.runs):
+            for figures in (ours(data, bench.directory / f"ours-{run}", count), kafka.run(run)):
+                for name, figure in figures.items():
+                    add(found, name, figure)
+    return found
+
+
+STAGES: dict[str, Callable[[Bench], Found]] = {
+    "compact": compact,
+    "pressure": pressure,
+    "mount": mount,
+    "retention": retention,
+}
+
+
+def table(figures: dict[str, Found]) -> Iterator[str]:
+    """The lines of the Markdown table."""
+    yield "| work | unit | kafkafs | against | ratio | goal |"
+    yield "|---|---|---:|---:|---:|---|"
+    for row in ROWS:
+        if row.work in figures:
+            yield f"| {' | '.join(row.cells(figures[row.work]))} |"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measures kafkafs's cleaners beside Kafka's.")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="of the log")
+    parser.add_argument("--segments", type=int, default=10_000, help="to be deleted")
+    parser.add_argument("--only", action="append", choices=WORKS)
+    parser.add_argument("--directory", default="/var/tmp", help="on the disk to measure")
+    parser.add_argument("--tiny", action="store_true", help="seconds: shows that it works")
+    given = parser.parse_args()
+    if given.tiny:
+        given.runs, given.size, given.segments = 1, 24, 50
+    return given
+
+
+def main() -> None:
+    given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is unmounted
+    works = [work for work in WORKS if not given.only or work in given.only]
+    figures: dict[str, Found] = {}
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="kafkafs-bench-", dir=given.directory) as name:
+        client = build(Path(name))[1] if "mount" in works else None
+        for work in works:
+            directory = Path(name, work)
+            directory.mkdir()
+            bench = Bench(
+                directory,
+                given.runs,
+                given.size * MIB,
+                given.segments,
+                100 if given.tiny else 20_000,
+                client,
+                notes,
+            )
+            figures[work] = STAGES[work](bench)
+            medians = (f"{name} {statistics.median(f):.3g}" for name, f in figures[work].items())
+            say(f"{work}: {', '.join(medians)}")
+    cpus = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs"
+    print(f"{platform.platform()}, {cpus}; medians of {given.runs} runs;")
+    print(f"logs of {given.size} MiB in records of {RECORD_BYTES} bytes")
+    print(f"and batches of 16 KiB; {given.segments} segments are deleted")
+    print("\n".join(["", *table(figures), ""]))
+    print("\n".join(notes))
+
+
+if __name__ == "__main__":
+    main()
