@@ -237,12 +237,13 @@ class Jobs:
         return found
 
     def drop_topic(self, topic: Topic) -> None:
-        """The topic is being deleted: what runs on it stops, what was is forgotten."""
+        """The topic is being deleted: what runs on it stops, what was is forgotten. Any thread."""
         for job in list(self._active):
             if job.topic is topic:
                 job.task.cancel()
-        for key in [key for key in self._last if key[1] == topic.id]:
-            del self._last[key]
+        for kind, topic_id in list(self._last):
+            if topic_id == topic.id:
+                self._last.pop((kind, topic_id), None)
 
     def close(self) -> None:
         """No more jobs; those that there are stop. On the owner's thread."""
