@@ -67,7 +67,7 @@ class Busy:
         return float(words[words.index("p99_us") + 1])
 
     def while_cleaning(self, what: str, count: int) -> tuple[float, float]:
-        """The same while another topic is cleaned; and 1 if that took longer than they did, or 0."""
+        """The same while another topic is cleaned; 1 if that took longer than they did, or 0."""
         topic = self._topics.pop()
         control = self._kafkafs.mount_point / topic / ".control" / "compaction"
         control.write_bytes(b"run\n")
