@@ -386,6 +386,26 @@ def test_an_end_while_it_runs(steered_one: SteeredMount) -> None:
     assert first.read_bytes() == LATEST
 
 
+def test_an_end_while_it_is_being_published(steered_one: SteeredMount) -> None:
+    first = compactable(steered_one)
+    inode = first.stat().st_ino
+    kept = first.parent / ".jsonl/0"
+    before = kept.read_bytes()
+    do(first, "flush", "run")
+    with steered_one.held("fsync", "held-0") as hold:
+        do(first, "compaction", "run")
+        hold.wait()
+        assert list(steered_one.data.glob("*/*.swap"))
+        steered_one.daemon.terminate()
+        steered_one.daemon.until_cancelled("held", "compaction")
+    steered_one.wait()
+    assert not list(steered_one.data.glob("*/*.swap"))
+    steered_one.start()
+    assert first.read_bytes() == LATEST, "it was too late to stop"
+    assert first.stat().st_ino != inode
+    assert kept.read_bytes() == before[before.index(b'{"offset":100,') :]
+
+
 def test_an_unmount_while_it_runs(steered_one: SteeredMount) -> None:
     first = compactable(steered_one)
     before = first.read_bytes()
