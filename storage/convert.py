@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from storage import checkpoint, old_segment, paths
-from storage.config import Settings
 from storage.convert_entries import entries_to_v2
 from storage.cut import Cut, cut_tail
 from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
@@ -38,6 +37,7 @@ from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, Buffer
 from storage.record.plain import to_v2
 from storage.record.scan import batches
 from storage.segment import MAX_SEGMENT_BYTES
+from storage.settings import Settings
 from storage.swap import finish_swaps, publish
 from storage.walk import final_time_entry
 

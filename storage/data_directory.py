@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import checkpoint, paths
-from storage.config import Settings
 from storage.counters import LogCounters
 from storage.cut import Cut
 from storage.errors import CorruptCheckpoint, SegmentGone
@@ -28,6 +27,7 @@ from storage.listener import LogListener
 from storage.log import Log
 from storage.old_segment import is_old, refusal
 from storage.recovery import Origin, recover
+from storage.settings import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from storage import checkpoint, paths
-from storage.config import Settings, no_check
 from storage.data_directory import DataDirectory, Progress, Topic
 from storage.errors import InvalidTopic, ReadOnlyLog, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
@@ -32,6 +31,7 @@ from storage.listener import LogListener
 from storage.log import Log
 from storage.recovery import Origin, recover
 from storage.retention import check_policy
+from storage.settings import Settings, no_check
 
 __all__ = ["LogManager", "Progress", "Topic"]
 

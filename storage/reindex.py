@@ -20,13 +20,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from storage import paths
-from storage.config import LogConfig, Settings
+from storage.config import LogConfig
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
 from storage.index import txn_index
 from storage.index.txn_index import TxnEntry
 from storage.producer_state import ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
+from storage.settings import Settings
 from storage.verify_index import Transactions, without_zero_tail
 from storage.walk import feed, final_time_entry
 

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage import checkpoint, old_segment, paths, producer_state
-from storage.config import Settings
 from storage.errors import CorruptRecord, StorageError
 from storage.files import Files
 from storage.old_segment import OldSegment, check_entries
 from storage.read import plain_batches
+from storage.settings import Settings
 from storage.verify_index import Transactions
 from storage.verify_segment import Fault, Place, Verified, verify_segment
 

@@ -25,10 +25,10 @@ def command(data_dir: str, topic: str | None, changes: Sequence[str]) -> None:
     there.
     """
     from kafkafs.tree.topic_config import config_text, defaults_text
-    from storage.config import Settings
     from storage.errors import StorageError
     from storage.files import Files
     from storage.manager import LogManager, check_topic
+    from storage.settings import Settings
 
     path = os.path.realpath(data_dir)
     values = dict(_parsed(change) for change in changes)

@@ -24,7 +24,8 @@ from kafkafs.tree.topic_config import defaults_text
 from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.virtual_file import MadeFile, Owner, Text, VirtualFile
 from kafkafs.views.batches import Batches
-from storage.config import SETTINGS_FILE, format_value
+from storage.config import format_value
+from storage.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from storage.config import Settings, check_value
 from storage.errors import InvalidConfig
 from storage.manager import LogManager
+from storage.settings import Settings, check_value
 
 
 def config_text(settings: Settings, topic: str) -> str:

@@ -30,7 +30,6 @@ from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from storage import checkpoint, fetch, producer_state
-from storage.config import SETTINGS_FILE, TOPICS_FILE, Settings
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 from storage.index import txn_index
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
@@ -42,6 +41,7 @@ from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
 from storage.record.legacy_07 import encode_entry, headers_07, plain_07
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
+from storage.settings import SETTINGS_FILE, TOPICS_FILE, Settings
 from tests import oracle
 from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page

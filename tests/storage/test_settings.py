@@ -16,11 +16,11 @@ from storage.config import (
     TOPIC_SETTINGS,
     BrokerConfig,
     LogConfig,
-    Settings,
     format_value,
 )
 from storage.errors import InvalidConfig
 from storage.files import Files
+from storage.settings import Settings
 
 HOUR_MS = 3_600_000
 
