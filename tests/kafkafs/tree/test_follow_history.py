@@ -17,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.offline import keeping_history
 from storage import Log, LogManager, Record, encode
+from storage.compaction.log_cleaner import LogCleaner
 from storage.rewriting import prepare_removal
+from storage.task import Task
 from tests.kafkafs.trees import Tree, asked, clean, read
 from tests.storage.logs import NOW_MS, NOW_NS
 
@@ -27,7 +29,8 @@ WAYS = st.sampled_from(["mounted", "prepared", "unmounted"])
 
 class Followed(RuleBasedStateMachine):
     """`text` is all that was ever shown, `starts` where the record of each offset begins in it.
-    What lies before the record `valid` cannot be read by who opens the file.
+    What lies before the record `valid` cannot be read by who opens the file; what lies before `cut`
+    was in segments that were deleted or cleaned.
     """
 
     @initialize()
@@ -39,7 +42,7 @@ class Followed(RuleBasedStateMachine):
             manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
         self.text = b""
         self.starts: list[int] = []
-        self.valid = 0
+        self.valid = self.cut = 0
         # Handles, where each reads on, and what it can read at least.
         self.readers: dict[Handle, tuple[int, int]] = {}
         self.tree: Tree | None = Tree(self.data)
@@ -70,6 +73,10 @@ class Followed(RuleBasedStateMachine):
         else:
             tree.manager.abandon()
         self.tree = None
+
+    def are_gone(self, first: int) -> None:
+        """The records before `first` are."""
+        self.valid, self.cut = max(self.valid, first), max(self.cut, first)
 
     # -- what happens --------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class Followed(RuleBasedStateMachine):
             lambda log: log.remove_head(count, NOW_MS),
             lambda log: prepare_removal(log, count)(),
         )
-        self.valid = max(self.valid, first)
+        self.are_gone(first)
 
     @precondition(lambda self: len(self.log().segments) > 1)
     @rule(way=WAYS, data=st.data(), divisor=st.integers(1, 3))
@@ -130,7 +137,21 @@ class Followed(RuleBasedStateMachine):
             lambda log: None,
         )
         scratch.rmdir()
-        self.valid = max(self.valid, first)
+        self.are_gone(first)
+
+    @precondition(lambda self: len(self.log().segments) > 1)
+    @rule(is_mounted=st.booleans())
+    def clean_as_the_cleaner_does(self, is_mounted: bool) -> None:
+        """All have one key: one record is left of what is sealed."""
+        if is_mounted:
+            cleaned = self.mounted.fs.cleaner.clean(self.log(), Task())
+        else:
+            self.unmount(True)
+            with LogManager.open(str(self.data)) as manager, keeping_history(manager):
+                cleaned = LogCleaner(manager).clean(manager.log("t", 0), Task())
+            self.tree = Tree(self.data)
+        if cleaned is not None:
+            self.are_gone(self.log().active.base_offset)
 
     @precondition(lambda self: self.log().log_start_offset < self.log().log_end_offset)
     @rule(way=WAYS, data=st.data())
@@ -171,7 +192,7 @@ class Followed(RuleBasedStateMachine):
         tree.fs.housekeeping()
         tree.delete_files()
         self.readers = {
-            handle: (at, max(least, self.start_of(self.valid)))
+            handle: (at, max(least, self.start_of(self.cut)))
             for handle, (at, least) in self.readers.items()
         }
 
@@ -226,5 +247,5 @@ class _Opened:
         self.handle.release()
 
 
-Followed.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+Followed.TestCase.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 TestFollowed = Followed.TestCase
