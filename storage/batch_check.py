@@ -18,7 +18,8 @@ from storage.record._batch import Rebuild, find_next_batch
 from storage.record.header import HEADER_SIZE, parse_header, size_at
 from storage.task import Task
 
-_CHUNK_BYTES = (1 << 20) - 4096  # with what is read before it for O_DIRECT, a MiB
+# So that no thread waits long for this one, which judges a chunk at a time.
+_CHUNK_BYTES = 256 * 1024
 # There is no index to be made of what is checked.
 _NO_INDEX = 1 << 62
 _FRAME = 12

@@ -33,7 +33,7 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, State, Work
 from storage.compaction.log_cleaner import LogCleaner
 from storage.log import Log
-from storage.log_checker import SEALED_BYTES_PER_SECOND
+from storage.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
 from storage.manager import Topic
 from storage.retain import plan_retention
 from storage.task import Task
@@ -68,7 +68,8 @@ class Schedule:
             begin(self._turns, broker.log_initial_task_delay_ms / 1000, self._retention)
             if self._cleans:
                 begin(self._turns, 0, self._compaction)
-            begin(self._turns, check_s, self._check_of("newest", checker.run_newest, None))
+            rate = NEWEST_BYTES_PER_SECOND
+            begin(self._turns, check_s, self._check_of("newest", checker.run_newest, rate))
             rate = SEALED_BYTES_PER_SECOND
             begin(self._turns, check_s, self._check_of("sealed", checker.run_sealed, rate))
 
