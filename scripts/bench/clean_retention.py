@@ -16,6 +16,7 @@ from tests.interop.clients import create_topics, set_topic
 
 TOPIC = "many"
 WAIT_SECONDS = 600.0
+FLUSHED_AT_ONCE = 500
 
 
 def write_segments(data: Path, count: int) -> None:
@@ -26,9 +27,14 @@ def write_segments(data: Path, count: int) -> None:
         log = manager.create_topic(TOPIC, 1).partitions[0]
         now_ms = time.time_ns() // 1_000_000
         batch = encode([Record(0, now_ms, 0, None, b"x" * 100)])
-        for _ in range(count):
+        for number in range(count):
             log.append(bytearray(batch), now_ns=now_ms * 1_000_000)
             log.roll(now_ms)
+            if not number % FLUSHED_AT_ONCE:
+                # Each has three files open until then.
+                log.flush()
+                log.age_descriptors()
+                log.age_descriptors()
 
 
 def ours(data: Path, home: Path, count: int) -> dict[str, float]:
@@ -42,9 +48,10 @@ def ours(data: Path, home: Path, count: int) -> dict[str, float]:
         deleted = time.monotonic() - begun
         assert outcome.segments == count, outcome
         begun = time.monotonic()
-        remove = manager.sweep(time.time_ns() // 1_000_000 + log.config.file_delete_delay_ms)
-        assert remove is not None
-        remove()
+        later_ms = time.time_ns() // 1_000_000 + log.config.file_delete_delay_ms
+        while (remove := manager.remove_deleted(later_ms)) is not None:
+            remove()
+        assert not log.retired
         removed = time.monotonic() - begun
     return {"kafkafs": deleted / count * 1e6, "kafkafs, files": removed / count * 1e6}
 
