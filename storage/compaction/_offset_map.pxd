@@ -100,6 +100,8 @@ cdef struct Slot:
 
 cdef class OffsetMap:
     cdef Slot *table
+    cdef int64_t room  # slots that there are now
+    cdef int64_t grow_at  # how many are used when there have to be more
     cdef readonly long long slots
     cdef readonly long long usable
     cdef public long long latest_offset
@@ -108,70 +110,80 @@ cdef class OffsetMap:
     cdef uint64_t k1
 
 
+cdef void grow(OffsetMap map) noexcept nogil
+
+
 cdef inline Hash hash_key(OffsetMap map, const uint8_t *key, int64_t size) noexcept nogil:
     return siphash(map.k0, map.k1, key, size)
 
 
 cdef inline void prefetch(OffsetMap map, Hash hash) noexcept nogil:
-    prefetch_memory(map.table + home(hash.low, map.slots))
+    prefetch_memory(map.table + home(hash.low, map.room))
 
 
-cdef inline uint64_t next_index(OffsetMap map, uint64_t index) noexcept nogil:
+cdef inline uint64_t next_index(uint64_t index, uint64_t room) noexcept nogil:
     index += 1
-    return index if index < <uint64_t> map.slots else 0
+    return index if index < room else 0
 
 
-cdef inline uint64_t away(OffsetMap map, uint64_t low, uint64_t index) noexcept nogil:
+cdef inline uint64_t away(uint64_t low, uint64_t index, uint64_t room) noexcept nogil:
     """How far a slot's key is from where its hash would have it."""
-    cdef uint64_t first = home(low, map.slots)
-    return index - first if index >= first else index + map.slots - first
+    cdef uint64_t first = home(low, room)
+    return index - first if index >= first else index + room - first
 
 
 cdef inline int64_t find(OffsetMap map, Hash hash) noexcept nogil:
     """The key's offset; -1: it is not there."""
-    cdef uint64_t index = home(hash.low, map.slots)
+    cdef uint64_t index = home(hash.low, map.room)
     cdef uint64_t passed = 0
     cdef Slot *slot = map.table + index
     while slot.next_offset != 0:
         if slot.low == hash.low and slot.high == hash.high:
             return slot.next_offset - 1
-        if passed > away(map, slot.low, index):
+        if passed > away(slot.low, index, map.room):
             break
-        index = next_index(map, index)
+        index = next_index(index, map.room)
         slot = map.table + index
         passed += 1
     return -1
 
 
-cdef inline bint put(OffsetMap map, Hash hash, int64_t offset) noexcept nogil:
-    """Note the key's offset, 0 or more; False where the map is full, and nothing is noted."""
-    cdef uint64_t index = home(hash.low, map.slots)
+cdef inline bint place(Slot *table, uint64_t room, Slot key) noexcept nogil:
+    """Put a key into a table that is not full; whether it was not there before."""
+    cdef uint64_t index = home(key.low, room)
     cdef uint64_t passed = 0
-    cdef Slot *slot = map.table + index
-    cdef Slot carried
+    cdef Slot *slot = table + index
     cdef Slot moved
-    if map.used >= map.usable:
-        return False
-    map.latest_offset = offset
     while slot.next_offset != 0:
-        if slot.low == hash.low and slot.high == hash.high:
-            slot.next_offset = offset + 1
-            return True
-        if passed > away(map, slot.low, index):
+        if slot.low == key.low and slot.high == key.high:
+            slot.next_offset = key.next_offset
+            return False
+        if passed > away(slot.low, index, room):
             break
-        index = next_index(map, index)
-        slot = map.table + index
+        index = next_index(index, room)
+        slot = table + index
         passed += 1
     # Here it belongs; what is there moves on by one, up to the next empty slot.
-    carried.low = hash.low
-    carried.high = hash.high
-    carried.next_offset = offset + 1
     while slot.next_offset != 0:
         moved = slot[0]
-        slot[0] = carried
-        carried = moved
-        index = next_index(map, index)
-        slot = map.table + index
-    slot[0] = carried
-    map.used += 1
+        slot[0] = key
+        key = moved
+        index = next_index(index, room)
+        slot = table + index
+    slot[0] = key
+    return True
+
+
+cdef inline bint put(OffsetMap map, Hash hash, int64_t offset) noexcept nogil:
+    """Note the key's offset, 0 or more; False where the map is full, and nothing is noted."""
+    cdef Slot key
+    if map.used >= map.grow_at:
+        grow(map)
+    if map.used >= map.usable:
+        return False
+    key.low = hash.low
+    key.high = hash.high
+    key.next_offset = offset + 1
+    map.used += place(map.table, map.room, key)
+    map.latest_offset = offset
     return True

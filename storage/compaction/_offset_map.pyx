@@ -6,24 +6,29 @@ that have the same one, so that the record of one removes that of the other. Thi
 SipHash-1-3 under a secret of the map's own, and much faster.
 
 A table of slots of 24 bytes: the hash, twice u64, and the offset + 1 as i64, 0 where the slot is
-empty, so that fresh memory is an empty table and what is never used is never there. A key stands
+empty, so that fresh memory is an empty table. A key stands
 in the slot that its hash gives, its home, or one of the next, in a circle, where those before are
 used. They stand in the order of their homes (Robin Hood hashing): so a search for a key that is
 not there ends at the first one from behind its home, which in a table that is nine tenths full
 is after five slots and not after fifty. At most `usable` slots are used
 (log.cleaner.io.buffer.load.factor), never the last one.
 
+The table begins small and doubles, so that its memory is what its keys need, up to what it may be.
+While keys move from the old table to the new one, the old one's memory is given back behind them:
+both together are not larger than the new one.
+
 `latest_offset` is how far the log has been read into the map: nothing is known of later offsets.
 """
 
 import os
 
-from libc.stdlib cimport calloc, free
-
 from storage.record._batch cimport load64_little
 
 cdef enum:
     SECRET_SIZE = 16
+    FIRST_SLOTS = 4096
+    GIVEN_BACK = 1 << 17  # slots, at a time
+    NEVER = 0x7FFFFFFFFFFFFFFF
 
 
 cdef extern from *:
@@ -31,27 +36,33 @@ cdef extern from *:
     #include <stdint.h>
     #include <sys/mman.h>
 
-    /* A large table is read all over: with large pages there is less to look up on the way. */
-    static void kafkafs_use_large_pages(void *memory, uint64_t size)
+    /* Zeros. A large table is read all over: with large pages there is less to look up. */
+    static void *kafkafs_new_memory(uint64_t size)
     {
+        void *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (made == MAP_FAILED)
+            return NULL;
     #ifdef MADV_HUGEPAGE
-        const uint64_t page = 2 << 20;
-        uint64_t start = ((uint64_t) (uintptr_t) memory + page - 1) / page * page;
-        uint64_t end = ((uint64_t) (uintptr_t) memory + size) / page * page;
-        if (start < end)
-            (void) madvise((void *) (uintptr_t) start, end - start, MADV_HUGEPAGE);
+        (void) madvise(made, size, MADV_HUGEPAGE);
     #endif
+        return made;
     }
+    static void kafkafs_end_memory(void *memory, uint64_t size) { (void) munmap(memory, size); }
+    static void kafkafs_give_back(void *memory, uint64_t size)
+    { (void) madvise(memory, size, MADV_DONTNEED); }
     """
-    void use_large_pages "kafkafs_use_large_pages"(void *memory, uint64_t size) noexcept nogil
+    void *new_memory "kafkafs_new_memory"(uint64_t size) noexcept nogil
+    void end_memory "kafkafs_end_memory"(void *memory, uint64_t size) noexcept nogil
+    void give_back "kafkafs_give_back"(void *memory, uint64_t size) noexcept nogil
 
 
 cdef class OffsetMap:
     """Key to latest offset; as many keys as `memory_bytes` have slots for, times `load_factor`.
 
-    `most`: how many keys there can be at most; the table is then no larger than they need.
+    `most`: how many keys there can be at most; `slots` are then no more than they need.
     `secret`, 16 bytes, is random by default. `is_full` says that no key, new or known, can be
     put any more: that is where Kafka stops building its map (Cleaner.buildOffsetMapForSegment).
+    A map that gets no more memory is full earlier.
     """
 
     def __cinit__(
@@ -74,13 +85,13 @@ cdef class OffsetMap:
         self.k0 = load64_little(bits)
         self.k1 = load64_little(bits + 8)
         self.latest_offset = -1
-        self.table = <Slot *> calloc(self.slots, sizeof(Slot))
+        take_table(self, min(self.slots, <long long> FIRST_SLOTS))
         if self.table == NULL:
-            raise MemoryError(f"{self.memory} bytes for a key map")
-        use_large_pages(self.table, self.memory)
+            raise MemoryError("no memory for a key map")
 
     def __dealloc__(self):
-        free(self.table)
+        if self.table != NULL:
+            end_memory(self.table, self.room * sizeof(Slot))
 
     def __len__(self):
         return self.used
@@ -91,8 +102,8 @@ cdef class OffsetMap:
 
     @property
     def memory(self):
-        """Bytes of the table."""
-        return self.slots * <int64_t> sizeof(Slot)
+        """Bytes of the table as it is now."""
+        return self.room * <int64_t> sizeof(Slot)
 
     def get(self, bytes key not None):
         """The key's latest offset; -1 where it is not in the map."""
@@ -107,3 +118,33 @@ cdef class OffsetMap:
         """The hash of a key in this map, 16 bytes."""
         cdef Hash made = hash_key(self, key, len(key))
         return made.low.to_bytes(8, "little") + made.high.to_bytes(8, "little")
+
+
+cdef bint take_table(OffsetMap map, int64_t room) noexcept nogil:
+    """Have an empty table of so many slots; False where there is no memory for it."""
+    cdef Slot *table = <Slot *> new_memory(room * sizeof(Slot))
+    if table == NULL:
+        return False
+    map.table = table
+    map.room = room
+    # Few keys then stand far from home, but in the largest table.
+    map.grow_at = room // 8 * 5 if room < map.slots else <int64_t> NEVER
+    return True
+
+
+cdef void grow(OffsetMap map) noexcept nogil:
+    """Have a table of twice as many slots, or as many as there may be, with the same keys."""
+    cdef Slot *old = map.table
+    cdef int64_t old_room = map.room
+    cdef int64_t i
+    if not take_table(map, min(2 * old_room, <int64_t> map.slots)):
+        map.slots = old_room
+        map.usable = min(map.usable, old_room - 1)
+        map.grow_at = NEVER
+        return
+    for i in range(old_room):
+        if old[i].next_offset != 0:
+            place(map.table, map.room, old[i])
+        if (i + 1) % GIVEN_BACK == 0:
+            give_back(old + i + 1 - GIVEN_BACK, GIVEN_BACK * sizeof(Slot))
+    end_memory(old, old_room * sizeof(Slot))

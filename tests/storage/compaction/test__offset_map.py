@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -136,7 +138,8 @@ def test_sizes(memory: int, load: float, slots: int, usable: int | None) -> None
             OffsetMap(memory, load)
     else:
         made = OffsetMap(memory, load)
-        assert (made.slots, made.usable, made.memory) == (slots, usable, slots * SLOT)
+        assert (made.slots, made.usable) == (slots, usable)
+        assert made.memory <= memory
         assert (len(made), made.is_full, made.latest_offset) == (0, False, -1)
 
 
@@ -160,9 +163,48 @@ def test_secrets_of_another_size(size: int) -> None:
         OffsetMap(1000, secret=bytes(size))
 
 
-def test_more_memory_than_there_is() -> None:
-    with pytest.raises(MemoryError):
-        OffsetMap(1 << 62)
+def test_its_memory_is_what_its_keys_need() -> None:
+    made = OffsetMap(1 << 62)
+    assert made.memory <= 1 << 17
+    count = 100_000
+    for number in range(count):
+        made.put(b"key %d" % number, number)
+    assert SLOT * count <= made.memory <= SLOT * count * 4
+    assert len(made) == count
+    assert all(made.get(b"key %d" % number) == number for number in range(count))
+    assert all(made.get(b"no key %d" % number) == -1 for number in range(1000))
+
+
+@pytest.mark.parametrize("slots", [4096, 4097, 8191, 20_000])
+def test_it_grows_up_to_its_limit(slots: int) -> None:
+    made = OffsetMap(slots * SLOT + 23, 0.9)
+    for number in range(made.usable):
+        assert not made.is_full
+        assert made.memory <= slots * SLOT
+        made.put(b"key %d" % number, number)
+    assert made.is_full
+    assert (made.memory, made.usable) == (slots * SLOT, int(slots * 0.9))
+    assert all(made.get(b"key %d" % number) == number for number in range(made.usable))
+
+
+def test_a_map_that_gets_no_more_memory_is_full_earlier() -> None:
+    code = """
+import resource
+from storage.compaction._offset_map import OffsetMap
+
+made = OffsetMap(1 << 30)
+for number in range(1000):
+    made.put(b"%d" % number, number)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20),) * 2)
+while not made.is_full:
+    number += 1
+    made.put(b"%d" % number, number)
+assert made.latest_offset == number == len(made) - 1
+assert made.memory < 4 << 20
+assert all(made.get(b"%d" % n) == n for n in range(number + 1))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_many_keys() -> None:
