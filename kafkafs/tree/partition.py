@@ -293,12 +293,17 @@ class Partition:
         count = segments.index(new[-1]) + 1
         before = count - len(new) + len(old)
         rewrite, self._rewrite = self._rewrite, None
-        self._carry_out(rewrite, lambda view, nonce: view.swapped(before, segments[:count], nonce))
+        self._carry_out(
+            rewrite,
+            lambda view, nonce: view.swapped(before, segments[:count], nonce),
+            is_done=True,
+        )
 
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: another history for who opens it anew."""
         self._catch_up()
-        self._carry_out(self._written_down((), ()), lambda view, nonce: view.removing(0, nonce))
+        rewrite = self._written_down((), (), is_done=True)
+        self._carry_out(rewrite, lambda view, nonce: view.removing(0, nonce), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: a new history, and other positions."""
@@ -364,7 +369,9 @@ class Partition:
         history = log.history if self._history_read else None
         return history is None or all(history.base(view)[0] >= first for view in history.views)
 
-    def _written_down(self, old: Sequence[Segment], new: Sequence[Segment]) -> Rewrite | None:
+    def _written_down(
+        self, old: Sequence[Segment], new: Sequence[Segment], *, is_done: bool = False
+    ) -> Rewrite | None:
         """The change of the past, once it is written down; None where nobody has looked."""
         prepared, self._prepared = self._prepared, None
         if not self._keeps_history:
@@ -374,13 +381,20 @@ class Partition:
             return prepared
         # What another process has written meanwhile may take hours to measure.
         rewrite = Rewrite(self, old, new, log_start, LOOK_S if self.fs.follows else NEVER)
-        rewrite.write()
+        rewrite.write(is_done=is_done)
         return rewrite
 
     def _carry_out(
-        self, rewrite: Rewrite | None, change: Callable[[PartitionView, int | None], None]
+        self,
+        rewrite: Rewrite | None,
+        change: Callable[[PartitionView, int | None], None],
+        *,
+        is_done: bool = False,
     ) -> None:
-        """Have the views and the history change, and drop the entries that lead to old inodes."""
+        """Have the views and the history change, and drop the entries that lead to old inodes.
+
+        `is_done`: the log has changed already.
+        """
         self._sealed_blocks = None
         if rewrite is None:
             self._carry_out_unseen(change)
@@ -391,14 +405,14 @@ class Partition:
         while not is_changed:
             # In one step: who begins to count positions meanwhile does so before or after it.
             with contextlib.nullcontext() if main is None else main.lock:
-                is_changed = rewrite.is_current
+                is_changed = rewrite.is_current and (is_done or rewrite.is_written)
                 if is_changed:
                     assert rewrite.past is not None
                     history.become(rewrite.past)
                     if main is not None:
                         change(main, rewrite.nonce)
             if not is_changed:
-                rewrite.write()
+                rewrite.write(is_done=is_done)
         for view in self.views.values():
             if view is not main:
                 with view.lock:
@@ -406,7 +420,8 @@ class Partition:
         # Last: who finds it finds views that show it.
         history.nonce = rewrite.nonce
         if not rewrite.is_written:
-            history.save(rewrite.segments)
+            with contextlib.suppress(OSError):
+                history.save(rewrite.segments)
         self._drop_entries()
 
     def _carry_out_unseen(self, change: Callable[[PartitionView, int | None], None]) -> None:

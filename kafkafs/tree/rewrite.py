@@ -82,16 +82,40 @@ class Rewrite:
         assert self.past is not None
         return self.past.nonce
 
-    def write(self) -> None:
-        """Measure what has to be, and write down what will be. OSError where the disk refuses."""
+    def write(self, *, is_done: bool = False) -> None:
+        """Measure what has to be, and write down what will be. OSError where the disk refuses.
+
+        `is_done`: the log has changed already, so that such an error is a line in the log only.
+        """
         partition = self._partition
         partition.nonce(wait=True)
-        history = partition.log.history
-        until = time.monotonic() + self._patience_s
         for follower in list(partition.followers):
             follower.note_offset(self._end)
+        try:
+            self._write()
+        except OSError as error:
+            if not is_done:
+                raise
+            log = partition.log
+            partition.fs.events(f"{log.topic}/{log.partition}: its history: {error.strerror}")
+            if self.past is None:
+                self.past = log.history.anew(new_nonce(), self.log_start)
+
+    def _write(self) -> None:
+        history = self._partition.log.history
+        until = time.monotonic() + self._patience_s
         while True:
-            self._bases, version = history.bases, history.version
+            version = history.version
+            past = self._work_out(until)
+            self._version = history.save_ahead(past, self.segments, self._last, version)
+            if self._version == version + 1:
+                return
+
+    def _work_out(self, until: float) -> Past:
+        """What is to be written down."""
+        history = self._partition.log.history
+        while True:
+            self._bases = history.bases
             try:
                 self._places = {view: self._passing(view, until) for view in history.views}
                 past = history.moved(new_nonce(), self.log_start, self._places)
@@ -101,16 +125,14 @@ class Rewrite:
                     continue
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
-                log = partition.log
-                partition.fs.events(
+                log = self._partition.log
+                self._partition.fs.events(
                     f"{log.topic}/.follow/{log.partition}: positions begin anew, since what is "
                     f"deleted or rewritten now cannot be measured: {error}"
                 )
                 past = history.anew(new_nonce(), self.log_start)
-            self._version = history.save_ahead(past, self.segments, self._last, version)
-            if self._version == version + 1:
-                self.past = past
-                return
+            self.past = past
+            return past
 
     def _passing(self, view: str, until: float) -> Places:
         part = self._parts.get(view)
