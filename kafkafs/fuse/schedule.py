@@ -76,7 +76,7 @@ class Schedule:
     async def _turns(self, pause_s: float, turn: Callable[[], Awaitable[float]]) -> None:
         """Take turns for ever; each tells how long to pause, in seconds."""
         while True:
-            await trio.sleep(max(pause_s, LEAST_S))
+            await trio.sleep(pause_s)
             try:
                 pause_s = await turn()
             except Exception:
@@ -91,7 +91,7 @@ class Schedule:
 
     async def _retention(self) -> float:
         await self._retain(lambda log: not (self._cleans and log.config.is_compacted))
-        return self._broker.log_retention_check_interval_ms / 1000
+        return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
 
     async def _retain(self, concerned: Callable[[Log], bool]) -> None:
         """Retention of the logs that are concerned and have something to lose, topic by topic."""
@@ -121,7 +121,7 @@ class Schedule:
         log = await _looked(lambda: cleaner.filthiest(self._manager.clock_ms()))
         cleaned = log is not None and await self._clean(cleaner, log)
         await self._retain(lambda log: log.config.is_compacted)
-        return 0 if cleaned else self._broker.log_cleaner_backoff_ms / 1000
+        return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
 
     async def _clean(self, cleaner: LogCleaner, log: Log) -> bool:
         """Clean a log; False where there is no reason to look for the next one at once."""
@@ -145,7 +145,7 @@ class Schedule:
     ) -> Callable[[], Awaitable[float]]:
         async def turn() -> float:
             await self._workers.background(f"check of {what} segments", check, rate)
-            return self._broker.kafkafs_check_interval_ms / 1000
+            return max(self._broker.kafkafs_check_interval_ms / 1000, LEAST_S)
 
         return turn
 

@@ -1,0 +1,224 @@
+"""What is cleaned by the clock, and when, on a clock of the test's own. Through a mount:
+tests/mount/contract/test_schedule.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from kafkafs.fuse.notify import KernelNotices
+from kafkafs.fuse.schedule import RETRY_S, Schedule
+from kafkafs.fuse.workers import Workers
+from kafkafs.tree.events import Events
+from kafkafs.tree.filesystem import FileSystem
+from storage import Record, encode
+from storage.log import Log
+from storage.manager import LogManager
+from tests.storage.logs import append, values, write_settings
+
+SETTINGS: dict[str, object] = {
+    "log_initial_task_delay_ms": 30_000,
+    "log_retention_check_interval_ms": 300_000,
+    "log_cleaner_backoff_ms": 15_000,
+}
+
+
+class World:
+    """A data directory, workers and the schedule. Seconds pass when the test says so."""
+
+    def __init__(self, data: Path, clock: trio.testing.MockClock) -> None:
+        self.clock = clock
+        self.said: list[str] = []
+        self.manager = LogManager.open(str(data), clock_ms=self.now_ms)
+        events = Events(self.now_ms)
+        events.forward = self.said.append
+        notices = KernelNotices(events)
+        self.tree = FileSystem(self.manager, notices=notices, events=events)
+        self.workers = Workers(self.tree, notices, trio.Lock())
+        self.schedule = Schedule(self.tree, self.workers)
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(self.clock.current_time() * 1000)
+
+    def topic(self, name: str, **settings: object) -> Log:
+        log = self.manager.create_topic(name).partitions[0]
+        texts = {key.replace("_", "."): str(value) for key, value in settings.items()}
+        self.manager.change_topic_settings(name, texts)
+        return log
+
+    def old(self, log: Log) -> None:
+        """A sealed segment of a record."""
+        append(log, b"x", timestamp_ms=self.now_ms())
+        log.roll(self.now_ms())
+
+    def dirty(self, log: Log) -> None:
+        """A sealed segment in which one of two records may go."""
+        records = [Record(n, self.now_ms(), 0, b"key", b"%d" % n) for n in (0, 1)]
+        log.append(bytearray(encode(records)), now_ns=self.now_ms() * 1_000_000)
+        log.roll(self.now_ms())
+
+    async def pass_s(self, seconds: float) -> None:
+        """Time passes. What was due by then has been done: threads take real time, for which
+        the clock stands still.
+        """
+        self.clock.jump(seconds)
+        for _ in range(3):
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            while self.tree.jobs.running:
+                await trio.lowlevel.checkpoint()
+
+
+def in_world(data: Path, test: Callable[[World], Awaitable[None]], **settings: object) -> None:
+    data.mkdir(exist_ok=True)
+    write_settings(data, **{**SETTINGS, **settings})
+    clock = trio.testing.MockClock()
+
+    async def main() -> None:
+        world = World(data, clock)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.workers.run)
+            nursery.start_soon(world.schedule.run)
+            await world.pass_s(0)
+            await test(world)
+            nursery.cancel_scope.cancel()
+        world.tree.stop()
+        world.manager.close()
+
+    trio.run(main, clock=clock)
+
+
+async def comes(holds: Callable[[], bool]) -> None:
+    """A thread does it, in real time."""
+    for _ in range(100_000):
+        if holds():
+            return
+        await trio.lowlevel.checkpoint()
+        await trio.to_thread.run_sync(lambda: None)
+    raise AssertionError("that never came to be")
+
+
+def test_retention_after_the_first_delay_and_then_at_each_interval(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.topic("a", retention_bytes=0)
+        world.old(log)
+        await world.pass_s(29)
+        assert len(values(log)) == 1
+        await world.pass_s(2)
+        await comes(lambda: values(log) == [])
+        world.old(log)
+        await world.pass_s(290)
+        assert len(values(log)) == 1
+        await world.pass_s(10)
+        await comes(lambda: values(log) == [])
+
+    in_world(tmp_path / "data", test)
+
+
+def test_compaction_begins_at_once_and_pauses_where_there_is_nothing(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.topic("a", cleanup_policy="compact")
+        world.dirty(log)
+        await world.pass_s(14)
+        await world.pass_s(2)
+        await comes(lambda: values(log) == [b"1"])
+
+    in_world(tmp_path / "data", test)
+
+
+def test_the_dirtiest_first_and_then_the_next_without_a_pause(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        half = world.topic("half", cleanup_policy="compact", min_cleanable_dirty_ratio=0.4)
+        whole = world.topic("whole", cleanup_policy="compact")
+        world.dirty(half)
+        await world.pass_s(16)
+        await comes(lambda: values(half) == [b"1"])
+        for log in (half, whole):
+            world.dirty(log)
+        await world.pass_s(16)
+        await comes(lambda: values(half) == values(whole) == [b"1"])
+        cleaned = [line for line in world.said if "compaction: the clock: done" in line]
+        assert [line.partition("/")[0] for line in cleaned] == ["half", "whole", "half"]
+
+    in_world(tmp_path / "data", test)
+
+
+def test_compacted_topics_get_their_retention_with_the_cleaners_turns(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        both = world.topic("both", cleanup_policy="compact,delete", retention_bytes=0)
+        plain = world.topic("plain", retention_bytes=0)
+        world.dirty(both)
+        world.old(plain)
+        await world.pass_s(16)
+        await comes(lambda: values(both) == [])
+        assert len(values(plain)) == 1
+
+    in_world(tmp_path / "data", test)
+
+
+def test_without_the_cleaner_they_get_it_with_the_others(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        both = world.topic("both", cleanup_policy="compact,delete", retention_bytes=0)
+        world.dirty(both)
+        await world.pass_s(29)
+        assert len(values(both)) == 2
+        await world.pass_s(2)
+        await comes(lambda: values(both) == [])
+        assert not [line for line in world.said if "compaction" in line]
+
+    in_world(tmp_path / "data", test, log_cleaner_enable="false")
+
+
+def test_a_policy_that_fails_is_named_once_and_nobody_else_suffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    information = tmp_path / "scheduled-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: scheduled\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[kafkafs.retention]\nbad = scheduled_bad:bad\n")
+    (tmp_path / "scheduled_bad.py").write_text(
+        "def bad(argument):\n"
+        "    def policy(facts, config, now_ms):\n"
+        "        raise RuntimeError('is broken')\n"
+        "    return policy\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def test(world: World) -> None:
+        broken = world.topic("a", kafkafs_retention_policy="bad")
+        other = world.topic("b", retention_bytes=0)
+        for _ in range(3):
+            world.old(broken)
+            world.old(other)
+            await world.pass_s(301)
+            await comes(lambda: values(other) == [])
+        assert len(values(broken)) == 3
+        assert [line for line in world.said if "is broken" in line] == [
+            "a/0: retention policy bad deletes nothing: RuntimeError: is broken"
+        ]
+
+    in_world(tmp_path / "data", test)
+
+
+def test_what_nobody_foresaw_is_a_line_and_is_tried_again(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        log = world.topic("a", cleanup_policy="compact")
+        world.dirty(log)
+        filthiest = world.tree.cleaner.filthiest
+
+        def broken(now_ms: int) -> Log | None:
+            raise ZeroDivisionError
+
+        vars(world.tree.cleaner)["filthiest"] = broken
+        await world.pass_s(16)
+        await comes(lambda: len(world.said) == 1)
+        assert world.said[0].startswith("unforeseen, by the clock\nTraceback")
+        vars(world.tree.cleaner)["filthiest"] = filthiest
+        await world.pass_s(RETRY_S + 1)
+        await comes(lambda: values(log) == [b"1"])
+
+    in_world(tmp_path / "data", test)
