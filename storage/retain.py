@@ -1,9 +1,9 @@
 """Carries out what retention decides: segments leave the head of logs, log starts move.
 
-In the order that a crash at any point may end:
+In this order, which a crash may end at any point:
 
-1. The owner plans (``plan_retention``) from facts that are in memory: no log is read.  Where all
-   of a log goes it rolls.
+1. It is planned from facts that are in memory (``plan_retention``): no log is read.  The owner sees
+   whether the plan fits, and where all of a log goes it rolls.
 2. In the worker's thread: what is not flushed below the new log start is flushed, and the new log
    start is in its checkpoint, durably.  After a crash from here on the records are gone.  What
    readers were shown is written down (``rewriting``).
@@ -161,8 +161,8 @@ def retain(
 ) -> Retained:
     """Apply retention to ``logs`` now.  A worker's thread.
 
-    What goes wrong with a log is a note of the outcome.  TaskCancelled before anything was
-    deleted; OSError where the log starts cannot be written down: nothing was deleted then.
+    What goes wrong with a log is a note of the outcome.  TaskCancelled between two logs; OSError
+    where the log starts cannot be written down: nothing was deleted then.
     """
     now = manager.clock_ms() if now_ms is None else now_ms
     outcome = Retained()
