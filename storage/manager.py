@@ -295,11 +295,15 @@ class LogManager(DataDirectory):
         self.change_topic_settings(topic, {name: value})
 
     def change_topic_settings(self, topic: str, values: Mapping[str, str | None]) -> None:
-        """The same of several settings, which are judged together: all of them or none."""
+        """The same of several settings, which are judged together: all of them or none.
+
+        UnknownTopicOrPartition.
+        """
         self._check_writable()
+        partitions = self.topic(topic).partitions
         self.settings.change_topic(topic, values)
         config = self.settings.log_config(topic)
-        for log in self.topic(topic).partitions.values():
+        for log in partitions.values():
             log.set_config(config)
 
     # -- periodic work -------------------------------------------------------------------------

@@ -202,6 +202,9 @@ def test_settings_of_a_topic_last_and_take_effect(tmp_path: Path) -> None:
         manager.set_topic_setting("t", "max.message.bytes", None)
         assert manager.log("t", 0).config.max_message_bytes == 1048588
         manager.set_topic_setting("t", "segment.ms", "5")
+        with pytest.raises(UnknownTopicOrPartition):
+            manager.set_topic_setting("nowhere", "segment.ms", "5")
+        assert manager.settings.overrides("nowhere") == {}
         manager.delete_topic("t")
         manager.create_topic("t", 1)
         assert manager.log("t", 0).config.segment_ms == 604800000, "a new topic, no old settings"

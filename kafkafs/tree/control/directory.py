@@ -17,7 +17,7 @@ from kafkafs.tree.control_file import Act, ControlFile, Effects
 from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.tree_directory import InTopic, missing
 from kafkafs.tree.virtual_file import Content, Owner, Text
-from storage.errors import StorageError
+from storage.errors import StorageError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from kafkafs.tree.directories import TopicDirectory
@@ -57,6 +57,9 @@ def line_file(
 
     def carry_out(lines: Sequence[str]) -> Effects:
         try:
+            if fs.manager.topics.get(topic.topic.name) is not topic.topic:
+                # One of the same name is another one.
+                raise UnknownTopicOrPartition("the topic is deleted")
             return act(lines)
         except (StorageError, OSError) as error:
             reason = str(error) if isinstance(error, StorageError) else error.strerror

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.tree.inodes import Change
-from storage.errors import InvalidConfig
+from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
 from tests.storage.logs import write_settings
 
@@ -144,3 +144,21 @@ def test_what_is_open_stays_as_it_was(tree: Tree) -> None:
     before = read(handle)
     tree.append("t/.config", b"segment.ms=1\n")
     assert read(handle) == before
+
+
+def test_a_topic_that_is_deleted_takes_nothing_any_more(tree: Tree) -> None:
+    config = tree.open("t/.config", APPEND)
+    controls = [
+        tree.open(f"t/.control/{name}", APPEND) for name in tree.directory("t/.control").names()
+    ]
+    tree.fs.root.rmdir("t")
+    for _ in range(2):
+        with pytest.raises(UnknownTopicOrPartition, match="is deleted"):
+            config.write(0, b"segment.ms=7\n")
+        for handle in controls:
+            with pytest.raises(UnknownTopicOrPartition, match="is deleted"):
+                handle.write(0, b"run\n")
+        # A new topic of that name is another one.
+        if "t" not in tree.manager.topics:
+            tree.mkdir("t")
+    assert overrides(tree) == {}
