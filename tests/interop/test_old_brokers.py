@@ -5,15 +5,29 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from storage import LogManager, Record, encode
+from storage.checkpoint import read_offsets, write_offsets
+from storage.compaction.log_cleaner import LogCleaner
 from storage.convert import convert
-from storage.record.batch import BatchHeader, parse_header
+from storage.files import Files
+from storage.paths import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+)
+from storage.record.batch import BatchHeader, decode, parse_header
 from storage.reindex import reindex
+from storage.task import Task
 from storage.verify import verify
 from tests.interop import old_workload
+from tests.interop.brokers import Broker, eventually
+from tests.interop.clients import Sender, create_topics, set_topics
 from tests.interop.conftest import Old
 from tests.interop.kafka_tools import batches, complaints, dump_log_segments
 from tests.interop.old_workload import CODECS
@@ -195,3 +209,103 @@ def test_old_formats_are_whole_and_become_v2(old: Old, tmp_path: Path) -> None:
     assert gaps == []
     assert reindex([str(data)]).damaged == []
     assert held_in(data, old) == consumed
+
+
+# Of `compacted` tombstones go at once from what is clean, by when their segment was written to.
+CLEANED: dict[str, object] = {
+    "cleanup.policy": "compact",
+    "segment.ms": 1,
+    "segment.index.bytes": 1 << 16,
+    "delete.retention.ms": 0,
+    "min.cleanable.dirty.ratio": 0,
+}
+
+
+def test_it_is_compacted_as_by_a_broker_of_today(old: Old, tmp_path: Path) -> None:
+    """It makes v2 of what is left, each uncompressed message a batch, where we join some."""
+    broker = Broker(tmp_path / "broker")
+    try:
+        hand_over(old, broker)
+        data = tmp_path / "ours"
+        shutil.copytree(broker.data, data, ignore=shutil.ignore_patterns("*.tmp"))
+        set_topics(broker, dict.fromkeys(old.topics, CLEANED))
+        ends = {(t, 0): bases(broker.partition(t))[-1] for t in old.topics}
+        checkpoint = str(broker.data / CLEANER_OFFSETS)
+        eventually(lambda: ends.items() <= read_offsets(Files(), checkpoint).items())
+    finally:
+        broker.kill()
+    cleaned = {topic: kept(broker.partition(topic)) for topic in old.topics}
+    clean_ours(data, {topic: horizon_of(cleaned[topic]) for topic in old.topics})
+    for topic in old.topics:
+        assert kept(data / f"{topic}-0") == cleaned[topic], topic
+        assert {header.magic for header in stored(data / f"{topic}-0")} == {2}
+    assert verify(str(data)).faults == []
+
+
+def hand_over(old: Old, broker: Broker) -> None:
+    """Start the broker with the old one's topics, which it has to index, and let it append to each.
+
+    Of `compacted` the first segments count as clean.
+    """
+    broker.start()
+    settings = {**CLEANED, "cleanup.policy": "delete"}
+    create_topics(broker, dict.fromkeys(old.topics, settings))
+    broker.stop()
+    for topic in old.topics:
+        place = broker.partition(topic)
+        for file in place.iterdir():
+            if file.name != "partition.metadata":
+                file.unlink()
+        for log in (old.left / f"{topic}-0").glob("*.log"):
+            shutil.copy2(log, place)
+    for name in (LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS, CLEAN_SHUTDOWN):
+        (broker.data / name).unlink(missing_ok=True)
+    clean = {("compacted", 0): bases(broker.partition("compacted"))[2]}
+    write_offsets(Files(), str(broker.data / CLEANER_OFFSETS), clean)
+    broker.start()
+    sender = Sender(broker)
+    # The second one's segment is active.
+    for number in range(2):
+        for topic in old.topics:
+            now_ms = time.time_ns() // 1_000_000 + 10 * number
+            sender.send(topic, [Record(0, now_ms, 0, b"key 3", b"of today")])
+
+
+def bases(partition: Path) -> list[int]:
+    return sorted(int(log.stem) for log in partition.glob("*.log"))
+
+
+def kept(partition: Path) -> dict[str, list[tuple[int, int | None, Record]]]:
+    """Codec, delete horizon and record, for each record of each segment."""
+    found: dict[str, list[tuple[int, int | None, Record]]] = {}
+    for log in sorted(partition.glob("*.log")):
+        data, at = log.read_bytes(), 0
+        found[log.name] = []
+        while at < len(data):
+            header = parse_header(data, at)
+            horizon = header.delete_horizon
+            for record in decode(data, at):
+                # Which records share a batch with a tombstone is the only difference.
+                has = horizon if record.value is None else None
+                found[log.name].append((header.codec, has, record))
+            at += header.size
+    return found
+
+
+def horizon_of(segments: dict[str, list[tuple[int, int | None, Record]]]) -> int:
+    """The time of the cleaning, which tombstones have as their delete horizon."""
+    [horizon] = {h for found in segments.values() for _, h, _ in found if h is not None}
+    return horizon
+
+
+def clean_ours(data: Path, times: dict[str, int]) -> None:
+    """Clean each topic at its time."""
+    lines = [f"{topic}/{name}={value}\n" for topic in times for name, value in CLEANED.items()]
+    (data / "kafkafs-topics.properties").write_text("".join(lines))
+    (data / RECOVERY_POINTS).unlink(missing_ok=True)
+    now_ms = 0
+    with LogManager.open(str(data), clock_ms=lambda: now_ms) as manager:
+        assert (manager.cuts, manager.faults) == ([], [])
+        cleaner = LogCleaner(manager)
+        for topic, now_ms in times.items():  # noqa: B007
+            assert cleaner.clean(manager.log(topic, 0), Task()) is not None
