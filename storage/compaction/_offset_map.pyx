@@ -6,16 +6,15 @@ that have the same one, so that the record of one removes that of the other. Thi
 SipHash-1-3 under a secret of the map's own, and much faster.
 
 A table of slots of 24 bytes: the hash, twice u64, and the offset + 1 as i64, 0 where the slot is
-empty, so that fresh memory is an empty table. A key stands
-in the slot that its hash gives, its home, or one of the next, in a circle, where those before are
-used. They stand in the order of their homes (Robin Hood hashing): so a search for a key that is
-not there ends at the first one from behind its home, which in a table that is nine tenths full
-is after five slots and not after fifty. At most `usable` slots are used
-(log.cleaner.io.buffer.load.factor), never the last one.
+empty, so that fresh memory is an empty table. A key stands in the slot that its hash gives, its
+home, or one of the next, in a circle, where those before are used. Keys stand in the order of
+their homes (Robin Hood hashing): so a search for a key that is not there ends at the first one
+from behind its home, which in a table that is nine tenths full is after five slots and not after
+fifty. At most `usable` slots are used (log.cleaner.io.buffer.load.factor), never the last one.
 
 The table begins small and doubles, so that its memory is what its keys need, up to what it may be.
 While keys move from the old table to the new one, the old one's memory is given back behind them:
-both together are not larger than the new one.
+both together are hardly larger than the new one.
 
 `latest_offset` is how far the log has been read into the map: nothing is known of later offsets.
 """

@@ -98,7 +98,7 @@ cdef inline Fault enter(const uint8_t *batch, int64_t size, Records *records) no
 cdef inline Fault read_record(
     const uint8_t *at, const uint8_t *end, RecordHead *head, int32_t *value_length
 ) noexcept nogil:
-    """Read the record at `at`, which must end at or before `end`, and see that its fields fill it."""
+    """Read the record at `at`, which must end by `end`, and see that its fields fill it."""
     cdef uint8_t pad[WINDOW]
     cdef int64_t room = end - at
     cdef Fault fault
