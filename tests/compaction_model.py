@@ -287,7 +287,8 @@ def clean(log: ModelLog, where: Range, rules: Rules, now_ms: int, usable: int = 
     already_clean = [s for s in log.segments if s.base_offset < where.first_dirty]
     legacy_horizon = already_clean[-1].mtime_ms - rules.delete_retention_ms if already_clean else 0
     transactions = Transactions(entry for segment in log.segments for entry in segment.aborted)
-    outcome = Outcome(end, len(segments), [], keys)
+    # What was clean stays so, also where less of it can be cleaned now.
+    outcome = Outcome(max(end, where.first_dirty), len(segments), [], keys)
     for members in group(segments, rules, where.first_uncleanable):
         kept: list[ModelBatch] = []
         aborted: list[Aborted] = []
