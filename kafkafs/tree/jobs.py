@@ -161,10 +161,12 @@ class Jobs:
     # -- what there is -------------------------------------------------------------------------
 
     def active(self, kind: str, topic: Topic) -> Job | None:
-        """What has not ended yet: the one that runs, else the first that waits."""
+        """What has not ended yet: what was asked for, else what the clock has begun.
+
+        Who has asked and waits for the end shall not take another one's end for it.
+        """
         found = [job for job in self._active if job.kind == kind and job.topic is topic]
-        running = (job for job in found if job.state is State.RUNNING)
-        return next(running, found[0] if found else None)
+        return min(found, key=lambda job: job.scheduled, default=None)
 
     def last(self, kind: str, topic: Topic) -> Job | None:
         """The one that has ended last."""

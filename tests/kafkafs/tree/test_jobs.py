@@ -83,11 +83,13 @@ def test_what_the_clock_begins_comes_on_top() -> None:
     world = World()
     world.hold()
     scheduled = world.start(scheduled=True)
+    world.jobs.started(scheduled)
+    assert world.jobs.active("flush", world.topic) is scheduled
     asked = world.start()
+    assert asked.state is State.QUEUED
+    assert world.jobs.active("flush", world.topic) is asked, "what somebody waits for"
     world.start(scheduled=True)
-    assert world.jobs.active("flush", world.topic) is scheduled, "the first in line"
-    world.jobs.started(asked)
-    assert world.jobs.active("flush", world.topic) is asked, "the one that runs"
+    assert world.jobs.active("flush", world.topic) is asked
 
 
 def test_what_the_clock_has_found_nothing_to_do_for_is_not_remembered() -> None:
