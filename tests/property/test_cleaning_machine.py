@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
@@ -26,7 +28,7 @@ from hypothesis.stateful import (
 from storage import Log, LogManager, Record, encode
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.log_cleaner import LogCleaner
-from storage.errors import InvalidRecord, OffsetOutOfRange, PolicyViolation
+from storage.errors import InvalidRecord, OffsetOutOfRange, PolicyViolation, TaskCancelled
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
@@ -40,6 +42,7 @@ from tests.retention_model import doomed
 from tests.storage.logs import NOW_MS, write_settings
 from tests.storage.old_logs import write_legacy
 
+T = TypeVar("T")
 MINUTE_MS = 60_000
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b"a longer key", b""])
@@ -57,6 +60,21 @@ SETTINGS = (
     ("min.cleanable.dirty.ratio", ("0", "0.5", "1")),
     ("message.timestamp.type", ("CreateTime", "LogAppendTime")),
 )
+
+
+class Meanwhile(Task):
+    """Between two turns of the owner somebody else has one, once the cleaner has its facts."""
+
+    def __init__(self, others: Iterable[Callable[[], None]]) -> None:
+        super().__init__(self.take_turns)
+        self.others = iter(others)
+        self.turns = 0
+
+    def take_turns(self, function: Callable[[], T]) -> T:
+        self.turns += 1
+        if self.turns > 2 and (other := next(self.others, None)) is not None:
+            other()
+        return function()
 
 
 class CleaningMachine(RuleBasedStateMachine):
@@ -195,6 +213,41 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule()
     def clean(self) -> None:
+        self.clean_by(Task())
+
+    @rule(
+        others=st.lists(
+            st.sampled_from(
+                ["append", "append", "roll", "end", "retain", "start", "sweep", "gone"]
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def clean_while(self, others: list[str]) -> None:
+        turns = {
+            "append": lambda: self.append([(b"a", b"meanwhile")], 0),
+            "roll": self.roll,
+            "end": lambda: self.end_transaction(0, ABORT),
+            "retain": self.retain_what_is_cleaned,
+            "start": self.raise_the_start,
+            "sweep": self.remove_what_is_due,
+            "gone": self.delete_topic,
+        }
+        self.clean_by(Meanwhile(turns[other] for other in others))
+
+    def retain_what_is_cleaned(self) -> None:
+        """Retention leaves a log alone that a cleaner is at."""
+        if self.log.cleaning:
+            outcome = retain(self.manager, [self.log], Task())
+            assert (outcome.cleaning, outcome.segments) == (1, 0)
+
+    def raise_the_start(self) -> None:
+        if self.log.config.cleanup_policy != ("compact",) and self.start < self.log.log_end_offset:
+            delete_records(self.manager, self.log, self.start + 1, Task())
+            self.moved(self.start + 1)
+
+    def clean_by(self, task: Task) -> None:
         log = self.log
         cleaner = LogCleaner(self.manager)
         facts, rules = observe(log), rules_of(log.config)
@@ -209,22 +262,29 @@ class CleaningMachine(RuleBasedStateMachine):
         )
         due = log.config.is_compacted and where.is_due(rules)
         assert cleaner.filthiest(self.now_ms) is (log if due else None)
-        span = max(where.first_uncleanable - where.first_dirty, 0)
+        span = max(where.first_uncleanable - where.first_dirty, 1)
         usable = OffsetMap(self.map_bytes, 0.9, most=span).usable
         outcome = clean(facts, where, rules, self.now_ms, usable)
-        done = cleaner.clean(log, Task())
-        assert cleaner.uncleanable == {}
+        before = len(self.content)
+        try:
+            done = cleaner.clean(log, task)
+        except TaskCancelled:
+            assert log.closed
+            return
+        finally:
+            assert cleaner.uncleanable == {}
+        if log.closed:
+            return  # all had been done but for what is written down of it
         if done is None:
             assert where.first_uncleanable <= log.segments[0].base_offset
             return
         self.checkpoint = outcome.first_dirty
         assert (done.end_offset, done.map_full) == (outcome.first_dirty, outcome.keys.full)
-        self.adopt(list(outcome.content(facts)))
+        self.adopt([*outcome.content(facts), *self.content[before:]])
         self.flushed = max(self.flushed, log.segments[0].base_offset)
-        assert [segment.base_offset for segment in log.segments] == [
-            *(base for base, _, _ in outcome.segments),
-            *(segment.base_offset for segment in facts.segments[outcome.replaced :]),
-        ]
+        rest = facts.segments[outcome.replaced :]
+        bases = [base for base, _, _ in outcome.segments] + [each.base_offset for each in rest]
+        assert [segment.base_offset for segment in log.segments[: len(bases)]] == bases
         for segment, (_, _, aborted) in zip(log.segments, outcome.segments, strict=False):
             assert [tuple(entry[:3]) for entry in segment.aborted] == list(map(tuple, aborted))
 
@@ -278,12 +338,15 @@ class CleaningMachine(RuleBasedStateMachine):
             assert delete_records(self.manager, self.log, offset, Task()) == start
             self.moved(start)
 
-    @rule()
-    def sweep(self) -> None:
-        self.now_ms += 2 * MINUTE_MS
+    def remove_what_is_due(self) -> None:
         remove = self.manager.sweep(self.now_ms)
         if remove is not None:
             remove()
+
+    @rule()
+    def sweep(self) -> None:
+        self.now_ms += 2 * MINUTE_MS
+        self.remove_what_is_due()
         names = [path.name for path in self.data.rglob("*")]
         assert not [name for name in names if name.endswith((".deleted", "-delete", ".swap"))]
 
