@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.transactions import CleanedTransactions
+from storage.config import LONG_MAX
 from storage.errors import CorruptRecord
 from storage.index.txn_index import TxnEntry
 from storage.record.batch import decode_plain, encode_records
@@ -218,7 +219,7 @@ class KeepPass:
     ) -> None:
         """``transactions``: one for all segments of a round, in order, as are the ``figures``."""
         self._facts = facts
-        self._horizon_ms = facts.now_ms + facts.delete_retention_ms
+        self._horizon_ms = min(facts.now_ms + facts.delete_retention_ms, LONG_MAX)
         self._transactions = transactions
         self._figures = figures
         self._target = target

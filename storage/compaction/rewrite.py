@@ -73,7 +73,8 @@ class GroupWriter:
     def _fitting(self, entries: Sequence[BatchEntry]) -> int:
         """How many of these batches go into the last segment: one at least if it is empty."""
         segment = self.segments[-1]
-        if segment.index_full:
+        # Of an index of one entry, which the roll needs, even an empty segment's is full.
+        if segment.index_full and segment.size:
             return 0
         count = 0
         size = segment.size

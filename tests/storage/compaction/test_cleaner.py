@@ -11,6 +11,7 @@ import pytest
 from storage import Log
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
+from storage.config import LONG_MAX
 from storage.errors import CorruptRecord, TaskCancelled
 from storage.files import Files
 from storage.record.compression import CODECS
@@ -448,3 +449,23 @@ def test_what_was_clean_stays_so_when_less_may_be_cleaned(tmp_path: Path) -> Non
         LogCleaner(manager).clean(log, Task())
         assert LogCleaner(manager).first_dirty(log) == 3
         assert [record[0] for record in contents(log)] == [2, 3]
+
+
+def test_indexes_that_have_room_for_one_entry_only(tmp_path: Path) -> None:
+    with compacted(tmp_path, log_index_size_max_bytes=12) as (manager, log):
+        for n in range(5):
+            put(log, (b"%d" % (n % 3), b"%d" % n))
+        roll(log)
+        clean(manager, log)
+        assert [record[0] for record in contents(log)] == [2, 3, 4]
+        assert [segment.base_offset for segment in log.segments] == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_longest_delete_retention_keeps_tombstones_for_ever(tmp_path: Path) -> None:
+    with compacted(tmp_path, log_cleaner_delete_retention_ms=LONG_MAX) as (manager, log):
+        put(log, (b"a", b"1"), (b"a", None))
+        roll(log)
+        for _ in range(2):
+            clean(manager, log)
+            assert contents(log) == [(1, b"a", None)]
+        assert [record.timestamp for record in log.records()] == [NOW_MS]
