@@ -52,7 +52,7 @@ class Mount:
     def start(self, *options: str, env: Mapping[str, str] | None = None) -> Mount:
         """Start the daemon and wait until it says that it is mounted (sd_notify)."""
         settings = self.data / "kafkafs.properties"
-        if not settings.exists():
+        if not settings.exists() and "ro" not in (*self.options, *options):
             settings.write_text(SETTINGS)
         words = [word for option in (*self.options, *options) for word in ("-o", option)]
         directory = tempfile.mkdtemp()
