@@ -18,34 +18,11 @@ from storage.errors import TaskCancelled
 from storage.task import Task
 from tests.compaction_model import ModelLog, Outcome, clean, cleanable
 from tests.crash.cleaned_log import Life
-from tests.crash.disk import SimulatedDisk
+from tests.crash.failing_disk import FailingDisk
 from tests.crash.histories import check_producers, content, known
 from tests.crash.moments import Unsynced
 from tests.observed import observe, rules_of
 from tests.storage.logs import opened
-
-_GROWS = ("create", "pwrite", "mkdir")
-
-
-class FailingDisk(SimulatedDisk):
-    """Fails the ``fail_at``-th operation from now on, or, when full, each from it on that grows."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.fail_at = 0
-        self.error = 0
-        self.failed = ""
-        self.done = 0
-
-    def _is_last(self, what: str, path: str) -> bool:
-        if self.fail_at:
-            full = self.error == errno.ENOSPC
-            if not full or what.startswith(_GROWS):
-                self.done += 1
-                if self.done == self.fail_at or (full and self.done > self.fail_at):
-                    self.failed = self.failed or f"{what} {os.path.relpath(path, self.root)}"
-                    raise OSError(self.error, os.strerror(self.error), path)
-        return super()._is_last(what, path)
 
 
 class Attempt:
@@ -71,7 +48,7 @@ class Attempt:
     def fail(self, error: int, at: int) -> bool:
         """Whether the cleaning was long enough to fail there; what follows has a sound disk."""
         life, disk = self.life, self.disk
-        disk.error, disk.fail_at = error, at
+        disk.fail_from_now(error, at)
         cleaner = LogCleaner(life.manager)
         try:
             cleaner.clean(life.log, Task())

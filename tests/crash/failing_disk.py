@@ -1,0 +1,39 @@
+"""A disk of which one operation fails, or that is full from some operation on.
+
+Counted are the operations that change something; a full disk (ENOSPC) fails those that need room,
+from the given one on, any other error hits one operation only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from tests.crash.disk import SimulatedDisk
+
+_GROWS = ("create", "pwrite", "mkdir")
+
+
+class FailingDisk(SimulatedDisk):
+    """See the module.  ``failed``: the first operation that did."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.fail_at = 0
+        self.error = 0
+        self.failed = ""
+        self.done = 0
+
+    def fail_from_now(self, error: int, at: int) -> None:
+        """Fail the ``at``-th operation from now on with ``error``; ``at`` 0: no more."""
+        self.error, self.fail_at, self.done = error, at, 0
+
+    def _is_last(self, what: str, path: str) -> bool:
+        if self.fail_at:
+            full = self.error == errno.ENOSPC
+            if not full or what.startswith(_GROWS):
+                self.done += 1
+                if self.done == self.fail_at or (full and self.done > self.fail_at):
+                    self.failed = self.failed or f"{what} {os.path.relpath(path, self.root)}"
+                    raise OSError(self.error, os.strerror(self.error), path)
+        return super()._is_last(what, path)

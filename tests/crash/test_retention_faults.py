@@ -1,0 +1,159 @@
+"""A disk that fails, or is full, at each operation of retention, delete-records, topic deletion.
+
+The log then starts where it did or where it was about to, has every record behind that, can be read
+and appended to; a restart finds no more than was there, and what is tried again succeeds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager
+from storage.retain import delete_records, retain
+from storage.task import Task
+from tests.crash.failing_disk import FailingDisk
+from tests.crash.moments import Unsynced
+from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+
+DELAY_MS = 1000
+COUNT = 20
+START = 9
+
+
+def clock() -> int:
+    return NOW_MS
+
+
+def build(data: Path) -> Path:
+    """A topic of two partitions with twenty records each in several segments, and another one."""
+    data.mkdir()
+    write_settings(data, log_index_size_max_bytes=240, log_index_interval_bytes=100)
+    manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock)
+    append(manager.create_topic("other", 1).partitions[0], b"other")
+    manager.create_topic("t", 2)
+    manager.set_topic_setting("t", "internal.segment.bytes", "300")
+    manager.set_topic_setting("t", "file.delete.delay.ms", str(DELAY_MS))
+    for log in manager.topic("t").partitions.values():
+        for n in range(COUNT):
+            append(log, b"%d" % n * 10, timestamp_ms=NOW_MS - COUNT + n)
+    manager.close()
+    return data
+
+
+def by_retention(manager: LogManager, log: Log) -> bool:
+    """Everything that is older than ten milliseconds, as far as segments go."""
+    manager.set_topic_setting("t", "retention.ms", "10")
+    outcome = retain(manager, [log], Task())
+    return not outcome.notes
+
+
+def by_offset(manager: LogManager, log: Log) -> bool:
+    return delete_records(manager, log, START, Task()) == START
+
+
+def rest_from(start: int) -> list[bytes | None]:
+    return [b"%d" % n * 10 for n in range(start, COUNT)]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("delete", [by_retention, by_offset])
+def test_the_start_is_the_old_one_or_the_new_one(
+    tmp_path: Path, error: int, delete: Callable[[LogManager, Log], bool]
+) -> None:
+    built = build(tmp_path / "built")
+    moved: set[int] = set()
+    at = 1
+    while True:
+        data = Path(shutil.copytree(built, tmp_path / "data"))
+        disk = FailingDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        log = manager.log("t", 0)
+        # Not all of what goes has been flushed.
+        tail = rest_from(0)[-1]
+        append(log, tail)
+        disk.fail_from_now(error, at)
+        try:
+            done = delete(manager, log)
+        except OSError:
+            done = False
+        disk.fail_from_now(0, 0)
+        start = log.log_start_offset
+        moved.add(start)
+        assert values(log) == [*rest_from(start), tail], disk.failed
+        assert log.check() == [], disk.failed
+        assert not done or start > 0
+        if log.flush_error is None:
+            append(log, b"later")
+        found = values(log)
+        disk.kill()
+        check_restart(data, start, found, delete, disk.failed)
+        shutil.rmtree(data)
+        if not disk.failed:
+            break
+        at += 1
+    assert at > 8
+    assert len(moved) == 2
+
+
+def check_restart(
+    data: Path,
+    start: int,
+    found: list[bytes | None],
+    delete: Callable[[LogManager, Log], bool],
+    failed: str,
+) -> None:
+    """What was deleted stays so; what failed can be tried again."""
+    with opened(data, Unsynced(), clock_ms=clock) as manager:
+        log = manager.log("t", 0)
+        assert log.log_start_offset >= start, failed
+        assert values(log) == found[log.log_start_offset - start :], failed
+        assert delete(manager, log) or log.log_start_offset > 0
+        assert log.log_start_offset > 0
+        remove = manager.sweep(NOW_MS + DELAY_MS)
+        if remove is not None:
+            remove()
+        assert not list((data / "t-0").glob("*.deleted"))
+        assert values(manager.log("t", 1)) == rest_from(0)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_topic_is_there_or_gone(tmp_path: Path, error: int) -> None:
+    built = build(tmp_path / "built")
+    at = 1
+    while True:
+        data = Path(shutil.copytree(built, tmp_path / "data"))
+        disk = FailingDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        disk.fail_from_now(error, at)
+        try:
+            manager.delete_topic("t")
+        except OSError:
+            # What was not deleted can be read, and deleted once more.
+            disk.fail_from_now(0, 0)
+            for log in manager.topic("t").partitions.values() if "t" in manager.topics else ():
+                assert values(log) == rest_from(0)
+            if "t" in manager.topics:
+                manager.delete_topic("t")
+        disk.fail_from_now(0, 0)
+        assert "t" not in manager.topics
+        assert values(manager.log("other", 0)) == [b"other"]
+        append(manager.create_topic("t", 1).partitions[0], b"new")
+        disk.kill()
+        with opened(data, Unsynced(), clock_ms=clock) as again:
+            assert values(again.log("t", 0)) == [b"new"], disk.failed
+            assert values(again.log("other", 0)) == [b"other"]
+            remove = again.sweep(NOW_MS)
+            assert remove is not None
+            remove()
+            assert not [name for name in os.listdir(data) if name.endswith("-delete")]
+        shutil.rmtree(data)
+        if not disk.failed:
+            break
+        at += 1
+    assert at > 5
