@@ -181,7 +181,7 @@ def retain(
         for move in moves:
             task.check()
             with _noted(outcome, move.log):
-                move.flush(task)
+                move.prepare(task)
                 flushed.append(move)
         if flushed:
             task.begin("deleting", sum(move.size for move in flushed))
@@ -226,7 +226,6 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
             return ()
         return log.detach_head(len(move.segments), now_ms)
 
-    move.write_history(task)
     removed = task.by_owner(detach)
     for at in range(0, len(removed), _RENAMED_AT_ONCE):
         some = removed[at : at + _RENAMED_AT_ONCE]
@@ -256,21 +255,28 @@ def _noted(outcome: Retained, log: Log) -> Iterator[None]:
 class _Move:
     """A log start that is about to move up, with ``count`` segments or without any.
 
-    Made by the owner, who ``end``s it too.
+    Made by the owner, who ``end``s it too.  Once it is prepared the next checkpoint names it.
     """
 
     def __init__(self, log: Log, count: int, log_start: int) -> None:
         self.log = log
         self.segments = log.segments[:count]
         self.log_start = log_start
-        log.intended_log_starts.append(log_start)
+        self._is_intended = False
 
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
 
-    def flush(self, task: Task) -> None:
-        """Have what lies below on the disk; in the worker's thread."""
+    def prepare(self, task: Task) -> None:
+        """Have what lies below on the disk, and written down what readers were shown: a restart
+        carries out what a checkpoint names.  In the worker's thread.
+        """
+        self._flush(task)
+        self._write_history(task)
+        task.by_owner(self._intend)
+
+    def _flush(self, task: Task) -> None:
         plan = task.by_owner(self._start_flush)
         if plan is not None:
             try:
@@ -285,9 +291,7 @@ class _Move:
             return log.start_flush()
         return None
 
-    def write_history(self, task: Task) -> None:
-        """Have written down what readers were shown; in the worker's thread."""
-
+    def _write_history(self, task: Task) -> None:
         def prepare() -> Callable[[], None]:
             if self.log.closed:
                 return lambda: None
@@ -295,9 +299,14 @@ class _Move:
 
         task.by_owner(prepare)()
 
+    def _intend(self) -> None:
+        self._is_intended = True
+        self.log.intended_log_starts.append(self.log_start)
+
     def end(self) -> None:
         """It was carried out, or is given up."""
-        self.log.intended_log_starts.remove(self.log_start)
+        if self._is_intended:
+            self.log.intended_log_starts.remove(self.log_start)
 
 
 def remove_now(log: Log) -> None:
@@ -333,9 +342,8 @@ def delete_records(manager: Manager, log: Log, offset: int, task: Task) -> int:
         return log.log_start_offset
 
     try:
-        move.flush(task)
+        move.prepare(task)
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
-        move.write_history(task)
         return task.by_owner(carry_out)
     finally:
         task.by_owner(move.end)

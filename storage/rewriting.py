@@ -8,6 +8,8 @@ another thread before::
     write()                                             # in any thread; waits for the disk
     owner(lambda: log.remove_head(3, now_ms))           # nothing is left to be written
 
+It comes before anything from which a restart would carry the change out.
+
 An OSError or StorageError of ``write`` says that the past must not be changed now.  What was
 prepared and is not carried out does no harm, and what is carried out without having been prepared,
 or otherwise than it was prepared, is written down then.

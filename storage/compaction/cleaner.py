@@ -27,7 +27,7 @@ import contextlib
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from storage import paths
@@ -38,6 +38,7 @@ from storage.compaction.passes import (
     Figures,
     KeepPass,
     MapPass,
+    Pass,
     ProducerRecord,
     Round,
     walk,
@@ -51,6 +52,9 @@ from storage.record.header import Buffer
 from storage.rewriting import prepare_replacement
 from storage.segment import BatchEntry, Segment
 from storage.task import Task
+
+# Segments that are read until their descriptors are closed: a log may have thousands.
+_CLOSED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,20 @@ class _Sources:
     config: LogConfig
     producers: dict[int, ProducerRecord]
     aborted: list[TxnEntry]
+    _read: list[Segment] = field(default_factory=list)
+
+    def walk(self, number: int, position: int, taker: Pass, task: Task) -> None:
+        """Have a pass take segment ``number`` from ``position`` on, and close it soon."""
+        walk(self.segments[number], position, taker, task)
+        self._read.append(self.segments[number])
+        if len(self._read) == _CLOSED_AT_ONCE:
+            task.by_owner(self.close_read)
+
+    def close_read(self) -> None:
+        """Close what was read; the owner may read it again, as may others who have a lease."""
+        for segment in self._read:
+            segment.close_descriptors(own_leases=1)
+        self._read.clear()
 
     def aborted_within(self, start: int, end: int) -> list[TxnEntry]:
         """The aborted transactions that have any part of theirs in this range of offsets.
@@ -178,6 +196,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[_Sourc
         sources.aborted.extend(log.aborted_transactions())
         yield sources
     finally:
+        task.by_owner(sources.close_read)
         for segment in sources.segments:
             segment.release()
 
@@ -223,7 +242,7 @@ def _run(
                 writer,
                 legacy_tombstones=_mtime_ms(segments[number]) > facts.legacy_horizon_ms,
             )
-            walk(segments[number], 0, keep, task)
+            sources.walk(number, 0, keep, task)
             keep.end()
             task.counts.update(figures.counts)
         last = members[-1]
@@ -274,7 +293,7 @@ def _build_map(
     for number in dirty:
         segment = sources.segments[number]
         start = segment.position_before(first) if segment.base_offset < first else 0
-        walk(segment, start, mapping, task)
+        sources.walk(number, start, mapping, task)
         if mapping.finished:
             return True
         offset_map.latest_offset = sources.next_offset(number) - 1
@@ -347,9 +366,10 @@ def _publish(
     before ``replace`` is done leaves all as it was; after one behind it the log has the new ones,
     and a restart finds them.
     """
+    # Before any name says `.swap`: from then on a restart carries it out.
+    task.by_owner(lambda: prepare_replacement(log, old, new))()
     log.stage_replacement(new)
     try:
-        task.by_owner(lambda: prepare_replacement(log, old, new))()
         task.by_owner(lambda: log.replace(old, new, now_ms))
     except BaseException:
         if new[0] not in log.segments:

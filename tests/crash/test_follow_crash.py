@@ -1,0 +1,155 @@
+"""A crash at every file operation of compaction, delete-records and retention, while `.follow` is
+shown.
+
+Killed anywhere, the daemon finds positions as they were: the same inode, every byte counted, and
+what can be read begins where it did or where it was about to. Where the machine went down it is
+another inode, unless all had been closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from storage import LogManager, Record, encode
+from storage.files import Files
+from storage.retain import delete_records, retain
+from storage.task import Task
+from tests.crash.moments import Found, Stops, Unsynced
+from tests.kafkafs.trees import Tree, asked, in_thread
+from tests.storage.logs import NOW_MS, NOW_NS
+
+FIRST = "user.kafkafs.first_position"
+FOLLOW = "t/.follow/0"
+
+
+class Stage(NamedTuple):
+    """Where reading may begin, and how much there is; `over`: all is closed."""
+
+    firsts: tuple[int, ...] = (0,)
+    shown: int = 0
+    over: bool = False
+
+
+class Life:
+    """What is run, and what was to be known at each of its stages."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.text = b""
+        self.ends = [0]
+        self.stage = Stage()
+        data.mkdir()
+        with LogManager.open(str(data)) as manager:
+            manager.create_topic("t", 1)
+            manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+        self.mount(Files())
+        self.inode = self.tree.file(FOLLOW).inode
+        self.tree.read(FOLLOW)
+        self.tree.stop()
+
+    def mount(self, files: Files) -> None:
+        self.tree = Tree(self.data, files=files)
+
+    def expected(self) -> tuple[object, ...]:
+        return (self.stage,)
+
+    def segment(self) -> None:
+        """Three records more, and a new segment."""
+        start = len(self.ends) - 1
+        records = []
+        for number in range(3):
+            value = b"%d " % (start + number) + b"." * (7 * number)
+            records.append(Record(number, NOW_MS, 0, b"%d" % number, value))
+            self.text += value + b"\n"
+            self.ends.append(len(self.text))
+        self.tree.log().append(bytearray(encode(records)), now_ns=NOW_NS)
+        self.stage = self.stage._replace(shown=len(self.text))
+        self.tree.roll()
+
+    def change(self, act: Callable[[], object], first: int) -> None:
+        """The past changes; the record `first` is the first that can be read then."""
+        self.stage = self.stage._replace(firsts=(*self.stage.firsts, self.ends[first]))
+        in_thread(act)
+        self.stage = self.stage._replace(firsts=(self.ends[first],))
+        assert first_position(self.tree) == self.ends[first]
+
+    def run(self, files: Files) -> None:
+        self.mount(files)
+        tree, manager, log = self.tree, self.tree.manager, self.tree.log()
+        for _ in range(3):
+            self.segment()
+        tree.read(FOLLOW)
+        self.change(lambda: tree.fs.cleaner.clean(log, Task()), 9)
+        for _ in range(2):
+            self.segment()
+        self.change(lambda: delete_records(manager, log, 10, Task()), 10)
+        self.segment()
+        manager.set_topic_setting("t", "retention.bytes", "100")
+        assert len(log.segments) > 4
+        self.change(lambda: retain(manager, [log], Task()), 15)
+        self.segment()
+        tree.fs.housekeeping()
+        self.change(lambda: tree.fs.cleaner.clean(log, Task()), 21)
+        tree.delete_files()
+        tree.stop()
+        self.stage = self.stage._replace(over=True)
+
+    # -- what is found -------------------------------------------------------------------------
+
+    def check(self, path: Path, found: Found) -> None:
+        (stage,) = found.expected
+        assert isinstance(stage, Stage)
+        tree = Tree(path, files=Unsynced())
+        file = tree.file(FOLLOW)
+        size, first = tree.attributes(file).size, first_position(tree)
+        shown = tree.read(file, first)
+        assert len(shown) == size - first
+        if file.inode == self.inode:
+            assert shown == self.text[first:size]
+            # An append that was under way may be there.
+            assert size >= stage.shown
+            # It may have begun to change when it stopped.
+            assert first in stage.firsts or found.lost
+        else:
+            assert found.lost or tree.manager.cuts
+            assert shown in self.text
+        assert tree.read("t/0").endswith(shown)
+        tree.stop()
+
+
+def first_position(tree: Tree) -> int:
+    file = tree.file(FOLLOW)
+    return int(asked(lambda wait: file.xattr(FIRST, wait)))
+
+
+EVERY = [3, pytest.param(1, marks=pytest.mark.soak)]
+"""Of so many operations one is looked at."""
+
+
+def run(data: Path, seeds: tuple[int, ...], every: int) -> tuple[Life, Stops]:
+    life = Life(data)
+    stops = Stops(data, seeds=seeds, expected=life.expected, every=every)
+    life.run(stops.disk)
+    stops.end()
+    assert any("kafkafs.history" in moment for moment in stops.moments)
+    return life, stops
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_kill_at_every_operation(tmp_path: Path, every: int) -> None:
+    life, stops = run(tmp_path / "data", (), every)
+    stops.judge(life.check, tmp_path / "found")
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_power_cut_at_every_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    life, stops = run(tmp_path / "data", (0,), every)
+    stops.found = [found for found in stops.found if found.lost]
+    monkeypatch.setattr("storage.history.boot_id", lambda: "another")
+    stops.judge(life.check, tmp_path / "found")
