@@ -179,10 +179,24 @@ class SegmentFiles:
             self._files.close(fd)
         raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
 
-    def close_descriptors(self) -> bool:
-        """Close what is open, unless a lease holds it.  True where nothing stays open."""
+    def _sync_apart(self) -> None:
+        """Make log and indexes durable by descriptors of its own."""
+        for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
+            with _lease_lock:
+                # Its owner may rename them meanwhile.
+                fd = self._files.open(self.file_path(kind), os.O_RDONLY)
+            try:
+                self._files.fdatasync(fd)
+            finally:
+                self._files.close(fd)
+
+    def close_descriptors(self, own_leases: int = 0) -> bool:
+        """Close what is open, unless a lease holds it.  True where nothing stays open.
+
+        ``own_leases``: so many are the caller's, who does not read by them now.
+        """
         with _lease_lock:
-            if self._leases:
+            if self._leases > own_leases:
                 return False
             fd, self._fd = self._fd, -1
         if self._append_ready:

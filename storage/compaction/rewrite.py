@@ -88,6 +88,7 @@ class GroupWriter:
     def _seal(self, following: int) -> None:
         self.segments[-1].seal()
         self.segments[-1].next_offset = following
+        self.segments[-1].close_descriptors()
         self._begin(following)
 
     def end(self, next_offset: int, mtime_ns: int) -> int:

@@ -469,3 +469,28 @@ def test_the_longest_delete_retention_keeps_tombstones_for_ever(tmp_path: Path) 
             clean(manager, log)
             assert contents(log) == [(1, b"a", None)]
         assert [record.timestamp for record in log.records()] == [NOW_MS]
+
+
+class CountingTask(Task):
+    """Notes how many descriptors the process has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.descriptors: list[int] = []
+
+    def advance(self, size: int) -> None:
+        super().advance(size)
+        self.descriptors.append(len(os.listdir("/proc/self/fd")))
+
+
+def test_many_segments_need_few_descriptors(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        for n in range(200):
+            put(log, (b"a", b"%d" % n))
+            roll(log)
+        for _ in range(2):
+            manager.sweep(NOW_MS)  # closes what writing has opened
+        task = CountingTask()
+        assert clean(manager, log, task).segments_before == 200
+        assert len(task.descriptors) == 400
+        assert max(task.descriptors) - min(task.descriptors) < 100
