@@ -39,7 +39,7 @@ LONG = ("compaction", "verify")
 SHORT = 16
 #: How long a thread waits for the kernel to drop entries, in seconds.
 SETTLE_S = 5.0
-#: The niceness of threads that do long work.
+#: The niceness of threads that do long work, at least.
 NICE = 10
 
 
@@ -195,9 +195,11 @@ async def _in_thread(name: str, function: Callable[[], None], low: bool) -> None
     def run() -> None:
         try:
             if low:
+                # Linux: of this thread alone. Its I/O priority follows.
+                thread = threading.get_native_id()
                 with contextlib.suppress(OSError):
-                    # Linux: of this thread alone. Its I/O priority follows.
-                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+                    nice = max(os.getpriority(os.PRIO_PROCESS, thread), NICE)
+                    os.setpriority(os.PRIO_PROCESS, thread, nice)
             function()
         finally:
             token.run_sync_soon(ended.set)
