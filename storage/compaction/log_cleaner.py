@@ -120,6 +120,9 @@ class LogCleaner:
     def _clean(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
         offset_map = self._offset_map(plan)
         try:
+            if self.first_dirty(log) is None:
+                # From now on the log may have holes, as a start has to know that finds any.
+                self._checkpoint(log, plan.first_dirty_offset, task)
             cleaned = cleaner.clean(log, plan, task, now_ms=now_ms, offset_map=offset_map)
             self._checkpoint(log, cleaned.end_offset, task)
         except TaskCancelled:

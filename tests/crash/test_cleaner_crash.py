@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log
+from storage import Log, LogManager
 from storage.checkpoint import read_offsets
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
@@ -120,6 +120,24 @@ def test_cleaning_once_more_after_a_kill(tmp_path: Path) -> None:
     life, stops = stops_of(tmp_path, seeds=())
     stops.found = stops.found[::8]
     stops.judge(functools.partial(check_that_it_goes_on, life), tmp_path / "found")
+
+
+def check_that_it_need_not_be_compacted(life: Life, path: Path, found: Found) -> None:
+    """The holes that a cleaning has made are no loss, whatever the settings say by the next start."""
+    manager = LogManager.open(str(path), files=Unsynced(), clock_ms=lambda: life.now_ms)
+    before = content(manager.log("t", 0))
+    manager.set_topic_setting("t", "cleanup.policy", "delete")
+    manager.abandon()
+    with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
+        assert content(manager.log("t", 0)) == before
+        assert manager.cuts == []
+
+
+def test_a_log_that_is_not_compacted_any_more_after_a_kill(tmp_path: Path) -> None:
+    life, stops = stops_of(tmp_path, seeds=())
+    stops.found = list(filter(swapping, stops.found))
+    whole = functools.partial(check_that_it_need_not_be_compacted, life)
+    stops.judge(whole, tmp_path / "found")
 
 
 def swapping(found: Found) -> bool:
