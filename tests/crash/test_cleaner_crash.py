@@ -123,7 +123,7 @@ def test_cleaning_once_more_after_a_kill(tmp_path: Path) -> None:
 
 
 def check_that_it_need_not_be_compacted(life: Life, path: Path, found: Found) -> None:
-    """The holes that a cleaning has made are no loss, whatever the settings say by the next start."""
+    """The holes that a cleaning has made are no loss, whatever the settings say by then."""
     manager = LogManager.open(str(path), files=Unsynced(), clock_ms=lambda: life.now_ms)
     before = content(manager.log("t", 0))
     manager.set_topic_setting("t", "cleanup.policy", "delete")
