@@ -64,7 +64,7 @@ class Life:
 
     def put(self, batch: bytes | bytearray) -> None:
         if self.log.active.size + len(batch) > self.log.config.segment_bytes:
-            # A hole that a power cut leaves at the end of a segment cannot be told from a cleaner's.
+            # A hole that a power cut leaves at a segment's end cannot be told from a cleaner's.
             self.flush()
         self.log.append_batches(batch, now_ns=self.now_ms * 1_000_000)
         last = batches_of(self.log.active)[-1]
