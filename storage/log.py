@@ -138,8 +138,8 @@ class Log(AppendingLog):
             for segment in self._segments_from(max(self.recovery_point - 1, 0))
             if segment.next_offset >= self.recovery_point or segment is self.segments[-1]
         ]
-        for segment in since:
-            segment.open_all()
+        if since[-1] is self.active:
+            self.active.open_all()
         return FlushPlan(self, since, self.files)
 
     def flush(self) -> None:

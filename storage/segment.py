@@ -255,19 +255,25 @@ class Segment(SegmentFiles):
         self._log_fd()
 
     def open_all(self) -> None:
-        """Open every file, so that another thread can ``sync`` without opening any."""
+        """Open every file of the active segment, so that another thread can ``sync`` it."""
         self._log_fd()
         _ = self.offset_index, self.time_index
         if self._txn_index is not None:
             self._txn_index.open()
 
     def sync(self) -> None:
-        """Make log and indexes survive the machine.  Any thread that holds a lease may call it."""
-        self._files.fdatasync(self._log_fd())
-        self.offset_index.sync()
-        self.time_index.sync()
+        """Make log and indexes survive the machine.  Any thread that holds a lease may call it.
+
+        A sealed one opens no more than one file at a time: there may be thousands to be synced.
+        """
         if self._txn_index is not None:
             self._txn_index.sync()
+        if self.sealed:
+            self._sync_apart()
+        else:
+            self._files.fdatasync(self._log_fd())
+            self.offset_index.sync()
+            self.time_index.sync()
 
     def refresh_indexes(self) -> None:
         """Look anew at those that are open: the process that appends has extended them."""

@@ -182,9 +182,14 @@ class SegmentFiles:
     def _sync_apart(self) -> None:
         """Make log and indexes durable by descriptors of its own."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
-            with _lease_lock:
-                # Its owner may rename them meanwhile.
-                fd = self._files.open(self.file_path(kind), os.O_RDONLY)
+            try:
+                with _lease_lock:
+                    # Its owner may rename them meanwhile.
+                    fd = self._files.open(self.file_path(kind), os.O_RDONLY)
+            except FileNotFoundError:
+                if kind == paths.LOG:
+                    raise
+                continue  # what an index says can be had again
             try:
                 self._files.fdatasync(fd)
             finally:

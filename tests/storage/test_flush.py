@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from storage import LogManager, checkpoint, paths
+from storage.files import Files
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, values
+from tests.storage.logs import NOW_MS, append, opened, values
 
 
 def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Path) -> None:
@@ -60,3 +62,29 @@ def test_what_logs_have_done_is_counted(tmp_path: Path) -> None:
         size = counters.bytes_appended
         manager.delete_topic("t")
         assert counters.bytes_appended == size
+
+
+def test_thousands_of_sealed_segments_are_flushed_by_few_descriptors(tmp_path: Path) -> None:
+    """As of a copied directory without checkpoints, or where segments are tiny."""
+
+    class Counting(Files):
+        most = 0
+
+        def fdatasync(self, fd: int) -> None:
+            self.most = max(self.most, len(os.listdir("/proc/self/fd")))
+            super().fdatasync(fd)
+
+    files = Counting()
+    with opened(tmp_path, files=files) as manager:
+        manager.create_topic("t", 1)
+        log = manager.log("t", 0)
+        for number in range(50):
+            append(log, b"%d" % number)
+            log.roll(NOW_MS)
+            log.segments[-2].close_descriptors()
+        append(log, b"last")
+        before = len(os.listdir("/proc/self/fd"))
+        log.flush()
+        assert log.recovery_point == 51
+        assert files.most <= before + 10
+        assert len(os.listdir("/proc/self/fd")) <= before + 5
