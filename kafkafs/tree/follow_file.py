@@ -169,6 +169,9 @@ class FollowHandle(ReadHandle):
         file = self._followed
         log = file.partition.log
         said = f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed"
+        if log.closed:
+            file.partition.fs.events(f"{said} what comes there: the partition was deleted")
+            return
         try:
             generation = file.followed(True)
         except (StorageError, OSError) as error:

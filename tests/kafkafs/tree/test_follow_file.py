@@ -11,7 +11,7 @@ import pytest
 
 from kafkafs.tree.filesystem import TreeOptions
 from tests.broker_files import BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import Tree, asked, read
+from tests.kafkafs.trees import Tree, a_tree, asked, read
 
 FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
 FOLLOW = "t/.follow/0"
@@ -116,6 +116,24 @@ def test_they_stay_over_remounts_as_the_history_kept_aside_allows(
     with followed(broker) as tree:
         assert tree.file(FOLLOW).inode != inode
         assert tree.read(FOLLOW) == broker.partition.text()
+
+
+def test_of_a_deleted_topic_an_open_reader_reads_what_is_there(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"one\ntwo\n")
+        handle = tree.open(FOLLOW)
+        tree.fs.root.rmdir("t")
+        assert read(handle) == b"one\ntwo\n"
+        remove = tree.manager.sweep(1 << 62)
+        assert remove is not None
+        remove()
+        for _ in range(2):
+            with pytest.raises(OSError, match="has been deleted"):
+                read(handle, 4)
+        said = "t/.follow/0: the reader at position 4 has missed what comes there: "
+        assert tree.events().count(said + "the partition was deleted") == 1
+        handle.release()
 
 
 def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None:
