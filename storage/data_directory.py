@@ -314,3 +314,8 @@ class DataDirectory:
             )
         log.listeners = self.listeners
         topic.partitions[log.partition] = log
+        # What recovery has cut is dirty when it is written again
+        # (``LogCleanerManager.maybeTruncateCheckpoint``).
+        item = (log.topic, log.partition)
+        if self.cleaner_offsets.get(item, 0) > log.log_end_offset:
+            self.cleaner_offsets[item] = log.log_end_offset

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage import checkpoint
+from storage import LogManager, checkpoint
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.task import Task
+from tests.crash.disk import SimulatedDisk
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.logs import NOW_MS
+from tests.storage.logs import NOW_MS, write_settings
 
 
 def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
@@ -100,3 +101,27 @@ def test_a_large_dirty_part_beside_a_log_start_that_moved(tmp_path: Path) -> Non
         assert plan.first_dirty_offset == 2
         assert clean(manager, log).end_offset == 4
         assert [offset for offset, *_ in contents(log)] == [3]
+
+
+def test_what_is_written_where_a_crash_has_cut_is_dirty(tmp_path: Path) -> None:
+    """A round that found nothing to change has flushed nothing."""
+    clock = Clock()
+    write_settings(tmp_path, log_cleanup_policy="compact")
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk)
+    log = manager.create_topic("t", 1).partitions[0]
+    put(log, (b"a", b"1"))
+    put(log, (b"b", b"2"))
+    roll(log)
+    assert clean(manager, log).end_offset == 2
+    disk.materialise(0)
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        assert log.log_end_offset == 0
+        put(log, (b"a", b"3"), (b"a", None))
+        roll(log)
+        put(log, (b"c", b"4"))
+        roll(log)
+        for _ in range(2):
+            clean(manager, log)
+            clock.now_ms += log.config.delete_retention_ms
+        assert contents(log) == [(2, b"c", b"4")]
