@@ -97,7 +97,9 @@ def clean(
     writers: list[GroupWriter] = []
 
     def target(base_offset: int, config: LogConfig) -> GroupWriter:
-        made = GroupWriter(log.files, log.directory, base_offset, config, now_ms=now_ms)
+        made = GroupWriter(
+            log.files, log.directory, base_offset, config, now_ms=now_ms, pace=task.pace
+        )
         writers.append(made)
         return made
 

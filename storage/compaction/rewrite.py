@@ -8,7 +8,7 @@ and as old as the last one that they take the place of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from storage import paths
 from storage.config import LogConfig
@@ -22,13 +22,23 @@ class GroupWriter:
     """Writes the new segments of one group.  ``segments``: those made so far."""
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, config: LogConfig, *, now_ms: int
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        pace: Callable[[int], None],
     ) -> None:
-        """OSError from the disk; nothing is left behind then."""
+        """``pace`` is told of bytes that were written.  OSError from the disk; nothing is left
+        behind then.
+        """
         self._files = files
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        self._pace = pace
         self.segments: list[Segment] = []
         self._begin(base_offset)
 
@@ -49,7 +59,7 @@ class GroupWriter:
     ) -> None:
         """Write whole batches, with the aborted transactions whose markers are among them.
 
-        OSError from the disk; the caller then gives it up (``discard``).
+        OSError from the disk, what ``pace`` raises; the caller then gives it up (``discard``).
         """
         view = memoryview(data)
         left = list(aborted)
@@ -69,6 +79,7 @@ class GroupWriter:
             segment.append(view[start:end], shifted, 0)
             first += count
         assert not left
+        self._pace(len(view))
 
     def _fitting(self, entries: Sequence[BatchEntry]) -> int:
         """How many of these batches go into the last segment: one at least if it is empty."""

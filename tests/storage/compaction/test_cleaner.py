@@ -494,3 +494,26 @@ def test_many_segments_need_few_descriptors(tmp_path: Path) -> None:
         assert clean(manager, log, task).segments_before == 200
         assert len(task.descriptors) == 400
         assert max(task.descriptors) - min(task.descriptors) < 100
+
+
+class PacedTask(Task):
+    """Notes what it was told to pace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paced = 0
+
+    def pace(self, size: int) -> None:
+        super().pace(size)
+        self.paced += size
+
+
+def test_what_is_written_is_throttled_too(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        for n in range(30):
+            put(log, (b"%d" % (n % 20), b"v" * 100))
+        roll(log)
+        task = PacedTask()
+        cleaned = clean(manager, log, task)
+        # Read for the map, read and written anew.
+        assert task.paced == 2 * cleaned.bytes_before + cleaned.bytes_after
