@@ -38,10 +38,12 @@ from pathlib import Path
 
 from clean_data import MIB, RECORD_BYTES, Keyed, warm, write_keyed
 from clean_mount import READ, WRITE, Busy
-from clean_peers import KafkaCleaner, our_run
+from clean_peers import Fast, KafkaCleaner, our_run
 from clean_retention import KafkaRetention, ours, write_segments
 from mount import build, say
 from views import Row
+
+from tests.interop.brokers import Broker
 
 DEFAULT_BUFFER = 128 * MIB
 SMALLEST_BUFFER = MIB + 1  # that a broker takes
@@ -73,6 +75,7 @@ class Bench:
     segments: int
     requests: int
     client: Path | None
+    broker: type[Broker]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -85,7 +88,7 @@ def cleaning(bench: Bench, name: str, keyed: Keyed, buffer: int) -> Found:
     found: Found = {}
     warm(keyed.directory)
     runs = bench.runs + bench.warm_up
-    with KafkaCleaner(bench.directory / "broker", keyed, buffer, runs) as kafka:
+    with KafkaCleaner(bench.directory / "broker", keyed, buffer, runs, bench.broker) as kafka:
         for run in range(runs):
             os.sync()
             mine, memory = our_run(bench.directory / f"ours-{run}", keyed, buffer)
@@ -147,7 +150,8 @@ def retention(bench: Bench) -> Found:
     write_segments(data, bench.segments)
     found: Found = {}
     count = bench.segments
-    with KafkaRetention(data, bench.directory / "broker", count, bench.runs) as kafka:
+    home = bench.directory / "broker"
+    with KafkaRetention(data, home, count, bench.runs, bench.broker) as kafka:
         for run in range(bench.runs):
             for figures in (ours(data, bench.directory / f"ours-{run}", count), kafka.run(run)):
                 for name, figure in figures.items():
@@ -204,6 +208,7 @@ def main() -> None:
                 given.segments,
                 100 if given.tiny else 20_000,
                 client,
+                Broker if given.tiny else Fast,  # a quick start, or a quick run
                 notes,
             )
             figures[work] = STAGES[work](bench)

@@ -60,10 +60,12 @@ class Fast(Broker):
 class KafkaCleaner:
     """A running broker that has a topic for each run, with the partition's segments in it."""
 
-    def __init__(self, home: Path, keyed: Keyed, dedupe_bytes: int, runs: int) -> None:
+    def __init__(
+        self, home: Path, keyed: Keyed, dedupe_bytes: int, runs: int, kind: type[Broker] = Fast
+    ) -> None:
         self._keyed = keyed
         self._topics = [f"run-{number}" for number in range(runs)]
-        self._broker = Fast(
+        self._broker = kind(
             home,
             log_cleaner_dedupe_buffer_size=dedupe_bytes,
             log_segment_bytes=keyed.segment_bytes,

@@ -12,6 +12,7 @@ from clean_peers import Fast
 from storage import LogManager, Record, encode
 from storage.retain import retain
 from storage.task import Task
+from tests.interop.brokers import Broker
 from tests.interop.clients import create_topics, set_topic
 
 TOPIC = "many"
@@ -59,8 +60,10 @@ def ours(data: Path, home: Path, count: int) -> dict[str, float]:
 class KafkaRetention:
     """A running broker that has the topic once for each run. A context manager."""
 
-    def __init__(self, data: Path, home: Path, count: int, runs: int) -> None:
-        self._broker = Fast(home, log_retention_check_interval_ms=200)
+    def __init__(
+        self, data: Path, home: Path, count: int, runs: int, kind: type[Broker] = Fast
+    ) -> None:
+        self._broker = kind(home, log_retention_check_interval_ms=200)
         self._data = data / f"{TOPIC}-0"
         self._count = count
         self._topics = [f"{TOPIC}-{number}" for number in range(runs)]
