@@ -120,6 +120,8 @@ class History:
         self._passed: dict[str, Places] = {}
         self._saved_bases: Mapping[str, Places] = {}
         self.version = 0
+        # How many segments there were when it was last saved.
+        self.counted = 0
         self.nonce = 0
         self.follow_nonce = 0
         # The log start offset, for the next ``save``; never below the first segment.
@@ -277,6 +279,8 @@ class History:
         One that is kept aside: if the disk takes it, and not durably.
         """
         with self._lock:
+            # Before it is asked what is so: who changes that looks afterwards for this.
+            self.version += 1
             self._save(self.now, segments, last_batch(segments))
 
     def save_ahead(
@@ -288,11 +292,12 @@ class History:
         """
         with self._lock:
             if self.version == version:
+                self.version += 1
                 self._save(past, segments, last)
             return self.version
 
     def _save(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
-        self.version += 1
+        self.counted = len(segments)
         if self._aside:
             with contextlib.suppress(OSError):
                 self._write(past, segments, last)

@@ -429,6 +429,7 @@ class FileSystem(LogListener):
     def housekeeping(self) -> None:
         """In a worker thread, once a second or so: what waits for the disk, for a moment."""
         for partition in list(self._partitions.values()):
+            partition.refresh_history()
             for view in partition.views.values():
                 view.keep_pending()
                 with contextlib.suppress(StorageError, OSError):

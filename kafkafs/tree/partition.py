@@ -124,6 +124,13 @@ class Partition:
         finally:
             active.release()
 
+    def refresh_history(self) -> None:
+        """Have its fingerprint count what was sealed since. In a worker thread; it waits."""
+        log = self.log
+        if self._history_read and not log.closed and len(log.segments) > log.history.counted:
+            with contextlib.suppress(StorageError, OSError):
+                self.save_history()
+
     @property
     def owner(self) -> tuple[int, int, int]:
         """(mode of a file, uid, gid)"""

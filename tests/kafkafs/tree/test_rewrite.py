@@ -228,3 +228,40 @@ def test_segments_below_the_log_start_leave_without_a_new_history(
     assert first_position(tree) == 15
     tree.append("t/0", b"more\n")
     assert read(handle) == tree.read("t/0") == b"b2\na3\nb3\nmore\n"
+
+
+# -- what was sealed since -----------------------------------------------------------------------
+
+
+def test_another_program_after_a_kill_is_noticed(tmp_path: Path) -> None:
+    """Also where it has rewritten what was sealed since the history was last written."""
+    tree = Tree(tmp_path)
+    tree.manager.create_topic("t", 1)
+    inode = tree.file("t/0").inode
+    tree.read("t/.follow/0")
+    for number in range(3):
+        append(tree.log(), b"a%d" % number, b"b%d" % number)
+        tree.roll()
+    tree.fs.housekeeping()
+    tree.manager.abandon()
+    tree = Tree(tmp_path)
+    assert tree.file("t/0").inode == inode
+    follow = tree.file("t/.follow/0").inode
+    tree.manager.abandon()
+    for path in (tmp_path / "t-0").glob(f"{2:020}.*"):
+        path.unlink()
+    tree = Tree(tmp_path)
+    assert tree.file("t/0").inode != inode
+    assert tree.file("t/.follow/0").inode != follow
+    tree.stop()
+
+
+def test_nothing_is_written_while_nothing_is_sealed(tree: Tree, disk: HistoryDisk) -> None:
+    tree.fs.housekeeping()
+    assert disk.written == 1
+    tree.append("t/0", b"more\n")
+    tree.fs.housekeeping()
+    assert disk.written == 1
+    tree.remove_head(2)
+    tree.fs.housekeeping()
+    assert disk.written == 2
