@@ -108,6 +108,10 @@ class Files:
                 done += count
         return done
 
+    def preadv_once(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        """The same in one read, as with O_DIRECT, which goes on from no place within a block."""
+        return os.preadv(fd, [buffer], position)
+
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
         """As much as the page cache holds; None where not even the first byte is there.
 

@@ -49,7 +49,8 @@ class Medium:
             self._room = mmap.mmap(-1, length)
         view = memoryview(self._room)
         try:
-            count = self._files.preadv(self._fd, view[:length], start)
+            # Once: behind the end of a file that is growing there may be more by now.
+            count = self._files.preadv_once(self._fd, view[:length], start)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -61,7 +62,7 @@ class Medium:
         for at in range(0, len(view), BLOCK):
             block = view[at : at + BLOCK]
             try:
-                count = self._files.preadv(self._fd, block, start + at)
+                count = self._files.preadv_once(self._fd, block, start + at)
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise

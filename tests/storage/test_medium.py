@@ -28,10 +28,10 @@ class Refusing(Files):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         return super().open(path, flags, mode)
 
-    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+    def preadv_once(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         if position < self.bad.stop and position + len(buffer) > self.bad.start >= 0:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return super().preadv(fd, buffer, position)
+        return super().preadv_once(fd, buffer, position)
 
 
 @pytest.fixture
@@ -65,6 +65,25 @@ def test_what_was_just_written_is_on_the_disk(written: tuple[str, bytes]) -> Non
         file.write(b"more")
     assert bytes(medium.read(BLOCK + 7, 4)) == b"news"
     assert bytes(medium.read(SIZE, 100)) == b"more"
+    medium.close()
+
+
+def test_a_file_that_grows_while_it_is_read(
+    written: tuple[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, data = written
+    read = os.preadv
+
+    def appended_meanwhile(fd: int, buffers: list[memoryview], position: int) -> int:
+        count = read(fd, buffers, position)
+        with open(path, "ab", buffering=0) as file:
+            file.write(b"more")
+        return count
+
+    medium = Medium(Files(), path)
+    monkeypatch.setattr(os, "preadv", appended_meanwhile)
+    for _ in range(3):
+        assert medium.read(2 * BLOCK + 5, SIZE - 2 * BLOCK - 5) == data[2 * BLOCK + 5 :]
     medium.close()
 
 
