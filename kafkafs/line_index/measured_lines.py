@@ -323,7 +323,12 @@ class MeasuredLines:
             self._aside = aside
 
     def vanish(self) -> None:
-        """The segment's files are gone: those of its index in a cache directory go too."""
+        """The segment's files are gone: those of its index in a cache directory go too.
+
+        A map would keep the file's blocks, and a descriptor.
+        """
+        self.unmap()
+        self._store.dropped(self)
         if self._aside is not None:
             with contextlib.suppress(OSError):
                 self._store.files.unlink(self._aside)

@@ -235,6 +235,11 @@ def test_of_sealed_segments_a_bounded_number_stays_mapped(tmp_path: Path) -> Non
         sealed[-1].find(5, False)
         with pytest.raises(BlockingIOError):
             sealed[0].find(5, False)
+        for lines in sealed:
+            lines.vanish()
+        assert store.mapped_bytes == 0, "what is deleted is not held any longer"
+        with pytest.raises(BlockingIOError):
+            sealed[-1].find(5, False)
 
 
 def test_where_nothing_can_be_saved_sealed_segments_are_measured_again(tmp_path: Path) -> None:
