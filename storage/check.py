@@ -130,12 +130,12 @@ class LogCheck:
         ``aborted``: the transactions that were by the segment's batches, ``left``: those of them of
         which there still are batches, ``markers``: the offsets of the markers that are there.
         """
-        # Of a transaction that began in what has been deleted, the log tells nothing.
         base = self._base
-        found = [entry for entry in segment.aborted if entry.first_offset >= base]
         if self._cleaned:
             said = [entry for entry in left if entry.first_offset >= base]
-            return _can_be_left(found, said, markers)
+            return _can_be_left(segment.aborted, said, markers)
+        # Of a transaction that began in what has been deleted, the log tells nothing.
+        found = [entry for entry in segment.aborted if entry.first_offset >= base]
         said = [entry for entry in aborted if entry.first_offset >= base]
         return len(found) == len(said) and all(
             one[:3] == other[:3]

@@ -197,3 +197,19 @@ def test_a_checkpoint_is_written_although_a_later_one_was_started(tmp_path: Path
         for write in later:
             write()
         assert log_starts(manager) == {("t", 0): 3}
+
+
+def test_the_head_of_an_aborted_transaction_in_a_log_that_may_be_cleaned(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 1)
+        manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+        log = manager.log("t", 0)
+        client = Client(log, 7)
+        client.send(b"1")
+        log.roll(NOW_MS)
+        client.send(b"2")
+        client.abort()
+        delete_records(manager, log, 1, Task())
+        run(manager, NOW_MS)
+        assert bases(log) == [1]
+        assert values(log) == []
