@@ -29,17 +29,16 @@ import argparse
 import os
 import platform
 import signal
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from clean_data import MIB, RECORD_BYTES, Keyed, warm, write_keyed
 from clean_mount import READ, WRITE, Busy
-from clean_peers import Fast, KafkaCleaner, our_run
-from clean_retention import KafkaRetention, ours, write_segments
+from clean_peers import Fast, Kafka, our_run
+from clean_retention import TOPIC, delete, write_segments
 from mount import build, say
 from views import Row
 
@@ -69,13 +68,13 @@ WORKS = list(dict.fromkeys(row.work for row in ROWS))
 
 @dataclass
 class Bench:
+    """How much of everything. Sizes in bytes; ``notes`` are printed below the table."""
+
     directory: Path
     runs: int
     size: int
     segments: int
     requests: int
-    client: Path | None
-    broker: type[Broker]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -83,28 +82,35 @@ class Bench:
         return int(self.runs > 1)
 
 
-def cleaning(bench: Bench, name: str, keyed: Keyed, buffer: int) -> Found:
+def compact(bench: Bench, kafka: Kafka, keyed: Keyed) -> Found:
+    return cleaning(bench, kafka, "compact", keyed, DEFAULT_BUFFER)
+
+
+def pressure(bench: Bench, kafka: Kafka, keyed: Keyed) -> Found:
+    wanted = int(keyed.records / ROUNDS * SLOT_BYTES / LOAD_FACTOR)
+    return cleaning(bench, kafka, "pressure", keyed, max(wanted, SMALLEST_BUFFER))
+
+
+def cleaning(bench: Bench, kafka: Kafka, work: str, keyed: Keyed, buffer: int) -> Found:
     """Both cleaners on the same log, run by run."""
     found: Found = {}
     warm(keyed.directory)
-    runs = bench.runs + bench.warm_up
-    with KafkaCleaner(bench.directory / "broker", keyed, buffer, runs, bench.broker) as kafka:
-        for run in range(runs):
-            os.sync()
-            mine, memory = our_run(bench.directory / f"ours-{run}", keyed, buffer)
-            os.sync()
-            theirs = kafka.run(run)
-            if (mine.rounds, mine.records) != (theirs.rounds, theirs.records):
-                raise RuntimeError(f"{name}: {mine} where Kafka has {theirs}")
-            say(f"{name}: {mine.seconds:.2f} s, Kafka {theirs.seconds:.2f} s")
-            if run < bench.warm_up:
-                continue
+    kafka.set_dedupe_buffer(buffer)
+    for run in range(bench.runs + bench.warm_up):
+        os.sync()
+        mine, memory = our_run(bench.directory / f"{work}-{run}", keyed, buffer)
+        os.sync()
+        theirs = kafka.clean(f"{work}-{run}", keyed.segment_bytes)
+        if (mine.rounds, mine.records) != (theirs.rounds, theirs.records):
+            raise RuntimeError(f"{work}: {mine} where Kafka has {theirs}")
+        say(f"{work}: {mine.seconds:.2f} s, Kafka {theirs.seconds:.2f} s")
+        if run >= bench.warm_up:
             add(found, "kafkafs", keyed.size / mine.seconds / 1e6)
             add(found, "Kafka", keyed.size / theirs.seconds / 1e6)
             add(found, "grown", (memory["peak"] - memory["before"]) / MIB)
             add(found, "buffer", buffer / MIB)
     bench.notes.append(
-        f"{name}: {keyed.size / MIB:.0f} MiB, {keyed.records:,} records, {mine.rounds} rounds,"
+        f"{work}: {keyed.size / MIB:.0f} MiB, {keyed.records:,} records, {mine.rounds} rounds,"
         f" {memory['keys']:,} keys in the map, {mine.records:,} records left; memory"
         f" {memory['before'] / MIB:.1f} MiB before, {memory['peak'] / MIB:.1f} at most,"
         f" {memory['after'] / MIB:.1f} after"
@@ -116,24 +122,21 @@ def add(found: Found, name: str, figure: float) -> None:
     found.setdefault(name, []).append(figure)
 
 
-def compact(bench: Bench) -> Found:
-    keyed = write_keyed(bench.directory / "data", bench.size, 0.1)
-    return cleaning(bench, "10 % distinct", keyed, DEFAULT_BUFFER)
-
-
-def pressure(bench: Bench) -> Found:
-    keyed = write_keyed(bench.directory / "data", bench.size // SHARE, 1)
-    wanted = int(keyed.records / ROUNDS * SLOT_BYTES / LOAD_FACTOR)
-    return cleaning(bench, "small map", keyed, max(wanted, SMALLEST_BUFFER))
-
-
-def mount(bench: Bench) -> Found:
-    assert bench.client is not None
+def retention(bench: Bench, kafka: Kafka, data: Path) -> Found:
     found: Found = {}
-    keyed = write_keyed(bench.directory / "data", bench.size, 0.1)
+    count = bench.segments
+    for run in range(bench.runs):
+        for name, figure in delete(data, bench.directory / f"retention-{run}", count).items():
+            add(found, name, figure)
+        add(found, "Kafka", kafka.retain(f"retention-{run}", count) / count * 1e6)
+    return found
+
+
+def mount(bench: Bench, client: Path, keyed: Keyed) -> Found:
+    found: Found = {}
     warm(keyed.directory)
     running = 0.0
-    with Busy(bench.directory / "mount", keyed, 2 * bench.runs, bench.client) as busy:
+    with Busy(bench.directory / "mount", keyed, 2 * bench.runs, client) as busy:
         for what in (READ, WRITE):
             busy.idle(what, bench.requests)
             for _ in range(bench.runs):
@@ -145,26 +148,34 @@ def mount(bench: Bench) -> Found:
     return found
 
 
-def retention(bench: Bench) -> Found:
-    data = bench.directory / "data"
-    write_segments(data, bench.segments)
-    found: Found = {}
-    count = bench.segments
-    home = bench.directory / "broker"
-    with KafkaRetention(data, home, count, bench.runs, bench.broker) as kafka:
-        for run in range(bench.runs):
-            for figures in (ours(data, bench.directory / f"ours-{run}", count), kafka.run(run)):
-                for name, figure in figures.items():
-                    add(found, name, figure)
-    return found
-
-
-STAGES: dict[str, Callable[[Bench], Found]] = {
-    "compact": compact,
-    "pressure": pressure,
-    "mount": mount,
-    "retention": retention,
-}
+def measure(bench: Bench, works: list[str], kind: type[Broker]) -> dict[str, Found]:
+    """Do these works; those that need the broker share one."""
+    figures: dict[str, Found] = {}
+    few, distinct = bench.directory / "few-keys", bench.directory / "distinct-keys"
+    many = bench.directory / "many-segments"
+    partitions: dict[str, Path] = {}
+    runs = range(bench.runs + bench.warm_up)
+    if "compact" in works or "mount" in works:
+        few_keys = write_keyed(few, bench.size, 0.1)
+    if "mount" in works:
+        figures["mount"] = mount(bench, build(bench.directory)[1], few_keys)
+    if "compact" in works:
+        partitions |= {f"compact-{run}": few_keys.directory for run in runs}
+    if "pressure" in works:
+        distinct_keys = write_keyed(distinct, bench.size // SHARE, 1)
+        partitions |= {f"pressure-{run}": distinct_keys.directory for run in runs}
+    if "retention" in works:
+        write_segments(many, bench.segments)
+        partitions |= {f"retention-{run}": many / f"{TOPIC}-0" for run in runs}
+    if partitions:
+        with Kafka(bench.directory / "broker", partitions, kind) as kafka:
+            if "compact" in works:
+                figures["compact"] = compact(bench, kafka, few_keys)
+            if "pressure" in works:
+                figures["pressure"] = pressure(bench, kafka, distinct_keys)
+            if "retention" in works:
+                figures["retention"] = retention(bench, kafka, many)
+    return figures
 
 
 def table(figures: dict[str, Found]) -> Iterator[str]:
@@ -186,7 +197,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="seconds: shows that it works")
     given = parser.parse_args()
     if given.tiny:
-        given.runs, given.size, given.segments = 1, 24, 50
+        given.runs, given.size, given.segments = 1, 16, 20
     return given
 
 
@@ -194,32 +205,17 @@ def main() -> None:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is unmounted
     works = [work for work in WORKS if not given.only or work in given.only]
-    figures: dict[str, Found] = {}
-    notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="kafkafs-bench-", dir=given.directory) as name:
-        client = build(Path(name))[1] if "mount" in works else None
-        for work in works:
-            directory = Path(name, work)
-            directory.mkdir()
-            bench = Bench(
-                directory,
-                given.runs,
-                given.size * MIB,
-                given.segments,
-                100 if given.tiny else 20_000,
-                client,
-                Broker if given.tiny else Fast,  # a quick start, or a quick run
-                notes,
-            )
-            figures[work] = STAGES[work](bench)
-            medians = (f"{name} {statistics.median(f):.3g}" for name, f in figures[work].items())
-            say(f"{work}: {', '.join(medians)}")
+        requests = 100 if given.tiny else 20_000
+        bench = Bench(Path(name), given.runs, given.size * MIB, given.segments, requests)
+        # A broker that starts soon, or one that runs fast.
+        figures = measure(bench, works, Broker if given.tiny else Fast)
     cpus = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs"
     print(f"{platform.platform()}, {cpus}; medians of {given.runs} runs;")
     print(f"logs of {given.size} MiB in records of {RECORD_BYTES} bytes")
     print(f"and batches of 16 KiB; {given.segments} segments are deleted")
     print("\n".join(["", *table(figures), ""]))
-    print("\n".join(notes))
+    print("\n".join(bench.notes))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from kafkafs.views.key_value import KeyValue
 from storage import LogManager
+from storage.paths import CLEAN_SHUTDOWN
 
 MIB = 1 << 20
 VALUE_BYTES = 100
 RECORD_BYTES = 124  # in the log, with its key
 BATCH_BYTES = 16 << 10  # Kafka's batch.size
 SEGMENTS = 8
-SHARED = (".log", ".index", ".timeindex")
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,24 @@ def write_keyed(data: Path, size: int, distinct: float) -> Keyed:
     return Keyed(data / "keyed-0", stored, records, keys)
 
 
-def copy_to(keyed: Keyed, place: Path) -> None:
-    """Have the partition at another place too, which may share the sealed segments' files."""
+def copy_to(partition: Path, place: Path) -> None:
+    """Have a closed partition at another place too.
+
+    The two share the sealed segments' logs, which nobody writes to; indexes may be built anew.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    active = max(int(log.stem) for log in keyed.directory.glob("*.log"))
-    for file in keyed.directory.iterdir():
+    active = max(int(log.stem) for log in partition.glob("*.log"))
+    for file in partition.iterdir():
         number = file.name.partition(".")[0]
-        if number.isdecimal() and int(number) < active and file.suffix in SHARED:
+        if number.isdecimal() and int(number) < active and file.suffix == ".log":
             os.link(file, place / file.name)
         elif not (place / file.name).exists():  # a broker knows a topic by its partition.metadata
             shutil.copy2(file, place / file.name)
+
+
+def mark_clean(data: Path) -> None:
+    """Have the partitions that were copied here taken for whole, so that nothing is recovered."""
+    (data / CLEAN_SHUTDOWN).touch()
 
 
 def warm(directory: Path) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from clean_data import Keyed, copy_to
+from clean_data import Keyed, copy_to, mark_clean
 from mount_peers import Kafkafs
 
 READ, WRITE = "read", "write"
@@ -23,8 +23,9 @@ class Busy:
         self._client = client
         self._topics = [f"cleaned-{number}" for number in range(cleanings)]
         for topic in self._topics:
-            copy_to(keyed, self._kafkafs.data / f"{topic}-0")
-        copy_to(keyed, self._kafkafs.data / "read-0")
+            copy_to(keyed.directory, self._kafkafs.data / f"{topic}-0")
+        copy_to(keyed.directory, self._kafkafs.data / "read-0")
+        mark_clean(self._kafkafs.data)
         (self._kafkafs.data / "kafkafs.properties").write_text(
             # Only what is asked for is cleaned.
             f"log.segment.bytes={keyed.segment_bytes}\nlog.initial.task.delay.ms=86400000\n"

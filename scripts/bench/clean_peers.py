@@ -6,17 +6,19 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from clean_data import Keyed, copy_to
+from clean_data import Keyed, copy_to, mark_clean
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from tests.interop.brokers import Broker
-from tests.interop.clients import create_topics, set_topic
+from tests.interop.clients import SECONDS, admin, create_topics, set_topic
 
 HERE = Path(__file__).resolve().parent
 WAIT_SECONDS = 3600.0
@@ -25,7 +27,7 @@ RATIO = 0.0001  # any dirt is enough
 
 @dataclass(frozen=True)
 class Run:
-    """One cleaning until nothing is dirty. ``records``: what is left where one round did it."""
+    """One cleaning until nothing is dirty. ``records``: what its last round left."""
 
     seconds: float
     rounds: int
@@ -34,7 +36,8 @@ class Run:
 
 def our_run(home: Path, keyed: Keyed, dedupe_bytes: int) -> tuple[Run, dict[str, Any]]:
     """Clean a copy of the partition in a process of its own; its figures too."""
-    copy_to(keyed, home / "keyed-0")
+    copy_to(keyed.directory, home / "keyed-0")
+    mark_clean(home)
     (home / "kafkafs.properties").write_text(
         f"log.segment.bytes={keyed.segment_bytes}\n"
         f"log.cleaner.dedupe.buffer.size={dedupe_bytes}\n"
@@ -57,34 +60,34 @@ class Fast(Broker):
     )
 
 
-class KafkaCleaner:
-    """A running broker that has a topic for each run, with the partition's segments in it."""
+class Kafka:
+    """A running broker that has copies of partitions of ours as topics. A context manager.
 
-    def __init__(
-        self, home: Path, keyed: Keyed, dedupe_bytes: int, runs: int, kind: type[Broker] = Fast
-    ) -> None:
-        self._keyed = keyed
-        self._topics = [f"run-{number}" for number in range(runs)]
-        self._broker = kind(
-            home,
-            log_cleaner_dedupe_buffer_size=dedupe_bytes,
-            log_segment_bytes=keyed.segment_bytes,
-            log_cleaner_backoff_ms=100,
-        )
+    ``partitions``: by the topic's name the partition's directory, closed. Nothing is cleaned or
+    deleted before it is asked for.
+    """
+
+    def __init__(self, home: Path, partitions: Mapping[str, Path], kind: type[Broker]) -> None:
+        self._partitions = partitions
+        self._broker = kind(home, log_cleaner_backoff_ms=100, log_retention_check_interval_ms=200)
 
     def __enter__(self) -> Self:
         broker = self._broker
+        settings = {
+            "cleanup.policy": "delete",
+            "min.cleanable.dirty.ratio": RATIO,
+            "file.delete.delay.ms": 3_600_000,
+        }
         try:
             broker.start()
-            settings = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": RATIO}
-            create_topics(broker, dict.fromkeys(self._topics, settings))
+            create_topics(broker, dict.fromkeys(self._partitions, settings))
             broker.stop()
-            for topic in self._topics:
+            for topic, partition in self._partitions.items():
                 place = broker.partition(topic)
                 for file in place.iterdir():
                     if file.name != "partition.metadata":
                         file.unlink()
-                copy_to(self._keyed, place)
+                copy_to(partition, place)
             for name in ("log-start-offset", "cleaner-offset", "replication-offset"):
                 (broker.data / f"{name}-checkpoint").unlink(missing_ok=True)
             broker.start()
@@ -96,17 +99,41 @@ class KafkaCleaner:
     def __exit__(self, *_: object) -> None:
         self._broker.kill()
 
-    def run(self, number: int) -> Run:
-        """Have that run's topic cleaned; the time is between lines of the broker's log."""
-        topic, server = self._topics[number], self._broker.server
+    def set_dedupe_buffer(self, size: int) -> None:
+        """Let the cleaner's map have so many bytes; it begins anew with it."""
+        name = "log.cleaner.dedupe.buffer.size"
+        entry = ConfigEntry(name, str(size), incremental_operation=AlterConfigOpType.SET)
+        broker = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        mark = len(self._broker.server.lines)
+        client = admin(self._broker)
+        client.incremental_alter_configs([broker])[broker].result(SECONDS)
+        self._broker.server.wait_for("Starting the log cleaner", mark)
+
+    def clean(self, topic: str, segment_bytes: int) -> Run:
+        """Have a topic cleaned; the time is between lines of the broker's log."""
+        server = self._broker.server
         end = max(int(log.stem) for log in self._broker.partition(topic).glob("*.log"))
+        set_topic(self._broker, topic, segment_bytes=segment_bytes)
         mark = len(server.lines)
         set_topic(self._broker, topic, cleanup_policy="compact")
         last = rf"cleaned log {topic}-0 \(dirty section = \[\d+, {end}\]\)"
         stop = server.wait_for(last, mark, WAIT_SECONDS)
         stop = server.wait_for("fewer messages", stop)
-        lines = server.lines[mark:stop]
-        return parse(lines, server.times[mark:stop], topic)
+        return parse(server.lines[mark:stop], server.times[mark:stop], topic)
+
+    def retain(self, topic: str, count: int) -> float:
+        """Have all but the active segment deleted, `count` of them with a record each.
+
+        Seconds from moving the log start to the last one's renaming.
+        """
+        server, place = self._broker.server, self._broker.partition(topic)
+        mark = len(server.lines)
+        set_topic(self._broker, topic, retention_bytes=0)
+        moved = rf"{topic}-0.*Incremented log start offset to {count} "
+        first = server.wait_for(moved, mark, WAIT_SECONDS) - 1
+        while sum(file.suffix == ".log" for file in place.iterdir()) > 1:
+            time.sleep(0.001)
+        return time.monotonic() - server.times[first]
 
 
 def parse(lines: Sequence[str], times: Sequence[float], topic: str) -> Run:

@@ -1,22 +1,16 @@
-"""Deleting a head of very many segments: our retention, and a broker's."""
+"""Deleting a head of very many segments."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from pathlib import Path
-from typing import Self
-
-from clean_peers import Fast
 
 from storage import LogManager, Record, encode
 from storage.retain import retain
 from storage.task import Task
-from tests.interop.brokers import Broker
-from tests.interop.clients import create_topics, set_topic
 
 TOPIC = "many"
-WAIT_SECONDS = 600.0
 FLUSHED_AT_ONCE = 500
 
 
@@ -38,7 +32,7 @@ def write_segments(data: Path, count: int) -> None:
                 log.age_descriptors()
 
 
-def ours(data: Path, home: Path, count: int) -> dict[str, float]:
+def delete(data: Path, home: Path, count: int) -> dict[str, float]:
     """µs a segment until they are out of the log, and until their files are gone."""
     shutil.copytree(data, home)
     with LogManager.open(str(home)) as manager:
@@ -55,53 +49,3 @@ def ours(data: Path, home: Path, count: int) -> dict[str, float]:
         assert not log.retired
         removed = time.monotonic() - begun
     return {"kafkafs": deleted / count * 1e6, "kafkafs, files": removed / count * 1e6}
-
-
-class KafkaRetention:
-    """A running broker that has the topic once for each run. A context manager."""
-
-    def __init__(
-        self, data: Path, home: Path, count: int, runs: int, kind: type[Broker] = Fast
-    ) -> None:
-        self._broker = kind(home, log_retention_check_interval_ms=200)
-        self._data = data / f"{TOPIC}-0"
-        self._count = count
-        self._topics = [f"{TOPIC}-{number}" for number in range(runs)]
-
-    def __enter__(self) -> Self:
-        broker = self._broker
-        try:
-            broker.start()
-            settings = {"file.delete.delay.ms": 3_600_000}
-            create_topics(broker, dict.fromkeys(self._topics, settings))
-            broker.stop()
-            for topic in self._topics:
-                place = broker.partition(topic)
-                for file in place.iterdir():
-                    if file.name != "partition.metadata":
-                        file.unlink()
-                for file in self._data.iterdir():
-                    if file.name != "partition.metadata":
-                        shutil.copy2(file, place)
-            for name in ("log-start-offset", "replication-offset"):
-                (broker.data / f"{name}-checkpoint").unlink(missing_ok=True)
-            broker.start()
-        except BaseException:
-            broker.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._broker.kill()
-
-    def run(self, number: int) -> dict[str, float]:
-        """µs a segment, from moving the log start to the last one's renaming."""
-        topic, server = self._topics[number], self._broker.server
-        mark = len(server.lines)
-        set_topic(self._broker, topic, retention_bytes=0)
-        moved = rf"{topic}-0.*Incremented log start offset to {self._count} "
-        first = server.wait_for(moved, mark, WAIT_SECONDS) - 1
-        place = self._broker.partition(topic)
-        while sum(file.suffix == ".log" for file in place.iterdir()) > 1:
-            time.sleep(0.001)
-        return {"Kafka": (time.monotonic() - server.times[first]) / self._count * 1e6}
