@@ -315,7 +315,9 @@ class AppendingLog(LogReader):
     ) -> None:
         last_offset = entries[-1][2]
         active = self.segments[-1]
-        if active.size and self._should_roll(active, batches, entries, now_ns):
+        # Those that keep their offsets may lie too far behind the base of an empty segment too.
+        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
+        if is_far or (active.size and self._should_roll(active, batches, entries, now_ns)):
             active = self._roll(first, now_ns // 1_000_000)
         undecided = self.producers.first_undecided_offset
         if staged is None:
@@ -395,8 +397,6 @@ class AppendingLog(LogReader):
         config = self.config
         size = active.size + len(batches)
         if size > config.segment_bytes or size > MAX_SEGMENT_BYTES:
-            return True
-        if entries[-1][2] - active.base_offset > MAX_OFFSET_SPAN:
             return True
         if active.index_full:
             return True

@@ -21,7 +21,7 @@ from storage.record.batch import pack, parse_header
 from storage.record.compression import codec_number
 from storage.record.control import COMMIT
 from storage.record.plain import recompress
-from storage.segment import Segment
+from storage.segment import MAX_OFFSET_SPAN, Segment
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
 from tests.storage.transactions import Client, marker, new_log, produced, put
@@ -389,3 +389,15 @@ def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
         assert log.append_prepared(ready, now_ns=NOW_NS) == 1
         assert values(log) == [b"before", b"one", b"two"]
         assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("gap", [MAX_OFFSET_SPAN, MAX_OFFSET_SPAN + 1])
+def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: int) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        data = batch([b"1"])
+        data[:8] = gap.to_bytes(8, "big")
+        log.append_as_follower(data, [(0, len(data), gap, NOW_MS)], NOW_NS)
+        log.roll(NOW_MS)
+        assert values(log) == [b"1"]
+        assert log.log_end_offset == gap + 1
