@@ -291,3 +291,26 @@ def test_a_slow_change_of_the_tree_delays_no_data(
             os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("command", ["retention", "delete-records"])
+def test_what_is_written_down_before_the_past_changes_keeps_nobody_waiting(
+    steered_mount: SteeredMount, orders: Path, command: str
+) -> None:
+    """What is shown of the past is written down first; meanwhile the log is read and grows."""
+    follow = orders.parent / ".follow" / orders.name
+    assert follow.read_bytes() == b"one\n"
+    steered_mount.daemon.roll(orders.parent.name)
+    append(orders, b"two\n")
+    # What was sealed is counted before, and not in the middle of this.
+    steered_mount.daemon.keep_text()
+    append(orders.parent / ".config", b"retention.bytes=1\n")
+    line = b"run\n" if command == "retention" else b"0 1\n"
+    history = f"{orders.parent.name}-{orders.name}/kafkafs.history.tmp"
+    control = orders.parent / ".control" / command
+    with stuck(steered_mount, "fsync", history, functools.partial(append, control, line)):
+        append(orders, b"three\n")
+        assert orders.read_bytes() == follow.read_bytes() == b"one\ntwo\nthree\n"
+    assert orders.read_bytes() == b"two\nthree\n"
+    assert follow.stat().st_size == len(b"one\ntwo\nthree\n")
+    assert os.getxattr(follow, "user.kafkafs.first_position") == b"4"
