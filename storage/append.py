@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from storage import checkpoint
 from storage.config import LogConfig
 from storage.counters import LogCounters
 from storage.errors import (
@@ -297,10 +298,10 @@ class AppendingLog(LogReader):
         for entry in entries:
             each = parse_header(batches, entry[0])
             if each.leader_epoch > (epochs[-1][0] if epochs else -1):
-                epochs.append((each.leader_epoch, each.base_offset))
+                checkpoint.begin_epoch(epochs, each.leader_epoch, each.base_offset)
         self._append_entries(batches, entries, header.base_offset, now_ns, staged, written)
         if epochs != self.epochs and epochs:
-            # (``LeaderEpochFileCache.assign``); what we append ourselves carries the last one.
+            # What we append ourselves carries the last one.
             self.epochs = epochs
             self.epochs_dirty = True
 

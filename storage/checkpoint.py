@@ -95,6 +95,15 @@ def write_epochs(
     files.replace_atomically(path, _frame(lines), sync=sync)
 
 
+def begin_epoch(epochs: list[tuple[int, int]], epoch: int, start: int) -> None:
+    """Note that a later epoch than the last one begins at ``start``; one that begins there, or
+    behind it, has no record then (``LeaderEpochFileCache.assign``).
+    """
+    while epochs and epochs[-1][1] >= start:
+        epochs.pop()
+    epochs.append((epoch, start))
+
+
 # -- partition.metadata --------------------------------------------------------------------------
 
 

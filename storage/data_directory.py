@@ -285,8 +285,8 @@ class DataDirectory:
                     epochs.clear()
                 epochs.append((epoch, max(offset, start)))
         for epoch, offset in seen:
-            if epoch >= 0 and (not epochs or (epoch > epochs[-1][0] and offset > epochs[-1][1])):
-                epochs.append((epoch, max(offset, start)))
+            if epoch > (epochs[-1][0] if epochs else -1):
+                checkpoint.begin_epoch(epochs, epoch, max(offset, start))
         if epochs != recorded and not self.read_only:
             checkpoint.write_epochs(self.files, path, epochs)
         return epochs

@@ -401,3 +401,23 @@ def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: in
         log.roll(NOW_MS)
         assert values(log) == [b"1"]
         assert log.log_end_offset == gap + 1
+
+
+def test_a_leader_epoch_that_begins_where_the_last_one_did(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        log.append(batch([b"1"]), now_ns=NOW_NS)
+        log.raise_log_start(1)
+        assert log.epochs == [(0, 1)]
+        data = batch([b"2"])
+        data[:8] = (1).to_bytes(8, "big")
+        data[12:16] = (5).to_bytes(4, "big")
+        log.append_as_follower(data, [(0, len(data), 1, NOW_MS)], NOW_NS)
+        assert log.epochs == [(5, 1)]
+        log.flush()
+    path = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    path.write_text("0\n1\n0 1\n")
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).epochs == [(5, 1)]
+        assert path.read_text() == "0\n1\n5 1\n"
