@@ -9,8 +9,10 @@ Runs in a worker thread, and changes nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+from storage import paths
 from storage.batch_check import Part, check_part
 from storage.errors import SegmentGone
 from storage.log import Log
@@ -61,9 +63,11 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
     except SegmentGone:
         return None
     try:
-        for attempt in range(_ATTEMPTS):
+        attempts = 0
+        while attempts < _ATTEMPTS:
             # While it is appended to its end may be half written and its index pre-sized.
             active = segment is log.active
+            renamed = _renamed(segment)
             place = Place(
                 log.files,
                 log.directory,
@@ -71,13 +75,21 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
                 log.config.index_interval_bytes,
                 is_last=active,
                 is_live=active,
+                renamed=renamed,
             )
             after = transactions.copy()
-            verified = verify_segment(place, after, task.advance if not attempt else _nothing)
+            try:
+                verified = verify_segment(place, after, task.advance if not attempts else _nothing)
+            except FileNotFoundError:
+                if renamed == _renamed(segment):
+                    raise
+                # A cleaner has just given it another name.
+                continue
             if segment not in log.segments:
                 return None
             if not verified.faults:
                 break
+            attempts += 1
         transactions.become(after)
         if not verified.is_read_whole:
             verified.faults += _further(log, segment, {fault.position for fault in verified.faults})
@@ -88,6 +100,12 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
         return None
     finally:
         segment.release()
+
+
+def _renamed(segment: Segment) -> str:
+    """What its files' names have at their end besides what they are."""
+    name = paths.file_name(segment.base_offset, paths.LOG)
+    return os.path.basename(segment.log_path).removeprefix(name)
 
 
 def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:

@@ -56,7 +56,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A segment to be read: its log, whether it is the last one, whether its writer lives."""
+    """A segment to be read: its log, whether it is the last one, whether its writer lives.
+
+    ``renamed``: what its files' names have at their end at the moment, as a cleaner's new ones.
+    """
 
     files: Files
     directory: str
@@ -64,9 +67,11 @@ class Place:
     index_interval_bytes: int
     is_last: bool
     is_live: bool
+    renamed: str = ""
 
     def path(self, suffix: str) -> str:
-        return os.path.join(self.directory, paths.file_name(self.base_offset, suffix))
+        name = paths.file_name(self.base_offset, suffix)
+        return os.path.join(self.directory, name) + self.renamed
 
 
 @dataclass(slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -13,7 +14,10 @@ from storage.errors import TaskCancelled
 from storage.segment import Segment
 from storage.task import Task
 from storage.verify_log import verify_logs
+from tests.storage.compaction.cleaned import clean, compacted, put, roll
 from tests.storage.logs import NOW_MS, append
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -109,3 +113,24 @@ def test_it_can_be_cancelled(log: Log) -> None:
 
     with pytest.raises(TaskCancelled):
         verify_logs([log], Impatient())
+
+
+def test_segments_that_a_cleaner_is_about_to_name(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        for value in (b"1", b"2"):
+            put(log, (b"a", value))
+            roll(log)
+
+        seen = []
+
+        def by_owner(function: Callable[[], T]) -> T:
+            """In every turn of the owner, before and after it, all is in order."""
+            seen.append(faults(log))
+            outcome = function()
+            seen.append(faults(log))
+            return outcome
+
+        clean(manager, log, Task(by_owner))
+        assert [segment.base_offset for segment in log.segments] == [0, 2]
+        assert seen
+        assert not any(seen)
