@@ -278,7 +278,7 @@ class Log(AppendingLog):
     def mark_detached(self, segments: Iterable[Segment], now_ms: int) -> None:
         """Rename the files of segments that have left the log, unless they are gone already."""
         self.directory_dirty = True
-        if self.dirty_since_ms is None:
+        if self.dirty_since_ms is None and not self.closed:
             # The next flush makes it durable.
             self._mark_dirty(now_ms)
         for segment in segments:
@@ -313,8 +313,9 @@ class Log(AppendingLog):
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Staged segments take the place of ``old``, sealed ones one behind the other.
 
-        What reads the old ones may go on until file.delete.delay.ms is over.  ``new`` keep their
-        suffix until ``finish_replacement``, before which the directory has to be synced.
+        What reads the old ones may go on until file.delete.delay.ms is over.  Their files are to
+        be renamed by ``mark_detached``; ``new`` keep their suffix until ``finish_replacement``,
+        before which that has to be durable.
         """
         self._check_writable()
         first = self.segments.index(old[0])
@@ -328,9 +329,6 @@ class Log(AppendingLog):
         self.retired = [*self.retired, *((due_ms, segment) for segment in old)]
         self.segments = (*self.segments[:first], *new, *self.segments[end:])
         self.may_be_cleaned = True
-        for segment in old:
-            segment.mark_deleted()
-        self.directory_dirty = True
         for listener in self.listeners:
             listener.swapped(self, old, new)
 
@@ -351,7 +349,9 @@ class Log(AppendingLog):
         waiting: list[tuple[int, Segment]] = []
         bases = {segment.base_offset for segment in self.segments}
         for due_ms, segment in self.retired:
-            if not left or due_ms > now_ms or segment.leased:
+            # One that was replaced and still has its name: the new one is about to get that.
+            has_others_name = not segment.deleted and segment.base_offset in bases
+            if not left or due_ms > now_ms or segment.leased or has_others_name:
                 waiting.append((due_ms, segment))
                 continue
             left -= 1
@@ -397,16 +397,20 @@ class Log(AppendingLog):
         self.closed = True
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
 
-    def release_all(self) -> bool:
-        """Let go of every file of a deleted partition.  False while somebody reads one."""
+    def release_all(self, most: int | None = None) -> bool:
+        """Let go of every file of a deleted partition; of no more segments than ``most``.
+
+        False while some are left, or somebody reads one.
+        """
         left = [segment for _, segment in self.retired]
         if any(segment.leased for segment in left):
             return False
-        for segment in left:
+        for segment in left[:most]:
             for listener in self.listeners:
                 listener.removed(self, segment)
-            segment.vanish()
-        return True
+            segment.let_go()
+        self.retired = self.retired[len(left[:most]) :]
+        return not self.retired
 
     def close(self) -> None:
         """Flush, trim the files, write the last snapshot, release everything (clean stop)."""

@@ -397,12 +397,17 @@ class LogManager(DataDirectory):
         waiting: list[tuple[int, str, Log | None]] = []
         directories: list[str] = []
         for due_ms, directory, doomed in self._doomed:
-            if due_ms > now_ms or (doomed is not None and not doomed.release_all()):
-                waiting.append((due_ms, directory, doomed))
-            else:
+            released = due_ms <= now_ms
+            if released and doomed is not None:
+                count = len(doomed.retired)
+                released = left > 0 and doomed.release_all(left)
+                left -= count - len(doomed.retired)
+            if released:
                 directories.append(directory)
+            else:
+                waiting.append((due_ms, directory, doomed))
         self._doomed = waiting
-        if self.read_only or (not doomed_paths and not directories):
+        if self.read_only or (left == SWEPT_AT_ONCE and not directories):
             return None
 
         def remove() -> None:

@@ -321,11 +321,15 @@ class SegmentFiles:
             suffix = f".{number}{kind}"
         self.set_suffix(suffix)
 
-    def vanish(self) -> list[str]:
-        """The end of a deleted segment: reads fail from now on; the paths left to be removed."""
+    def let_go(self) -> None:
+        """The end of a deleted segment: reads fail from now on."""
         self._append_ready = False
         self.close()
         self._gone = True
+
+    def vanish(self) -> list[str]:
+        """The same; the paths left to be removed."""
+        self.let_go()
         return [path for kind in _KINDS if self._files.exists(path := self.file_path(kind))]
 
     def discard(self) -> None:

@@ -21,7 +21,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.manager import Progress
+from storage.manager import SWEPT_AT_ONCE, Progress
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 
 
@@ -109,6 +109,25 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         remove()
         assert not [name for name in os.listdir(tmp_path) if name.endswith("-delete")]
         assert manager.sweep(manager.clock_ms()) is None
+
+
+def test_a_large_topic_is_let_go_of_some_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        topic = manager.create_topic("gone", 2)
+        for log in topic.partitions.values():
+            for _ in range(SWEPT_AT_ONCE):
+                append(log, b"x")
+                log.roll(NOW_MS)
+        logs = list(topic.partitions.values())
+        manager.delete_topic("gone")
+        turns = 0
+        while (remove := manager.remove_deleted(2 * manager.clock_ms())) is not None:
+            turns += 1
+            left = sum(len(log.retired) for log in logs)
+            assert left == max(2 * (SWEPT_AT_ONCE + 1) - turns * SWEPT_AT_ONCE, 0)
+            remove()
+        assert turns == 3
+        assert not [name for name in os.listdir(tmp_path) if "gone" in name]
 
 
 def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""What a round publishes some at a time, and what may come in between."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from storage import Log, LogManager
+from storage.compaction.cleaner import RENAMED_AT_ONCE
+from storage.compaction.log_cleaner import LogCleaner
+from storage.errors import TaskCancelled
+from storage.task import Task
+from tests.storage.compaction.cleaned import clean, compacted, contents, put, roll
+from tests.storage.logs import NOW_MS
+
+T = TypeVar("T")
+COUNT = RENAMED_AT_ONCE + 2
+
+
+class Between:
+    """An owner that lets something happen before each of its turns."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self.happens = happens
+
+    def __call__(self, function: Callable[[], T], /) -> T:
+        self.happens()
+        return function()
+
+
+def fill(log: Log) -> None:
+    """A log of as many sealed segments, which cleaning makes one."""
+    for number in range(COUNT):
+        put(log, (b"a", b"%d" % number))
+        roll(log)
+
+
+def test_files_are_renamed_some_at_a_time(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        deleted: list[int] = []
+        old = log.segments[:-1]
+        count = Between(lambda: deleted.append(sum(segment.deleted for segment in old)))
+        assert clean(manager, log, Task(count)).segments_after == 1
+        steps = [after - before for before, after in itertools.pairwise(deleted)]
+        assert max(steps) == RENAMED_AT_ONCE
+        assert deleted[-1] == COUNT
+
+
+def remove(manager: LogManager) -> None:
+    while (unlink := manager.remove_deleted(2 * NOW_MS)) is not None:
+        unlink()
+
+
+def test_deleted_files_go_while_others_are_being_renamed(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        clean(manager, log, Task(Between(lambda: remove(manager))))
+        expected = [(COUNT - 1, b"a", b"%d" % (COUNT - 1))]
+        assert contents(log) == expected
+        remove(manager)
+        assert contents(log) == expected
+        assert not [name for name in os.listdir(log.directory) if "deleted" in name]
+        assert not log.retired
+    with compacted(tmp_path) as (_, log):
+        assert contents(log) == expected
+
+
+@pytest.mark.parametrize("replaced", [1, RENAMED_AT_ONCE + 1])
+def test_the_topic_is_deleted_while_files_are_being_renamed(tmp_path: Path, replaced: int) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        old = log.segments[:-1]
+
+        def delete() -> None:
+            if "t" in manager.topics and sum(segment.deleted for segment in old) >= replaced:
+                manager.delete_topic("t")
+
+        cleaner = LogCleaner(manager)
+        with contextlib.suppress(TaskCancelled):
+            cleaner.clean(log, Task(Between(delete)))
+        assert "t" not in manager.topics
+        assert not cleaner.uncleanable
+        # Nothing is left to be flushed of it.
+        assert log not in manager.due_flushes(2 * NOW_MS)
+        remove(manager)
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("t")]
+        manager.create_topic("t", 1)
