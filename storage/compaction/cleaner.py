@@ -46,6 +46,7 @@ from storage.compaction.passes import (
 from storage.compaction.rewrite import GroupWriter
 from storage.compaction.transactions import CleanedTransactions
 from storage.config import LogConfig
+from storage.errors import TaskCancelled
 from storage.index.txn_index import TxnEntry
 from storage.log import Log
 from storage.record.header import Buffer
@@ -113,12 +114,15 @@ def clean(
                 task.begin("replacing", 0)
                 # What goes may do so because of what lies behind it.
                 _flush(log, task)
+                old = sources.segments[: cleaned.segments_before]
+                new = [segment for writer in writers for segment in writer.segments]
+                # Before any name says `.swap`: from then on a restart carries it out.
+                task.by_owner(lambda: prepare_replacement(log, old, new))()
         except BaseException:
             _discard(writers)
             raise
         if changes:
-            new = [segment for writer in writers for segment in writer.segments]
-            _publish(log, sources.segments[: cleaned.segments_before], new, task, now_ms)
+            _publish(log, old, new, task, now_ms)
         else:
             _discard(writers)
     return cleaned
@@ -370,11 +374,16 @@ def _publish(
     before ``replace`` is done leaves all as it was; after one behind it the log has the new ones,
     and a restart finds them.
     """
-    # Before any name says `.swap`: from then on a restart carries it out.
-    task.by_owner(lambda: prepare_replacement(log, old, new))()
+
+    def replace() -> None:
+        # (``LogManager.updateTopicConfig`` aborts a cleaning then.)
+        if not log.config.is_compacted:
+            raise TaskCancelled("cleanup.policy has become one without compact")
+        log.replace(old, new, now_ms)
+
     log.stage_replacement(new)
     try:
-        task.by_owner(lambda: log.replace(old, new, now_ms))
+        task.by_owner(replace)
     except BaseException:
         if new[0] not in log.segments:
             log.unstage(new)

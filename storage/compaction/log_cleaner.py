@@ -83,8 +83,9 @@ class LogCleaner:
     def clean(self, log: Log, task: Task) -> Cleaned | None:
         """Clean one log as far as one map reaches, due or not; in a worker thread.
 
-        None where there is nothing: no sealed segment that may be cleaned.  What was clean already
-        loses tombstones and markers whose horizon has passed.  TaskCancelled: all is as it was.
+        None where there is nothing: no sealed segment that may be cleaned, or a cleanup.policy
+        without compact.  What was clean already loses tombstones and markers whose horizon has
+        passed.  TaskCancelled, also where compact is taken out of it meanwhile: all is as it was.
         StorageError, OSError: the same, and the log is ``uncleanable`` from now on.
         """
         return self._with(log, task, self._clean)
@@ -108,6 +109,9 @@ class LogCleaner:
         assert not log.cleaning, "one round at a time"
         plan = self.plan(log, self._manager.clock_ms())
         if plan.first_uncleanable_offset <= log.segments[0].base_offset or log.closed:
+            return None
+        if not log.config.is_compacted:
+            # It was when this was asked for.
             return None
         log.cleaning = True
         self.cleaning = log

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +16,27 @@ from storage import Log, LogManager
 from storage.compaction.cleaner import RENAMED_AT_ONCE
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import TaskCancelled
+from storage.listener import LogListener
+from storage.segment import Segment
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, compacted, contents, put, roll
 from tests.storage.logs import NOW_MS
+from tests.storage.segmented import Turns
 
 T = TypeVar("T")
 COUNT = RENAMED_AT_ONCE + 2
+
+
+class FullDisk(LogListener):
+    """Has to write down what changes, and cannot."""
+
+    def preparing(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], log_start: int
+    ) -> Callable[[], None]:
+        def write() -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        return write
 
 
 class Between:
@@ -92,3 +108,35 @@ def test_the_topic_is_deleted_while_files_are_being_renamed(tmp_path: Path, repl
         remove(manager)
         assert not [name for name in os.listdir(tmp_path) if name.startswith("t")]
         manager.create_topic("t", 1)
+
+
+def test_cleanup_policy_loses_compact_while_it_is_cleaned(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        before = contents(log)
+        files = sorted(os.listdir(log.directory))
+        cleaner = LogCleaner(manager)
+        change = Turns(1, lambda: manager.set_topic_setting("t", "cleanup.policy", "delete"))
+        with pytest.raises(TaskCancelled):
+            cleaner.clean(log, Task(change))
+        assert contents(log) == before
+        assert sorted(os.listdir(log.directory)) == files
+        assert not cleaner.uncleanable
+        assert cleaner.clean(log, Task()) is None, "nor does one begin that has waited"
+        manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+        assert clean(manager, log).segments_after == 1
+
+
+def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        before = contents(log)
+        files = sorted(os.listdir(log.directory))
+        listener = FullDisk()
+        log.listeners.append(listener)
+        with pytest.raises(OSError, match="No space left"):
+            clean(manager, log)
+        assert contents(log) == before
+        assert sorted(os.listdir(log.directory)) == files
+        log.listeners.remove(listener)
+        assert clean(manager, log).segments_after == 1
