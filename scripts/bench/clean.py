@@ -20,7 +20,7 @@ The works are:
 - p99 of 4 KiB reads and of one-line appends through a mount whose daemon cleans such a log, and
   while it is idle.
 - Retention of a log of many segments with one record each: µs for each that is deleted, until all
-  are out of the log.
+  are out of the log; once.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import signal
 import sys
 import tempfile
@@ -123,12 +124,10 @@ def add(found: Found, name: str, figure: float) -> None:
 
 
 def retention(bench: Bench, kafka: Kafka, data: Path) -> Found:
-    found: Found = {}
+    """Once: a broker has all segments open from its start on."""
     count = bench.segments
-    for run in range(bench.runs):
-        for name, figure in delete(data, bench.directory / f"retention-{run}", count).items():
-            add(found, name, figure)
-        add(found, "Kafka", kafka.retain(f"retention-{run}", count) / count * 1e6)
+    found = {name: [f] for name, f in delete(data, bench.directory / "retained", count).items()}
+    add(found, "Kafka", kafka.retain("retention", count) / count * 1e6)
     return found
 
 
@@ -136,6 +135,7 @@ def mount(bench: Bench, client: Path, keyed: Keyed) -> Found:
     found: Found = {}
     warm(keyed.directory)
     running = 0.0
+    say("mount")
     with Busy(bench.directory / "mount", keyed, 2 * bench.runs, client) as busy:
         for what in (READ, WRITE):
             busy.idle(what, bench.requests)
@@ -166,7 +166,7 @@ def measure(bench: Bench, works: list[str], kind: type[Broker]) -> dict[str, Fou
         partitions |= {f"pressure-{run}": distinct_keys.directory for run in runs}
     if "retention" in works:
         write_segments(many, bench.segments)
-        partitions |= {f"retention-{run}": many / f"{TOPIC}-0" for run in runs}
+        partitions["retention"] = many / f"{TOPIC}-0"
     if partitions:
         with Kafka(bench.directory / "broker", partitions, kind) as kafka:
             if "compact" in works:
@@ -204,6 +204,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is unmounted
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     works = [work for work in WORKS if not given.only or work in given.only]
     with tempfile.TemporaryDirectory(prefix="kafkafs-bench-", dir=given.directory) as name:
         requests = 100 if given.tiny else 20_000

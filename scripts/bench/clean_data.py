@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kafkafs.views.key_value import KeyValue
 from storage import LogManager
-from storage.paths import CLEAN_SHUTDOWN
+from storage.paths import CLEAN_SHUTDOWN, PARTITION_METADATA
 
 MIB = 1 << 20
 VALUE_BYTES = 100
@@ -79,6 +79,7 @@ def copy_to(partition: Path, place: Path) -> None:
     """Have a closed partition at another place too.
 
     The two share the sealed segments' logs, which nobody writes to; indexes may be built anew.
+    A topic's id stays what it is there.
     """
     place.mkdir(parents=True, exist_ok=True)
     active = max(int(log.stem) for log in partition.glob("*.log"))
@@ -86,7 +87,7 @@ def copy_to(partition: Path, place: Path) -> None:
         number = file.name.partition(".")[0]
         if number.isdecimal() and int(number) < active and file.suffix == ".log":
             os.link(file, place / file.name)
-        elif not (place / file.name).exists():  # a broker knows a topic by its partition.metadata
+        elif file.name != PARTITION_METADATA:
             shutil.copy2(file, place / file.name)
 
 
