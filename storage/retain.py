@@ -192,6 +192,9 @@ def retain(
     finally:
         for move in moves:
             task.by_owner(move.end)
+    if any(move.log.log_start_offset < move.log_start for move in flushed):
+        # What stays after all must not be gone after a crash.
+        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 
 
@@ -223,6 +226,10 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
         # A cleaner may have begun to work on it, or have done so.
         outcome.cleaning += log.cleaning
         if log.closed or log.cleaning or log.segments[: len(move.segments)] != move.segments:
+            return ()
+        # By other settings they may have to stay.
+        changed = log.config is not move.config
+        if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):
             return ()
         return log.detach_head(len(move.segments), now_ms)
 
@@ -262,6 +269,7 @@ class _Move:
         self.log = log
         self.segments = log.segments[:count]
         self.log_start = log_start
+        self.config = log.config
         self._is_intended = False
 
     @property

@@ -381,6 +381,17 @@ def test_settings_that_change_while_it_is_being_planned_count(tmp_path: Path) ->
         assert bases(log) == [0, 2, 4, 6]
 
 
+@pytest.mark.parametrize("turn", range(1, 6))
+def test_settings_that_change_before_it_is_deleted_count_too(tmp_path: Path, turn: int) -> None:
+    with crashing(tmp_path) as manager:
+        log = segmented(manager, retention_bytes="1")
+        keep = Turns(turn, lambda: manager.set_topic_setting("t", "retention.bytes", "-1"))
+        assert run(manager, NOW_MS, Task(keep)).segments == 0
+        assert bases(log) == [0, 2, 4, 6]
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0))[0] == b"a0"
+
+
 def test_what_is_appended_while_all_of_it_goes_comes_behind_it(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, retention_ms="5")
