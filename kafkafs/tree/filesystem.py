@@ -305,6 +305,7 @@ class FileSystem(LogListener):
             partition.removed(segment)
             if log.closed and segment is log.active:
                 # The last one of a deleted topic: who still has it open has all that is left.
+                partition.vanish()
                 del self._partitions[log]
 
     def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:

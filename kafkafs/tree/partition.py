@@ -335,6 +335,11 @@ class Partition:
         for view in self.views.values():
             view.removed(segment)
 
+    def vanish(self) -> None:
+        """The files of all of them are gone, with the topic."""
+        for view in self.views.values():
+            view.vanish()
+
     def _hold(self, segments: Sequence[Segment]) -> None:
         """Where somebody may read on in segments that another process deletes when it likes, have
         them open.

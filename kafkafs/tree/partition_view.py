@@ -293,6 +293,12 @@ class PartitionView(PlacedView):
         if piece is not None:
             piece.vanish()
 
+    def vanish(self) -> None:
+        """The files of all segments are gone, those of the timeline too."""
+        for piece in self.timeline.pieces:
+            if isinstance(piece, SegmentLines):
+                piece.vanish()
+
     def _is_cut_below(self, base_offset: int, kept: int) -> bool:
         """Whether a log that was cut, and not measured since, now ends before that place.
 

@@ -63,6 +63,21 @@ def test_what_the_tree_keeps_in_memory_does_not_grow_with_the_data(tree: Tree) -
     assert tree.attributes(tree.file()).size == 20 * 22_000
 
 
+def test_of_a_deleted_topic_nothing_stays_mapped(tree: Tree) -> None:
+    for _ in range(3):
+        tree.append("t/0", b"0123456789\n" * 2000)
+        tree.roll()
+    for number in range(3):
+        assert tree.read("t/0", number * 22_000 + 11_000, 11) == b"0123456789\n"
+    manager = tree.fs.manager
+    tree.fs.root.rmdir("t")
+    assert tree.fs.store.mapped_bytes > 0
+    while (remove := manager.remove_deleted(2 * manager.clock_ms())) is not None:
+        remove()
+    assert tree.fs.store.mapped_bytes == 0
+    assert [partition.log.topic for partition in tree.fs.partitions()] == ["u"]
+
+
 def test_the_daemons_own_files(tree: Tree) -> None:
     tree.fs.events("something happened")
     assert tree.read(".kafkafs/version").decode() == version("kafkafs") + "\n"
