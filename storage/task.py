@@ -82,7 +82,7 @@ class Task:
         now = self._clock()
         pause = self._throttled_from + self._passed / rate - now
         if pause > _PAUSE_S:
-            self._cancelled.wait(pause)
+            self._cancelled.wait(min(pause, threading.TIMEOUT_MAX))
             self._throttled_from, self._passed = self._clock(), 0
         elif pause < -1:
             # What it was too slow by does not entitle it to more later.

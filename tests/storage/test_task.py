@@ -42,8 +42,9 @@ def test_not_faster_than_asked() -> None:
     assert task._clock() - started >= 0.13
 
 
-def test_cancelled_while_it_waits() -> None:
-    task = Task(bytes_per_second=1)
+@pytest.mark.parametrize("rate", [1, 1e-300])
+def test_cancelled_while_it_waits(rate: float) -> None:
+    task = Task(bytes_per_second=rate)
     timer = threading.Timer(0.05, task.cancel)
     timer.start()
     with pytest.raises(TaskCancelled):
