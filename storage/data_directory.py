@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 # How often a partition is loaded again whose files its writer renames meanwhile.
 _TRIES = 5
+# How long its cleaner may take to name what it puts into the log, and how often one looks.
+_SWAP_S = 1.0
+_LOOK_S = 0.005
 
 
 @dataclass(slots=True)
@@ -123,6 +126,7 @@ class DataDirectory:
                 log_start=log_starts.get(item, 0),
                 now_ms=now_ms,
                 advance=advance,
+                may_wait=True,
             )
             advance(0, 1)
             return log
@@ -191,17 +195,21 @@ class DataDirectory:
         log_start: int,
         now_ms: int,
         advance: Callable[[int], None] = lambda size: None,
+        may_wait: bool = False,
     ) -> Log | None:
         """Load a partition; ``add`` makes it known.
 
         None where another process, whose directory this is, removes it meanwhile; where that one
-        renames files under us, they are looked for anew.
+        renames files under us, they are looked for anew.  ``may_wait``: until a cleaner has given
+        what it puts into the log its names.
         """
         facts = (clean, recovery_point, log_start, now_ms, advance)
         tries = _TRIES if self.read_only else 1
         while True:
             tries -= 1
             try:
+                if self.read_only and may_wait:
+                    self._await_swap(item)
                 return self._load_partition(item, *facts)
             except (FileNotFoundError, SegmentGone):
                 directory = os.path.join(self.path, paths.partition_directory(*item))
@@ -209,6 +217,18 @@ class DataDirectory:
                     return None
                 if not tries:
                     raise
+
+    def _await_swap(self, item: tuple[str, int]) -> None:
+        """Wait while a cleaner replaces segments: some are in sight under neither name then."""
+        directory = os.path.join(self.path, paths.partition_directory(*item))
+        end = time.monotonic() + _SWAP_S
+        while any(name.endswith(paths.LOG + paths.SWAP) for name, _ in self.files.scan(directory)):
+            if time.monotonic() > end:
+                reason = "a cleaner that was stopped has not given all segments their names"
+                remedy = "they are not shown before the directory is opened for writing"
+                self.faults.append(f"{directory}: {reason}; {remedy}")
+                return
+            time.sleep(_LOOK_S)
 
     def _load_partition(
         self,

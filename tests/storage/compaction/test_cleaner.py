@@ -451,16 +451,6 @@ def test_what_was_clean_stays_so_when_less_may_be_cleaned(tmp_path: Path) -> Non
         assert [record[0] for record in contents(log)] == [2, 3]
 
 
-def test_indexes_that_have_room_for_one_entry_only(tmp_path: Path) -> None:
-    with compacted(tmp_path, log_index_size_max_bytes=12) as (manager, log):
-        for n in range(5):
-            put(log, (b"%d" % (n % 3), b"%d" % n))
-        roll(log)
-        clean(manager, log)
-        assert [record[0] for record in contents(log)] == [2, 3, 4]
-        assert [segment.base_offset for segment in log.segments] == [0, 1, 2, 3, 4, 5]
-
-
 def test_the_longest_delete_retention_keeps_tombstones_for_ever(tmp_path: Path) -> None:
     with compacted(tmp_path, log_cleaner_delete_retention_ms=LONG_MAX) as (manager, log):
         put(log, (b"a", b"1"), (b"a", None))
@@ -494,26 +484,3 @@ def test_many_segments_need_few_descriptors(tmp_path: Path) -> None:
         assert clean(manager, log, task).segments_before == 200
         assert len(task.descriptors) == 400
         assert max(task.descriptors) - min(task.descriptors) < 100
-
-
-class PacedTask(Task):
-    """Notes what it was told to pace."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paced = 0
-
-    def pace(self, size: int) -> None:
-        super().pace(size)
-        self.paced += size
-
-
-def test_what_is_written_is_throttled_too(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        for n in range(30):
-            put(log, (b"%d" % (n % 20), b"v" * 100))
-        roll(log)
-        task = PacedTask()
-        cleaned = clean(manager, log, task)
-        # Read for the map, read and written anew.
-        assert task.paced == 2 * cleaned.bytes_before + cleaned.bytes_after
