@@ -108,7 +108,8 @@ class SegmentFiles:
         OSError from the disk; they have the names that they had then, as far as it lets them.
         """
         renamed: list[tuple[str, str]] = []
-        with _lease_lock:
+        # What is not of the log yet nobody else opens, and the disk may take its time.
+        with contextlib.nullcontext() if self._suffix == paths.CLEANED else _lease_lock:
             try:
                 for kind in _KINDS:
                     path = self.file_path(kind)
@@ -328,9 +329,14 @@ class SegmentFiles:
         self._gone = True
 
     def vanish(self) -> list[str]:
-        """The same; the paths left to be removed."""
+        """The same; the paths left to be removed, in an order that keeps them together.
+
+        The log goes last: as long as it is there, no other segment of that base is given the same
+        names when it is deleted.
+        """
         self.let_go()
-        return [path for kind in _KINDS if self._files.exists(path := self.file_path(kind))]
+        kinds = (*_KINDS[1:], _KINDS[0])
+        return [path for kind in kinds if self._files.exists(path := self.file_path(kind))]
 
     def discard(self) -> None:
         """Remove a segment that was never part of the log."""

@@ -361,8 +361,8 @@ class PartitionView(PlacedView):
 
     def keep_pending(self) -> None:
         """Read what `removing` and `swapped` could not without waiting. Waits."""
-        while self._pending:
-            generation, start, cut, segments = self._pending.pop()
+        while (pending := self._next_pending()) is not None:
+            generation, start, cut, segments = pending
             try:
                 text = bytearray(cut - start)
                 render_text(generation, start, text, 0, None, wait=True)
@@ -374,10 +374,17 @@ class PartitionView(PlacedView):
                 for segment in segments:
                     segment.release()
 
+    def _next_pending(self) -> tuple[ViewGeneration, int, int, list[Segment]] | None:
+        """One that nobody else gets: at the end two threads may ask."""
+        try:
+            return self._pending.pop()
+        except IndexError:
+            return None
+
     def give_up_pending(self) -> None:
         """At the end: let go of the segments that `keep_pending` would have read."""
-        while self._pending:
-            for segment in self._pending.pop()[3]:
+        while (pending := self._next_pending()) is not None:
+            for segment in pending[3]:
                 segment.release()
 
     # -- saving --------------------------------------------------------------------------------
