@@ -37,8 +37,8 @@ _PAGE = 4096
 
 class Partition:
     """See the module. `known`: inode -> node, of those whose attributes the kernel keeps.
-    `ranges`: the open files that have an end of their own; `followers`: the open handles of
-    `.follow`.
+    `ranges`: the open files that have an end of their own, or show nothing yet; `followers`: the
+    open handles of `.follow`.
     """
 
     __slots__ = (

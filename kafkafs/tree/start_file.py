@@ -165,7 +165,13 @@ class StartFile(ViewFile):
         return False
 
     def history_ends(self, limit: int | None = None) -> None:
-        """The past is about to change: find its end now, if the log has reached it. Waits."""
+        """The past is about to change: find its end now, if the log has reached it. Waits.
+
+        Where it begins too: what its view has just come to show may go before anybody asks for it.
+        """
+        if self._generation is None and limit is None:
+            with contextlib.suppress(StorageError, OSError):
+                self.shown(True)
         generation = self._generation
         if generation is not None:
             # Who reads it gets the error.
@@ -223,9 +229,9 @@ class StartFile(ViewFile):
         handle = StartHandle(self)
         with _lock:
             self._handles.add(handle)
-            if self.is_ranged:
-                self.partition.ranges[self] = None
             generation = self._generation
+            if self.is_ranged or generation is None:
+                self.partition.ranges[self] = None
             if generation is not None and not self.part.attach(generation):
                 self._let_go(handle)
                 raise self._stale()

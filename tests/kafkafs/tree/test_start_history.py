@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.tree.filesystem import TreeOptions
@@ -359,6 +359,7 @@ class Model:
             assert read(handle, len(text_) // 2, 30) == text_[len(text_) // 2 :][:30]
 
 
+HEAD: list[tuple[object, ...]] = [("remove_head",)]
 STEPS = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 4)),
     st.tuples(st.just("open"), st.integers(0, 12), st.none() | st.integers(0, 15)),
@@ -373,6 +374,9 @@ STEPS = st.one_of(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=st.lists(STEPS, max_size=25))
+# What an open transaction held back goes before anybody has looked at it.
+@example(steps=[("begin",), ("append", 2), ("open", 1, None), ("roll",), ("end", False), *HEAD])
+@example(steps=[("begin",), ("open", 0, None), ("append", 1), ("roll",), ("end", True), *HEAD])
 def test_any_history(tmp_path: Path, steps: list[tuple[object, ...]]) -> None:
     """Whoever has a file open sees one text, whatever becomes of the log, asked for or not."""
     number = next(_numbers)
