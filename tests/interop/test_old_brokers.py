@@ -260,7 +260,8 @@ def hand_over(old: Old, broker: Broker) -> None:
         for number, log in enumerate(sorted((old.left / f"{topic}-0").glob("*.log"))):
             shutil.copy2(log, place)
             # Whatever was written within one millisecond: each is younger than those before it.
-            written_s = 1_700_000_000 + number
+            # (And none so old that the broker's retention takes it before it is compacted.)
+            written_s = time.time() - 3600 + number
             os.utime(place / log.name, (written_s, written_s))
     for name in (LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS, CLEAN_SHUTDOWN):
         (broker.data / name).unlink(missing_ok=True)
@@ -297,9 +298,10 @@ def kept(partition: Path) -> dict[str, list[tuple[int, int | None, Record]]]:
 
 
 def horizon_of(segments: dict[str, list[tuple[int, int | None, Record]]]) -> int:
-    """The time of the cleaning, which tombstones have as their delete horizon."""
-    [horizon] = {h for found in segments.values() for _, h, _ in found if h is not None}
-    return horizon
+    """The time of the cleaning: the delete horizon of tombstones; any time where there are none."""
+    horizons = {h for found in segments.values() for _, h, _ in found if h is not None}
+    assert len(horizons) <= 1
+    return max(horizons, default=time.time_ns() // 1_000_000)
 
 
 def clean_ours(data: Path, times: dict[str, int]) -> None:
