@@ -32,6 +32,7 @@ from storage.listener import LogListener
 from storage.producer_state import ProducerBatch
 from storage.recovery import Recovered
 from storage.segment import Segment
+from storage.task import ByOwner, call
 
 __all__ = ["Appended", "Log"]
 
@@ -142,13 +143,16 @@ class Log(AppendingLog):
             self.active.open_all()
         return FlushPlan(self, since, self.files)
 
-    def flush(self) -> None:
-        """fsync what lies behind the recovery point, and move it to the log end."""
-        plan = self.start_flush()
+    def flush(self, by_owner: ByOwner = call) -> None:
+        """fsync what lies behind the recovery point, and move it to the log end.
+
+        In a worker thread with ``by_owner``.
+        """
+        plan = by_owner(self.start_flush)
         try:
             plan.run()
         finally:
-            plan.finish()
+            by_owner(plan.finish)
 
     def flushed_to(self, offset: int, *, directory: bool, epochs: bool) -> None:
         """A flush has made everything below ``offset`` durable."""

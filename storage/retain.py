@@ -33,7 +33,6 @@ from storage.errors import (
     StorageError,
     TaskCancelled,
 )
-from storage.flush import FlushPlan
 from storage.log import Log
 from storage.retention import Doomed, LogFacts, SegmentFacts, decide
 from storage.rewriting import prepare_removal
@@ -285,19 +284,12 @@ class _Move:
         task.by_owner(self._intend)
 
     def _flush(self, task: Task) -> None:
-        plan = task.by_owner(self._start_flush)
-        if plan is not None:
-            try:
-                plan.run()
-            finally:
-                task.by_owner(plan.finish)
-
-    def _start_flush(self) -> FlushPlan | None:
         log = self.log
         # The snapshots will be all that is known of the producers of what is deleted.
-        if log.recovery_point < self.log_start or log.unsynced_snapshots:
-            return log.start_flush()
-        return None
+        if task.by_owner(
+            lambda: log.recovery_point < self.log_start or bool(log.unsynced_snapshots)
+        ):
+            log.flush(task.by_owner)
 
     def _write_history(self, task: Task) -> None:
         def prepare() -> Callable[[], None]:

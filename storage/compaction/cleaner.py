@@ -113,7 +113,7 @@ def clean(
             if changes:
                 task.begin("replacing", 0)
                 # What goes may do so because of what lies behind it.
-                _flush(log, task)
+                log.flush(task.by_owner)
                 old = sources.segments[: cleaned.segments_before]
                 new = [segment for writer in writers for segment in writer.segments]
                 # Before any name says `.swap`: from then on a restart carries it out.
@@ -355,14 +355,6 @@ def _discard(writers: Iterable[GroupWriter]) -> None:
     for writer in writers:
         with contextlib.suppress(OSError):
             writer.discard()
-
-
-def _flush(log: Log, task: Task) -> None:
-    plan = task.by_owner(log.start_flush)
-    try:
-        plan.run()
-    finally:
-        task.by_owner(plan.finish)
 
 
 def _publish(

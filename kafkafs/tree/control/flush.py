@@ -12,7 +12,6 @@ from kafkafs.tree.control.commands import RUN, parse
 from kafkafs.tree.control.job_file import Control, Request
 from kafkafs.tree.jobs import Report
 from storage.errors import LogClosed
-from storage.flush import FlushPlan
 from storage.log import Log
 from storage.task import Task
 
@@ -44,16 +43,9 @@ def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None
 
 
 def _flush(log: Log, task: Task) -> None:
-    def start() -> FlushPlan | None:
-        return None if log.closed else log.start_flush()
-
-    plan = task.by_owner(start)
-    if plan is None:
+    if log.closed:
         raise LogClosed("the topic is deleted")
-    try:
-        plan.run()
-    finally:
-        task.by_owner(plan.finish)
+    log.flush(task.by_owner)
 
 
 FLUSH = Control("flush", _judge, awaited=True)
