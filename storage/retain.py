@@ -33,7 +33,7 @@ from storage.errors import (
     StorageError,
     TaskCancelled,
 )
-from storage.log import Log
+from storage.log import Log, in_turns
 from storage.retention import Doomed, LogFacts, SegmentFacts, decide
 from storage.rewriting import prepare_removal
 from storage.segment import Segment
@@ -41,9 +41,6 @@ from storage.task import Task
 
 HIGH_WATERMARK = -1
 """The offset of ``delete_records`` that stands for the high watermark."""
-
-# Segments whose files are renamed at a time, some 50 µs each, while nobody else gets a turn.
-_RENAMED_AT_ONCE = 32
 
 
 class Manager(Protocol):
@@ -233,8 +230,7 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
         return log.detach_head(len(move.segments), now_ms)
 
     removed = task.by_owner(detach)
-    for at in range(0, len(removed), _RENAMED_AT_ONCE):
-        some = removed[at : at + _RENAMED_AT_ONCE]
+    for some in in_turns(removed):
         task.by_owner(lambda some=some: log.mark_detached(some, now_ms))  # type: ignore[misc]
         size = sum(segment.size for segment in some)
         outcome.segments += len(some)

@@ -48,7 +48,7 @@ from storage.compaction.transactions import CleanedTransactions
 from storage.config import LogConfig
 from storage.errors import TaskCancelled
 from storage.index.txn_index import TxnEntry
-from storage.log import Log
+from storage.log import Log, in_turns
 from storage.record.header import Buffer
 from storage.rewriting import prepare_replacement
 from storage.segment import BatchEntry, Segment
@@ -56,8 +56,6 @@ from storage.task import Task
 
 # Segments that are read until their descriptors are closed: a log may have thousands.
 _CLOSED_AT_ONCE = 64
-# Segments whose files are renamed at a time, some 50 µs each.
-RENAMED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,15 +378,9 @@ def _publish(
         if new[0] not in log.segments:
             log.unstage(new)
         raise
-    for some in _some(old):
+    for some in in_turns(old):
         task.by_owner(lambda some=some: log.mark_detached(some, now_ms))  # type: ignore[misc]
     log.files.sync_directory(log.directory)
-    for some in _some(new):
+    for some in in_turns(new):
         task.by_owner(lambda some=some: log.finish_replacement(some))  # type: ignore[misc]
     log.files.sync_directory(log.directory)
-
-
-def _some(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
-    """As many at a time as may be renamed while nobody else gets a turn."""
-    for at in range(0, len(segments), RENAMED_AT_ONCE):
-        yield segments[at : at + RENAMED_AT_ONCE]

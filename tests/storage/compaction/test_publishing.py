@@ -13,10 +13,10 @@ from typing import TypeVar
 import pytest
 
 from storage import Log, LogManager
-from storage.compaction.cleaner import RENAMED_AT_ONCE
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import TaskCancelled
 from storage.listener import LogListener
+from storage.log import RENAMED_AT_ONCE
 from storage.segment import Segment
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, compacted, contents, put, roll
