@@ -223,13 +223,9 @@ def _run(
     segments = sources.segments[:count]
     task.begin("cleaning", sum(segment.size for segment in segments))
     clean_ones = [each for each in segments if each.base_offset < cleanable.first_dirty_offset]
-    facts = Round(
-        now_ms,
-        sources.config.delete_retention_ms,
-        cleanable.first_uncleanable_offset,
-        sources.producers,
-        _mtime_ms(clean_ones[-1]) - sources.config.delete_retention_ms if clean_ones else 0,
-    )
+    retention_ms = sources.config.delete_retention_ms
+    legacy_horizon_ms = _mtime_ms(clean_ones[-1]) - retention_ms if clean_ones else 0
+    facts = Round.of(now_ms, retention_ms, cleanable.first_uncleanable_offset, sources.producers)
     transactions = CleanedTransactions()
     figures = Figures()
     made = 0
@@ -246,7 +242,7 @@ def _run(
                 transactions,
                 figures,
                 writer,
-                legacy_tombstones=_mtime_ms(segments[number]) > facts.legacy_horizon_ms,
+                legacy_tombstones=_mtime_ms(segments[number]) > legacy_horizon_ms,
             )
             sources.walk(number, 0, keep, task)
             keep.end()

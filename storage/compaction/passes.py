@@ -148,10 +148,25 @@ class Round(NamedTuple):
     """What one round of cleaning knows beside its map; times are in ms since 1970."""
 
     now_ms: int
-    delete_retention_ms: int
+    horizon_ms: int
+    """The delete horizon that a batch gets now."""
     upper_bound: int
     producers: Mapping[int, ProducerRecord]
-    legacy_horizon_ms: int
+    special: Sequence[int]
+    """The last offsets of data batches for which ``stays_empty`` may hold, rising."""
+
+    @classmethod
+    def of(
+        cls,
+        now_ms: int,
+        delete_retention_ms: int,
+        upper_bound: int,
+        producers: Mapping[int, ProducerRecord],
+    ) -> Round:
+        offsets = {each.last_offset for each in producers.values() if each.last_offset >= 0}
+        special = sorted(offsets | {upper_bound - 1})
+        horizon_ms = min(now_ms + delete_retention_ms, LONG_MAX)
+        return cls(now_ms, horizon_ms, upper_bound, producers, special)
 
     def stays_empty(self, batch: BatchHeader) -> bool:
         """Whether a batch of which no record is left has to stay all the same."""
@@ -165,12 +180,6 @@ class Round(NamedTuple):
         if producer.last_offset >= 0:
             return batch.last_offset == producer.last_offset
         return batch.is_control and batch.producer_epoch == producer.epoch
-
-    @property
-    def special(self) -> list[int]:
-        """The last offsets of data batches for which ``stays_empty`` may hold, rising."""
-        offsets = {each.last_offset for each in self.producers.values() if each.last_offset >= 0}
-        return sorted(offsets | {self.upper_bound - 1})
 
 
 class Target(Protocol):
@@ -219,14 +228,13 @@ class KeepPass:
     ) -> None:
         """``transactions``: one for all segments of a round, in order, as are the ``figures``."""
         self._facts = facts
-        self._horizon_ms = min(facts.now_ms + facts.delete_retention_ms, LONG_MAX)
         self._transactions = transactions
         self._figures = figures
         self._target = target
         self._keeper = Keeper(
             offset_map,
             now_ms=facts.now_ms,
-            horizon_ms=self._horizon_ms,
+            horizon_ms=facts.horizon_ms,
             special=facts.special,
             legacy_tombstones=legacy_tombstones,
         )
@@ -273,7 +281,7 @@ class KeepPass:
             self._figures.records_kept += header.records_count
             if can_go and horizon is None:
                 self._figures.rewritten += 1
-                self._keeper.append(_with_horizon(plain, header, self._horizon_ms))
+                self._keeper.append(_with_horizon(plain, header, self._facts.horizon_ms))
             else:
                 self._keeper.append(stored)
 
