@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from storage.config import LONG_MAX, LogConfig
 from storage.errors import (
@@ -34,6 +33,7 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.log import Log, in_turns
+from storage.manager import LogManager
 from storage.retention import Doomed, LogFacts, SegmentFacts, decide
 from storage.rewriting import prepare_removal
 from storage.segment import Segment
@@ -41,14 +41,6 @@ from storage.task import Task
 
 HIGH_WATERMARK = -1
 """The offset of ``delete_records`` that stands for the high watermark."""
-
-
-class Manager(Protocol):
-    """The part of ``LogManager`` that is needed here."""
-
-    @property
-    def clock_ms(self) -> Callable[[], int]: ...
-    def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +145,7 @@ def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
 
 
 def retain(
-    manager: Manager, logs: Iterable[Log], task: Task, now_ms: int | None = None
+    manager: LogManager, logs: Iterable[Log], task: Task, now_ms: int | None = None
 ) -> Retained:
     """Apply retention to ``logs`` now.  A worker's thread.
 
@@ -317,7 +309,7 @@ def remove_now(log: Log) -> None:
 # -- delete-records ------------------------------------------------------------------------------
 
 
-def delete_records(manager: Manager, log: Log, offset: int, task: Task) -> int:
+def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> int:
     """Move the log start up to ``offset`` (``HIGH_WATERMARK``: as far as possible); returns it.
 
     Durable when it returns.  An offset at or below the log start changes nothing.  Segments that

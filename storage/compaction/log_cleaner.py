@@ -13,8 +13,7 @@ Not here: the cleaning itself (``cleaner``), threads and schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from storage.compaction import cleaner
 from storage.compaction._offset_map import OffsetMap
@@ -23,26 +22,14 @@ from storage.compaction.cleaner import Cleaned
 from storage.counters import CleanerCounters
 from storage.errors import StorageError, TaskCancelled
 from storage.log import Log
-from storage.settings import Settings
+from storage.manager import LogManager
 from storage.task import Task
-
-
-class Manager(Protocol):
-    """The part of ``LogManager`` that is needed here."""
-
-    settings: Settings
-    cleaner_offsets: dict[tuple[str, int], int]
-
-    @property
-    def clock_ms(self) -> Callable[[], int]: ...
-    def logs(self) -> Iterable[Log]: ...
-    def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]: ...
 
 
 class LogCleaner:
     """See the module.  ``uncleanable``: why each of these logs could not be cleaned."""
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self.uncleanable: dict[Log, str] = {}
         self.cleaning: Log | None = None
