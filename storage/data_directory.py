@@ -76,6 +76,8 @@ class DataDirectory:
         self.clean = clean
         self.clock_ms = clock_ms
         self.topics: dict[str, Topic] = {}
+        # Which topics to look at, by name; None: all.
+        self.wanted: Callable[[str], bool] | None = None
         self.cuts: list[Cut] = []
         self.faults: list[str] = []
         self.skipped: list[str] = []
@@ -173,7 +175,8 @@ class DataDirectory:
                 continue
             parsed = paths.parse_partition_directory(name)
             if parsed is not None:
-                found.append(parsed)
+                if self.wanted is None or self.wanted(parsed[0]):
+                    found.append(parsed)
             elif name not in self.skipped:
                 self.skipped.append(name)
                 _log.warning("%s: not a partition's directory, left alone", name)

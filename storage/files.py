@@ -160,6 +160,9 @@ class Files:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
     def file_stat(self, path: str) -> os.stat_result:
         return os.stat(path)
 

@@ -67,19 +67,22 @@ class LogManager(DataDirectory):
         listeners: Iterable[LogListener] = (),
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
+        wanted: Callable[[str], bool] | None = None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
-        ``verify`` reads everything as after a crash, whatever the marker says.  LogLocked where
+        ``verify`` reads everything as after a crash, whatever the marker says.  ``wanted``, with
+        ``read_only``: which topics there are to be, by name.  LogLocked where
         another process has it (not with ``read_only``, which takes no lock and writes nothing),
         CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is
         released then.
         """
         files = files or Files()
         path = os.path.abspath(path)
-        if not os.path.isdir(path):
+        if not files.is_directory(path):
             raise NotADirectoryError(20, os.strerror(20), path)
+        assert read_only or wanted is None, "who writes has all of a directory"
         lock_fd = -1 if read_only else files.lock(os.path.join(path, paths.LOCK))
         try:
             clean = checkpoint.has_marker(files, path)
@@ -89,6 +92,7 @@ class LogManager(DataDirectory):
                 path, files, settings, read_only=read_only, clean=clean, clock_ms=clock_ms
             )
             manager._lock_fd = lock_fd
+            manager.wanted = wanted
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
             if not read_only and not clean:

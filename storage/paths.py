@@ -42,6 +42,8 @@ DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 CUT = ".cut"
+# Batches that are finished and wait for the log's owner to adopt them.
+STAGED = ".staged"
 
 # Files of a partition directory.
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"

@@ -1,0 +1,1 @@
+"""Staged batches become one Kafka transaction, exactly once."""

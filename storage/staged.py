@@ -1,0 +1,120 @@
+"""Batches that are finished and wait to be adopted: how their files are named, and what asks for
+their adoption.
+
+A task of a job that writes to several partitions leaves one file in each partition's directory,
+``<query>-<batch>-<task>-<attempt>.staged``: v2 batches back to back, without producers, offsets
+from 0 on in each batch, fsynced with its name.  Kafka ignores files of that suffix.  Once all tasks
+are done, one *request* names the files that belong together; of one partition they are adopted in
+the request's order.
+
+``query`` names who writes (a streaming query, a job), in letters, digits, ``.``, ``_`` and ``-``;
+``batch`` counts what it has written, from 0; ``run`` is another one after each restart.
+
+A request is one line of JSON.
+
+Not here: adopting (``adopt``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from storage import paths
+from storage.errors import InvalidRecord
+
+MAX_QUERY_LENGTH = 128
+_QUERY = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NAME = re.compile(r"([A-Za-z0-9._-]{1,128})-([0-9]{1,19})-([0-9]{1,10})-([0-9]{1,19})\.staged")
+
+
+class StagedName(NamedTuple):
+    """What the name of a staged file says."""
+
+    query: str
+    batch: int
+    task: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.query}-{self.batch}-{self.task}-{self.attempt}{paths.STAGED}"
+
+
+def parse_name(name: str) -> StagedName | None:
+    """What a file's name says; None where it is no staged file's."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return StagedName(match[1], int(match[2]), int(match[3]), int(match[4]))
+
+
+def check_query(query: str) -> None:
+    """InvalidRecord where no query may have that name."""
+    if _QUERY.fullmatch(query) is None:
+        raise InvalidRecord(
+            f"{query!r} is no name for who writes: letters, digits, '.', '_' and '-', at most "
+            f"{MAX_QUERY_LENGTH}"
+        )
+
+
+class StagedFile(NamedTuple):
+    """A staged file of a partition; ``size`` in bytes, as its writer left it."""
+
+    topic: str
+    partition: int
+    name: str
+    size: int
+
+
+class AdoptRequest(NamedTuple):
+    """What is to become one transaction.
+
+    ``once``: nobody will ask for another batch of this query, and for this one only as long as the
+    answer is not known.
+    """
+
+    query: str
+    batch: int
+    run: str
+    files: tuple[StagedFile, ...]
+    once: bool = False
+
+    def encode(self) -> str:
+        """One line, without its end."""
+        fields = {**self._asdict(), "files": [list(file) for file in self.files]}
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> AdoptRequest:
+        """InvalidRecord where it is no request."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            files = tuple(StagedFile(*file) for file in fields["files"])
+            request = cls(**{**fields, "files": files})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidRecord(f"no request to adopt: {error}") from None
+        request.check()
+        return request
+
+    def check(self) -> None:
+        """InvalidRecord where something in it cannot be."""
+        check_query(self.query)
+        if type(self.batch) is not int or not 0 <= self.batch < 1 << 63:
+            raise InvalidRecord(f"batch {self.batch!r} is no number")
+        if not isinstance(self.run, str) or not 0 < len(self.run) <= MAX_QUERY_LENGTH:
+            raise InvalidRecord(f"run {self.run!r} is no name")
+        if type(self.once) is not bool:
+            raise InvalidRecord("'once' is true or false")
+        for file in self.files:
+            if not isinstance(file.topic, str) or not paths.is_topic_name(file.topic):
+                raise InvalidRecord(f"{file.topic!r} is no topic's name")
+            if type(file.partition) is not int or not 0 <= file.partition <= paths.MAX_PARTITION:
+                raise InvalidRecord(f"{file.partition!r} is no partition")
+            if type(file.size) is not int or file.size < 0:
+                raise InvalidRecord(f"{file.size!r} is no size")
+            name = parse_name(file.name) if isinstance(file.name, str) else None
+            if name is None or (name.query, name.batch) != (self.query, self.batch):
+                raise InvalidRecord(f"{file.name!r} is no staged file of this batch")
+        if len({file[:3] for file in self.files}) != len(self.files):
+            raise InvalidRecord("a file is named twice")
