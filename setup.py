@@ -1,11 +1,11 @@
-"""Builds the hot loops (Cython); all else about the project is in pyproject.toml.
+"""Names the packages and builds the hot loops (Cython); all else is in pyproject.toml.
 
 Bounds checks stay on: the loops work on plain pointers, which Cython never checks, and test
 every length themselves. No -march, so that what is built on one machine runs on another.
 """
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_namespace_packages, setup
 
 HOT_LOOPS = (
     "storage/record/_crc.pyx",
@@ -15,6 +15,7 @@ HOT_LOOPS = (
     "storage/record/_plain.pyx",
     "storage/record/_seek.pyx",
     "storage/record/_columns.pyx",
+    "storage/record/_stamp.pyx",
     "storage/record/_route.pyx",
     "storage/record/_legacy_07.pyx",
     "storage/compaction/_offset_map.pyx",
@@ -35,11 +36,23 @@ def extension(source: str) -> Extension:
     return Extension(name, [source], extra_compile_args=["-O3"])
 
 
+# Spark looks for top-level packages whose names begin with "pyspark_".
+SPARK_PACKAGE = "pyspark_kafkafs"
+SPARK_PACKAGE_PATH = "kafkafs/spark/pyspark_kafkafs"
+
 setup(
+    packages=[
+        *find_namespace_packages(
+            include=["kafkafs", "kafkafs.*", "storage", "storage.*"],
+            exclude=[SPARK_PACKAGE_PATH.replace("/", ".")],
+        ),
+        SPARK_PACKAGE,
+    ],
+    package_dir={SPARK_PACKAGE: SPARK_PACKAGE_PATH},
     ext_modules=cythonize(
         [extension(source) for source in HOT_LOOPS],
         build_dir="build/cython",
         include_path=["."],
         compiler_directives={"language_level": 3},
-    )
+    ),
 )

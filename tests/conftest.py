@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 # How fast a machine is, and what else it does, is nothing that a test is about.
 settings.register_profile("kafkafs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kafkafs")
+
+SPARK_TESTS = "tests/spark/"
 
 
 def pytest_configure() -> None:
@@ -16,3 +24,18 @@ def pytest_configure() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Whole files go to a process, and to one of them all that share a Spark session."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSession(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return SPARK_TESTS if scope.startswith(SPARK_TESTS) else scope
+
+    return OneSession(config, log)

@@ -1,0 +1,58 @@
+"""`format("kafkafs")`: what Spark asks for by that name.
+
+Its schema and options are those of Spark's own Kafka source and sink (`options`, `rows`), so that a
+pipeline moves over by changing the format and naming the data directory: `path`.
+
+Spark makes one of these per `load()` and sends it to other processes by pickle; it opens nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from kafkafs.spark import rows
+from kafkafs.spark.options import include_headers
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class KafkafsDataSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kafkafs"
+
+    def schema(self) -> StructType:
+        return rows.full_schema(include_headers(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from kafkafs.spark.reader import BatchReader
+
+        return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        from kafkafs.spark.stream_reader import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from kafkafs.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        from kafkafs.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
