@@ -57,6 +57,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+# Who has it open and shows it (``owner_file``).
+OWNER = "kafkafs.owner"
 
 # Directories of a broker that are no partitions of ours, and that its log manager skips, too.
 BROKERS_OWN = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})

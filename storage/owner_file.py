@@ -1,0 +1,54 @@
+"""Who has a data directory open and takes requests: the plain file ``kafkafs.owner`` in it.
+
+One line of JSON: ``{"pid": …, "mount": …}``.  The daemon of a mount that writes makes it when it is
+mounted, and removes it before it lets go of the directory.  ``mount`` is the absolute path of the
+mount point; what in it is not UTF-8 is written as Python's ``surrogateescape`` has it.
+
+One that was killed leaves it behind: it counts only while the process ``pid`` holds ``.lock``
+(``Files.locked_by``).  Nothing here survives a power cut for certain, since it means nothing then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import NamedTuple
+
+from storage import paths
+from storage.files import Files
+
+
+class Owner(NamedTuple):
+    """The process, and where it shows the directory."""
+
+    pid: int
+    mount: str
+
+
+def write(files: Files, directory: str, owner: Owner) -> None:
+    """Say so, instead of whatever was said before.  OSError."""
+    data = json.dumps(owner._asdict()).encode() + b"\n"
+    files.replace_atomically(_path(directory), data, sync=False)
+
+
+def remove(files: Files, directory: str) -> None:
+    """Nobody takes requests any more.  OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(_path(directory))
+
+
+def read(files: Files, directory: str) -> Owner | None:
+    """What it says, also of somebody who has died; None where it says nothing.  OSError."""
+    try:
+        fields = json.loads(files.read_whole(_path(directory)))
+        owner = Owner(fields["pid"], fields["mount"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+    if type(owner.pid) is not int or not isinstance(owner.mount, str):
+        return None
+    return owner if os.path.isabs(owner.mount) else None
+
+
+def _path(directory: str) -> str:
+    return os.path.join(directory, paths.OWNER)
