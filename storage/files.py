@@ -26,6 +26,7 @@ import os
 import resource
 import struct
 import sys
+import threading
 from typing import Protocol
 
 from storage.errors import LogLocked
@@ -35,6 +36,8 @@ _FLOCK = struct.Struct("@hhqqi0q")
 # fcntl locks never conflict inside one process, and closing *any* descriptor of a file drops the
 # process's lock on it.  So what this process has locked is kept here: (device, inode) -> fd.
 _locked_here: dict[tuple[int, int], int] = {}
+# Between looking there and opening the file no other thread may lock it.
+_looking = threading.Lock()
 
 
 def _with_reason(error: OSError, path: str) -> OSError:
@@ -243,6 +246,10 @@ class Files:
         process already.  The lock is the process's: a child does not inherit it, and closing any
         other descriptor of the file drops it.
         """
+        with _looking:
+            return self._lock(path)
+
+    def _lock(self, path: str) -> int:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 self._refuse_own_lock(path)
@@ -268,23 +275,25 @@ class Files:
 
     def unlock(self, fd: int) -> None:
         """Give up a lock of ``lock``; the file stays."""
-        status = os.fstat(fd)
-        _locked_here.pop((status.st_dev, status.st_ino), None)
-        self.close(fd)
+        with _looking:
+            status = os.fstat(fd)
+            _locked_here.pop((status.st_dev, status.st_ino), None)
+            self.close(fd)
 
     def locked_by(self, path: str) -> int | None:
         """The pid of the process, maybe this one, that holds the lock of ``path``; None: nobody."""
-        try:
-            status = self.file_stat(path)
-            if (status.st_dev, status.st_ino) in _locked_here:
-                return os.getpid()  # closing a descriptor of the file would drop the lock
-            fd = self.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        try:
-            return self._lock_holder(fd)
-        finally:
-            self.close(fd)
+        with _looking:
+            try:
+                status = self.file_stat(path)
+                if (status.st_dev, status.st_ino) in _locked_here:
+                    return os.getpid()  # closing a descriptor of the file would drop the lock
+                fd = self.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                return self._lock_holder(fd)
+            finally:
+                self.close(fd)
 
     def _refuse_own_lock(self, path: str) -> None:
         status = self.file_stat(path)

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -244,6 +245,33 @@ def test_asking_for_the_holder_leaves_our_own_lock(tmp_path: Path) -> None:
     assert "in use by process" in done.stderr
     files.unlock(fd)
     assert files.locked_by(path) is None
+
+
+def test_threads_of_one_process_exclude_each_other(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    files.unlock(files.lock(path))
+    start = threading.Barrier(3)
+    taken: list[int] = []
+
+    def take() -> None:
+        start.wait()
+        try:
+            taken.append(files.lock(path))
+        except LogLocked:
+            files.locked_by(path)
+        start.wait()
+
+    for _ in range(300):
+        threads = [threading.Thread(target=take) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        start.wait()
+        for thread in threads:
+            thread.join()
+        (fd,) = taken
+        taken.clear()
+        files.unlock(fd)
 
 
 def test_a_lock_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
