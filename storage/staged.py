@@ -51,7 +51,7 @@ def parse_name(name: str) -> StagedName | None:
 
 def check_query(query: str) -> None:
     """InvalidRecord where no query may have that name."""
-    if _QUERY.fullmatch(query) is None:
+    if not isinstance(query, str) or _QUERY.fullmatch(query) is None:
         raise InvalidRecord(
             f"{query!r} is no name for who writes: letters, digits, '.', '_' and '-', at most "
             f"{MAX_QUERY_LENGTH}"
@@ -89,32 +89,52 @@ class AdoptRequest(NamedTuple):
     def decode(cls, text: str) -> AdoptRequest:
         """InvalidRecord where it is no request."""
         try:
-            fields: dict[str, Any] = json.loads(text)
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRecord(f"no request to adopt: {error}") from None
+        return cls.of_fields(fields)
+
+    @classmethod
+    def of_fields(cls, fields: Any) -> AdoptRequest:
+        """The same of a line that was taken apart already."""
+        try:
             files = tuple(StagedFile(*file) for file in fields["files"])
             request = cls(**{**fields, "files": files})
-        except (ValueError, TypeError, KeyError) as error:
+        except (TypeError, KeyError) as error:
             raise InvalidRecord(f"no request to adopt: {error}") from None
         request.check()
         return request
 
     def check(self) -> None:
         """InvalidRecord where something in it cannot be."""
-        check_query(self.query)
-        if type(self.batch) is not int or not 0 <= self.batch < 1 << 63:
-            raise InvalidRecord(f"batch {self.batch!r} is no number")
-        if not isinstance(self.run, str) or not 0 < len(self.run) <= MAX_QUERY_LENGTH:
-            raise InvalidRecord(f"run {self.run!r} is no name")
-        if type(self.once) is not bool:
+        query, batch, run, _, once = tuple[Any, ...](self)
+        if not isinstance(query, str):
+            raise InvalidRecord(f"{query!r} is no name")
+        check_query(query)
+        if type(batch) is not int or not 0 <= batch < 1 << 63:
+            raise InvalidRecord(f"batch {batch!r} is no number")
+        if not isinstance(run, str) or not 0 < len(run) <= MAX_QUERY_LENGTH:
+            raise InvalidRecord(f"run {run!r} is no name")
+        if type(once) is not bool:
             raise InvalidRecord("'once' is true or false")
         for file in self.files:
-            if not isinstance(file.topic, str) or not paths.is_topic_name(file.topic):
-                raise InvalidRecord(f"{file.topic!r} is no topic's name")
-            if type(file.partition) is not int or not 0 <= file.partition <= paths.MAX_PARTITION:
-                raise InvalidRecord(f"{file.partition!r} is no partition")
-            if type(file.size) is not int or file.size < 0:
-                raise InvalidRecord(f"{file.size!r} is no size")
-            name = parse_name(file.name) if isinstance(file.name, str) else None
+            _check_file(file)
+            name = parse_name(file.name)
             if name is None or (name.query, name.batch) != (self.query, self.batch):
                 raise InvalidRecord(f"{file.name!r} is no staged file of this batch")
         if len({file[:3] for file in self.files}) != len(self.files):
             raise InvalidRecord("a file is named twice")
+
+
+def _check_file(file: StagedFile) -> None:
+    """InvalidRecord where a field of what was read from JSON is not what it should be."""
+    fields: tuple[Any, ...] = file
+    topic, partition, name, size = fields
+    if not isinstance(topic, str) or not paths.is_topic_name(topic):
+        raise InvalidRecord(f"{topic!r} is no topic's name")
+    if type(partition) is not int or not 0 <= partition <= paths.MAX_PARTITION:
+        raise InvalidRecord(f"{partition!r} is no partition")
+    if not isinstance(name, str):
+        raise InvalidRecord(f"{name!r} is no file's name")
+    if type(size) is not int or size < 0:
+        raise InvalidRecord(f"{size!r} is no size")
