@@ -1,1 +1,427 @@
-"""Staged batches become one Kafka transaction, exactly once."""
+"""Staged batches become one Kafka transaction, exactly once.
+
+Executors stage, the owner of the logs adopts: one request is one transaction, over as many
+partitions as it names.  In this order, which a crash may end at any point:
+
+1. The staged files are read and checked; what breaks a rule refuses the request, and nothing has
+   changed.
+2. The intent is written down (``adoptions``): which query and batch, which partitions, by which
+   producer.
+3. The batches are appended with offsets, the producer's id and sequences, as transactional ones.
+   Appends of others come between; readers see nothing yet.
+4. The logs are flushed.
+5. It is written down that the batch is committed.  This is the one moment at which it is.
+6. A COMMIT marker goes to each partition: readers see the records.  The staged files are removed.
+
+A restart finds the last adoption that was begun: it writes the ABORT markers if that was not
+committed, else the missing COMMIT markers.  Nothing is ever cut.  An adoption begins when the
+markers of the one before are durable, as they are forgotten then.
+
+A query has one producer id, as a transactional id has with a coordinator; a new run of it gets a
+new epoch.
+
+Threads: ``adopt`` runs in a worker thread and touches logs by ``task.by_owner`` only, a mebibyte at
+a time.  One adoption at a time per data directory.
+
+Not here: how requests come (the mount, the command line), files that nobody asks for any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.adoptions import Adoptions, Pending, Query
+from storage.config import LONG_MAX, LogConfig
+from storage.data_directory import DataDirectory
+from storage.errors import (
+    CorruptRecord,
+    InvalidRecord,
+    RecordTooLarge,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage.flush import FlushPlan
+from storage.log import Log
+from storage.producer_state import sequence_after
+from storage.record._columns import decode_columns
+from storage.record._stamp import stamp_transaction, survey_staged
+from storage.record.compression import CODECS
+from storage.record.header import parse_header
+from storage.record.scan import whole_batches
+from storage.staged import AdoptRequest, StagedFile
+from storage.task import Task
+from storage.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites
+
+_log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 1 << 20
+_FLUSHING_THREADS = 8
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Adopted:
+    """The outcome.  ``duplicate``: the batch had been adopted before, and nothing was appended.
+
+    ``offsets``: the first and the last offset of what was appended to each partition.  Others may
+    have appended in between.  ``size`` in bytes.
+    """
+
+    duplicate: bool = False
+    records: int = 0
+    size: int = 0
+    offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+
+
+def adopt(
+    directory: DataDirectory, request: AdoptRequest, task: Task, now_ns: Callable[[], int]
+) -> Adopted:
+    """Adopt what a request names.  A worker's thread; ``now_ns`` is wall time.
+
+    InvalidRecord and its kinds, CorruptRecord, RecordTooLarge where a staged batch breaks a rule,
+    with its file and position; Fenced, BatchGap; UnknownTopicOrPartition; FileNotFoundError where a
+    staged file is gone; OSError; TaskCancelled.  Then nothing of it can be read, now or later, and
+    the staged files are still there.
+
+    An error of the disk in the last step, when the batch is committed already, is not raised: what
+    is missing is made up for by the next adoption, or by a restart.
+    """
+    request.check()
+    with directory.adopting:
+        return _Adoption(directory, request, task, now_ns).run()
+
+
+def recover(directory: DataDirectory) -> None:
+    """End what a crash has left of an adoption; when the directory has just been opened.
+
+    Where the disk refuses that, the next adoption tries again, and until then readers do not see
+    what lies behind it: a line says so.  CorruptCheckpoint, OSError where it is not known what was
+    adopted.
+    """
+    directory.adoptions = Adoptions.load(directory.files, directory.path)
+    try:
+        _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
+    except (StorageError, OSError) as error:
+        fault = f"{directory.path}: an adoption that a crash has ended is still open: {error}"
+        directory.faults.append(fault)
+        _log.warning("%s", fault)
+
+
+class _Adoption:
+    """One request that is being carried out."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        request: AdoptRequest,
+        task: Task,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._directory = directory
+        self._request = request
+        self._task = task
+        self._now_ns = now_ns
+        self._logs: dict[Partition, Log] = {}
+        self._adopted = Adopted()
+
+    def run(self) -> Adopted:
+        """The steps of the module."""
+        directory, request, task = self._directory, self._request, self._task
+        if directory.adopting_failed is not None:
+            reason = "whether the last batch was adopted is not known until a restart"
+            raise OSError(errno.EIO, f"{reason} ({directory.adopting_failed})", directory.path)
+        known = directory.adoptions.queries.get(request.query)
+        if known is not None and known.is_done(request):
+            return self._duplicate()
+        if known is not None:
+            known.check(request)
+        self._logs = task.by_owner(self._find_logs)
+        total = sum(file.size for file in request.files)
+        task.begin("checking", total)
+        for file in request.files:
+            self._check(file)
+        _settle(directory, task, self._now_ns)
+        seen = task.by_owner(lambda: _largest_producer_id(directory))
+        begun = directory.adoptions.begun(request, seen)
+        if request.files:
+            self._save(begun)
+            try:
+                task.begin("adopting", total)
+                for file in request.files:
+                    self._append(file, begun.queries[request.query])
+                task.begin("flushing", 0)
+                _flush(self._logs.values(), task)
+            except BaseException:
+                self._end()
+                raise
+        self._commit(begun)
+        self._end()
+        self._remove_staged()
+        return self._adopted
+
+    def _commit(self, begun: Adoptions) -> None:
+        """Write down that the batch is committed, or have it not so for sure."""
+        try:
+            self._save(begun.committed(self._request, self._now_ns() // 1_000_000))
+        except OSError as error:
+            # The file may say either now. Only once it says the one for sure may a marker do so.
+            try:
+                self._save(begun)
+            except OSError:
+                self._directory.adopting_failed = error
+                raise
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        """Write the markers.  What cannot be ended now is by the next adoption, or by a restart."""
+        with contextlib.suppress(StorageError, OSError):
+            _end(self._directory, self._task, self._now_ns)
+
+    def _duplicate(self) -> Adopted:
+        """The batch is there; who asks may be a new run."""
+        changed = self._directory.adoptions.taken_over(self._request)
+        if changed is not None:
+            self._save(changed)
+        self._remove_staged()
+        return Adopted(duplicate=True)
+
+    def _save(self, changed: Adoptions) -> None:
+        changed.save(self._directory.files, self._directory.path)
+        self._directory.adoptions = changed
+
+    def _find_logs(self) -> dict[Partition, Log]:
+        found: dict[Partition, Log] = {}
+        for file in self._request.files:
+            topic = self._directory.topics.get(file.topic)
+            log = topic.partitions.get(file.partition) if topic is not None else None
+            if log is None:
+                raise UnknownTopicOrPartition(
+                    f"there is no partition {file.partition} of a topic {file.topic!r}",
+                    path=self._directory.path,
+                )
+            found[file.topic, file.partition] = log
+        return found
+
+    # -- staged files --------------------------------------------------------------------------
+
+    def _path(self, file: StagedFile) -> str:
+        directory = paths.partition_directory(file.topic, file.partition)
+        return os.path.join(self._directory.path, directory, file.name)
+
+    def _chunks(self, file: StagedFile, log: Log) -> Iterator[tuple[int, bytearray]]:
+        """Whole batches of a staged file, about a mebibyte at a time, and where they lie."""
+        files, path = self._directory.files, self._path(file)
+        fd = files.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            size = files.size(fd)
+            if size != file.size:
+                raise InvalidRecord(f"{size} bytes where {file.size} were announced", path=path)
+            position, wanted = 0, _CHUNK_BYTES
+            while position < size:
+                data = bytearray(files.pread(fd, min(wanted, size - position), position))
+                with _located(path, position):
+                    whole, following = whole_batches(data, log.config.max_message_bytes)
+                    if not whole and (len(data) < wanted or following <= len(data)):
+                        raise CorruptRecord("the last batch is cut off", position=0)
+                if whole:
+                    del data[whole:]
+                    yield position, data
+                position += whole
+                wanted = max(_CHUNK_BYTES, following)
+        finally:
+            files.close(fd)
+
+    def _check(self, file: StagedFile) -> None:
+        """Read all of a staged file, and refuse what the log would."""
+        log = self._logs[file.topic, file.partition]
+        for position, chunk in self._chunks(file, log):
+            with _located(self._path(file), position):
+                _check(chunk, log.config, self._now_ns() // 1_000_000)
+            self._task.advance(len(chunk))
+
+    def _remove_staged(self) -> None:
+        for file in self._request.files:
+            with contextlib.suppress(OSError):
+                self._directory.files.unlink(self._path(file))
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def _append(self, file: StagedFile, query: Query) -> None:
+        log, task = self._logs[file.topic, file.partition], self._task
+        producer_id, epoch = query.producer_id, query.producer_epoch
+
+        def next_sequence() -> int:
+            producer = log.producers.get(producer_id)
+            if producer is None or producer.epoch != epoch or not producer.batches:
+                return 0
+            return sequence_after(producer.last_sequence, 1)
+
+        sequence = task.by_owner(next_sequence)
+        for position, chunk in self._chunks(file, log):
+            now_ns = self._now_ns()
+            with _located(self._path(file), position):
+                data = _as_stored(chunk, log.config, now_ns // 1_000_000)
+                sequence = stamp_transaction(data, producer_id, epoch, sequence)
+            stamped = list(_admitted(data))
+            size = len(chunk)
+
+            def append(
+                data: bytearray = data, stamped: Sequence[Admitted] = stamped, now_ns: int = now_ns
+            ) -> None:
+                appended = log.append_batches(
+                    data, now_ns=now_ns, checked=stamped, defer_flush=True
+                )
+                self._count(file, len(data), appended[0].base_offset, appended[-1].last_offset)
+
+            task.by_owner(append)
+            task.advance(size)
+
+    def _count(self, file: StagedFile, size: int, first: int, last: int) -> None:
+        adopted, partition = self._adopted, (file.topic, file.partition)
+        adopted.size += size
+        adopted.records += last - first + 1
+        adopted.offsets[partition] = (adopted.offsets.get(partition, (first, 0))[0], last)
+
+
+# -- what batches must be like -------------------------------------------------------------------
+
+
+def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
+    """Everything that an append would refuse."""
+    _, _, largest, max_timestamp, codecs = survey_staged(chunk)
+    if largest > config.max_message_bytes:
+        raise RecordTooLarge(largest, config.max_message_bytes)
+    check_not_ahead(max_timestamp, config, now_ms)
+    if _changes(codecs, config):
+        for _ in admitted(chunk, config, now_ms):
+            pass
+        return
+    if config.is_compacted:
+        check_keys(chunk, 0, len(chunk))
+    else:
+        decode_columns(chunk, 0, len(chunk), keys=False, values=False)
+
+
+def _changes(codecs: int, config: LogConfig) -> bool:
+    """Whether the topic wants batches of these codecs, a bit each, otherwise than they are."""
+    kind = config.compression_type
+    wanted = 1 << CODECS.index(kind) if kind in CODECS else 1
+    return (
+        config.message_timestamp_type == "LogAppendTime"
+        or config.message_timestamp_before_max_ms < LONG_MAX
+        or (kind != "producer" and codecs != wanted)
+    )
+
+
+def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
+    """The batches as the topic wants them; the same ones where it has no wishes."""
+    if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
+        return chunk
+    return bytearray().join(each.data for each in admitted(chunk, config, now_ms))
+
+
+def _admitted(data: bytearray) -> Iterator[Admitted]:
+    """Each batch, whole and sound, on its own."""
+    at = 0
+    with memoryview(data) as view:
+        while at < len(data):
+            header = parse_header(data, at)
+            yield Admitted(bytes(view[at : at + header.size]), header, None)
+            at += header.size
+
+
+@contextlib.contextmanager
+def _located(path: str, position: int) -> Iterator[None]:
+    """What is wrong with a batch is said with its file and where it lies there."""
+    try:
+        yield
+    except (CorruptRecord, InvalidRecord, RecordTooLarge) as error:
+        if error.path is None:
+            error.path = path
+            error.position = position + (error.position or 0)
+        raise
+
+
+# -- ending --------------------------------------------------------------------------------------
+
+
+def _settle(directory: DataDirectory, task: Task, now_ns: Callable[[], int]) -> None:
+    """See to it that the adoption begun last has ended for good, as it is about to be forgotten."""
+    logs = _end(directory, task, now_ns)
+    waiting = task.by_owner(
+        lambda: [log for log in logs if log.recovery_point < log.log_end_offset]
+    )
+    _flush(waiting, task)
+
+
+def _end(directory: DataDirectory, task: Task, now_ns: Callable[[], int]) -> list[Log]:
+    """Write the markers that the adoption begun last still lacks; the logs that it wrote to."""
+    pending = directory.adoptions.pending
+    if pending is None:
+        return []
+    logs = task.by_owner(lambda: _logs_of(directory, pending))
+    failure: StorageError | OSError | None = None
+    for log in logs:
+        try:
+            task.by_owner(lambda log=log: _write_marker(log, pending, now_ns()))  # type: ignore[misc]
+        except (StorageError, OSError) as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return logs
+
+
+def _logs_of(directory: DataDirectory, pending: Pending) -> list[Log]:
+    """Those that are still there: a topic may have been deleted since."""
+    return [
+        log
+        for topic, partition in pending.partitions
+        if topic in directory.topics
+        and (log := directory.topics[topic].partitions.get(partition)) is not None
+    ]
+
+
+def _write_marker(log: Log, pending: Pending, now_ns: int) -> None:
+    producer = log.producers.get(pending.producer_id)
+    if log.closed or producer is None or not producer.in_transaction:
+        return
+    if pending.committed:
+        log.commit_transaction(pending.producer_id, now_ns)
+    else:
+        log.abort_transaction(pending.producer_id, now_ns)
+
+
+def _flush(logs: Iterable[Log], task: Task) -> None:
+    """fsync logs, several at a time: the disk does many at once."""
+    plans: list[FlushPlan] = []
+    try:
+        for log in logs:
+            plans.append(task.by_owner(log.start_flush))
+        with ThreadPoolExecutor(_FLUSHING_THREADS, "adopting") as pool:
+            for _ in pool.map(FlushPlan.run, plans):
+                pass
+    finally:
+        for plan in plans:
+            task.by_owner(plan.finish)
+
+
+def _largest_producer_id(directory: DataDirectory) -> int:
+    """The largest one that the logs know."""
+    return max(
+        (
+            producer_id
+            for topic in directory.topics.values()
+            for log in topic.partitions.values()
+            for producer_id in log.producers.by_id
+        ),
+        default=-1,
+    )

@@ -30,7 +30,7 @@ from storage.producer_state import ProducerBatch, StagedBatches
 from storage.read import LogReader
 from storage.record._batch import assign_offsets
 from storage.record.batch import BatchHeader, Buffer, parse_header
-from storage.record.control import ABORT, Marker, encode_marker, parse_marker
+from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
 from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites, rewritten
 
@@ -252,6 +252,13 @@ class AppendingLog(LogReader):
 
         InvalidTxnState where the producer is unknown or has none open; OSError from the disk.
         """
+        return self._end_transaction(producer_id, ABORT, now_ns)
+
+    def commit_transaction(self, producer_id: int, now_ns: int) -> int:
+        """Write the COMMIT marker of a transaction whose coordinator we are; as the other one."""
+        return self._end_transaction(producer_id, COMMIT, now_ns)
+
+    def _end_transaction(self, producer_id: int, kind: int, now_ns: int) -> int:
         self._check_writable()
         producer = self.producers.get(producer_id)
         if producer is None or not producer.in_transaction:
@@ -259,7 +266,7 @@ class AppendingLog(LogReader):
             raise InvalidTxnState(reason, producer_id, path=self.directory)
         offset = self.log_end_offset
         batch = encode_marker(
-            ABORT,
+            kind,
             producer_id=producer_id,
             epoch=producer.epoch,
             coordinator_epoch=max(producer.coordinator_epoch, 0),

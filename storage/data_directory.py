@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import checkpoint, paths
+from storage.adoptions import Adoptions
 from storage.counters import LogCounters
 from storage.cut import Cut
 from storage.errors import CorruptCheckpoint, SegmentGone
@@ -85,6 +86,10 @@ class DataDirectory:
         self.counters = LogCounters()
         # Up to where each log has been cleaned, by topic and partition.
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
+        # What was adopted; one at a time may adopt. What failed so that this is not known any more.
+        self.adoptions = Adoptions()
+        self.adopting = threading.Lock()
+        self.adopting_failed: OSError | None = None
         # What opening took: bytes of log that recovery has read, and the time.
         self.opening_bytes = 0
         self.opening_s = 0.0

@@ -183,3 +183,11 @@ class LogClosed(StorageError):
 
 class TaskCancelled(StorageError):
     """Long work that was told to stop before it had changed anything."""
+
+
+class Fenced(StorageError):
+    """What an older run of a query asks for, when a newer one has taken over."""
+
+
+class BatchGap(StorageError):
+    """A batch of a query that does not follow its last one that was adopted."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from storage import checkpoint, paths
+from storage.adopt import recover as recover_adoption
 from storage.data_directory import DataDirectory, Progress, Topic
 from storage.errors import InvalidTopic, ReadOnlyLog, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
@@ -98,6 +99,8 @@ class LogManager(DataDirectory):
             if not read_only and not clean:
                 # What recovery has cut must not count as flushed when it is written again.
                 manager._checkpoint_anew()
+            if not read_only:
+                recover_adoption(manager)
         except BaseException:
             if lock_fd >= 0:
                 files.unlock(lock_fd)

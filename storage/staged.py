@@ -49,9 +49,9 @@ def parse_name(name: str) -> StagedName | None:
     return StagedName(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
-def check_query(query: str) -> None:
+def check_query(query: object) -> None:
     """InvalidRecord where no query may have that name."""
-    if not isinstance(query, str) or _QUERY.fullmatch(query) is None:
+    if type(query) is not str or _QUERY.fullmatch(query) is None:
         raise InvalidRecord(
             f"{query!r} is no name for who writes: letters, digits, '.', '_' and '-', at most "
             f"{MAX_QUERY_LENGTH}"
@@ -108,8 +108,6 @@ class AdoptRequest(NamedTuple):
     def check(self) -> None:
         """InvalidRecord where something in it cannot be."""
         query, batch, run, _, once = tuple[Any, ...](self)
-        if not isinstance(query, str):
-            raise InvalidRecord(f"{query!r} is no name")
         check_query(query)
         if type(batch) is not int or not 0 <= batch < 1 << 63:
             raise InvalidRecord(f"batch {batch!r} is no number")

@@ -1,0 +1,6 @@
+from storage.record.header import Buffer
+
+def survey_staged(data: Buffer) -> tuple[int, int, int, int, int]: ...
+def stamp_transaction(
+    data: bytearray, producer_id: int, producer_epoch: int, sequence: int
+) -> int: ...

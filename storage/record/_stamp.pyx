@@ -1,0 +1,156 @@
+"""Makes batches those of a producer's transaction, and looks whether they may be that.
+
+What is taken are v2 batches back to back, whole, with the right CRC, without a producer, no
+markers, with as many records as offsets: what a task stages (`storage.staged`).
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from storage.record._batch cimport (
+    ATTRIBUTES, BASE_SEQUENCE, BATCH_LENGTH, CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE,
+    HORIZON_BIT, LAST_CODEC, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP,
+    PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT, TRANSACTIONAL_BIT, crc_of, load32, load64,
+    store32, store64,
+)
+
+from storage.errors import CorruptRecord, InvalidRecord
+
+cdef enum Wrong:
+    NOTHING
+    CUT_OFF
+    BAD_CRC
+    NOT_PLAIN_DATA
+    BAD_COUNT
+    BAD_CODEC
+
+
+cdef struct Seen:
+    int64_t batches
+    int64_t records
+    int64_t largest
+    int64_t max_timestamp
+    uint32_t codecs
+
+
+cdef inline Wrong judge(const uint8_t *batch, int64_t left, int64_t *size) noexcept nogil:
+    if left < HEADER_SIZE or batch[MAGIC] != 2:
+        return CUT_OFF
+    size[0] = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+    if size[0] < HEADER_SIZE or size[0] > left:
+        return CUT_OFF
+    if load32(batch + CRC) != crc_of(batch, size[0]):
+        return BAD_CRC
+    if (
+        batch[ATTRIBUTES] != 0
+        or batch[ATTRIBUTES + 1] & (TRANSACTIONAL_BIT | CONTROL_BIT | HORIZON_BIT) != 0
+        or <int64_t> load64(batch + PRODUCER_ID) != -1
+    ):
+        return NOT_PLAIN_DATA
+    if batch[ATTRIBUTES + 1] & CODEC_BITS > LAST_CODEC:
+        return BAD_CODEC
+    cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
+    if count <= 0 or <int32_t> load32(batch + LAST_OFFSET_DELTA) != count - 1:
+        return BAD_COUNT
+    return NOTHING
+
+
+cdef Wrong survey(const uint8_t *start, int64_t end, int64_t *at, Seen *seen) noexcept nogil:
+    cdef int64_t size = 0
+    cdef int64_t timestamp
+    cdef Wrong wrong
+    while at[0] < end:
+        wrong = judge(start + at[0], end - at[0], &size)
+        if wrong != NOTHING:
+            return wrong
+        seen.batches += 1
+        seen.records += <int32_t> load32(start + at[0] + RECORDS_COUNT)
+        seen.largest = max(seen.largest, size)
+        timestamp = <int64_t> load64(start + at[0] + MAX_TIMESTAMP)
+        seen.max_timestamp = max(seen.max_timestamp, timestamp)
+        seen.codecs |= (<uint32_t> 1) << (start[at[0] + ATTRIBUTES + 1] & CODEC_BITS)
+        at[0] += size
+    return NOTHING
+
+
+cdef Wrong stamp(
+    uint8_t *start, int64_t end, int64_t *at, int64_t producer_id, uint32_t epoch,
+    uint32_t *sequence,
+) noexcept nogil:
+    cdef int64_t size = 0
+    cdef uint8_t *batch
+    cdef Wrong wrong
+    while at[0] < end:
+        batch = start + at[0]
+        wrong = judge(batch, end - at[0], &size)
+        if wrong != NOTHING:
+            return wrong
+        batch[ATTRIBUTES + 1] |= TRANSACTIONAL_BIT
+        store64(batch + PRODUCER_ID, <uint64_t> producer_id)
+        batch[PRODUCER_EPOCH] = <uint8_t> (epoch >> 8)
+        batch[PRODUCER_EPOCH + 1] = <uint8_t> epoch
+        store32(batch + BASE_SEQUENCE, sequence[0])
+        store32(batch + CRC, crc_of(batch, size))
+        sequence[0] = (sequence[0] + load32(batch + RECORDS_COUNT)) & 0x7FFFFFFF
+        at[0] += size
+    return NOTHING
+
+
+cdef object refusal(Wrong wrong, int64_t at):
+    if wrong == CUT_OFF:
+        return CorruptRecord("no whole batch of format v2", position=at)
+    if wrong == BAD_CRC:
+        return CorruptRecord("a batch's CRC is wrong", position=at)
+    if wrong == NOT_PLAIN_DATA:
+        return InvalidRecord("a batch has a producer, or is no data", position=at)
+    if wrong == BAD_CODEC:
+        return InvalidRecord("no codec has a batch's number", position=at)
+    return InvalidRecord("a batch has not as many records as offsets", position=at)
+
+
+def survey_staged(data not None):
+    """What whole batches back to back have: (batches, records, bytes of the largest one, largest
+    timestamp in ms, a bit for each codec).
+
+    CorruptRecord, InvalidRecord, the position that of the batch in `data`.
+    """
+    cdef Py_buffer view
+    cdef Seen seen
+    cdef int64_t at = 0
+    cdef Wrong wrong
+    seen.batches = seen.records = seen.largest = 0
+    seen.max_timestamp = -1
+    seen.codecs = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            wrong = survey(<const uint8_t *> view.buf, view.len, &at, &seen)
+    finally:
+        PyBuffer_Release(&view)
+    if wrong != NOTHING:
+        raise refusal(wrong, at)
+    return seen.batches, seen.records, seen.largest, seen.max_timestamp, seen.codecs
+
+
+def stamp_transaction(
+    bytearray data not None, long long producer_id, int producer_epoch, long long sequence
+):
+    """Make the batches in `data` those of a producer's transaction, in place, with sequences from
+    `sequence` on and the CRC computed anew; returns the sequence behind them.
+
+    What is wrong with one is raised as by `survey_staged`; those before it have been changed then.
+    """
+    assert producer_id >= 0
+    assert 0 <= producer_epoch <= 0x7FFF
+    assert 0 <= sequence <= 0x7FFFFFFF
+    cdef uint8_t *start = <uint8_t *> PyByteArray_AS_STRING(data)
+    cdef int64_t end = len(data)
+    cdef int64_t at = 0
+    cdef uint32_t following = <uint32_t> sequence
+    cdef Wrong wrong
+    with nogil:
+        wrong = stamp(start, end, &at, producer_id, <uint32_t> producer_epoch, &following)
+    if wrong != NOTHING:
+        raise refusal(wrong, at)
+    return following
