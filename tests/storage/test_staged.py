@@ -39,24 +39,24 @@ def test_a_request_is_one_line() -> None:
     assert AdoptRequest.decode(REQUEST._replace(once=True).encode()).once
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"query": query} for query in ("", "a b", "q/..", 5, None, ["q"])),
-        *({"batch": batch} for batch in (-1, 1 << 63, "3", None, True, 3.0)),
-        *({"run": run} for run in ("", "r" * 129, 1, None)),
-        *({"files": files} for files in (None, 1, "x", [[]], [5], [["orders", 0, "x", 1]])),
-        {"files": [["or/ders", 0, "q-3-0-7.staged", 10]]},
-        {"files": [["orders", -1, "q-3-0-7.staged", 10]]},
-        {"files": [["orders", 0, "q-3-0-7.staged", -10]]},
-        {"files": [["orders", 0, "q-4-0-7.staged", 10]]},
-        {"files": [["orders", 0, "p-3-0-7.staged", 10]]},
-        {"files": [["orders", 0, "q-3-0-7.staged", 10]] * 2},
-        {"files": [[["orders"], 0, "q-3-0-7.staged", 10]]},
-        {"files": {"a": 1}},
-        *({"once": 1}, {"more": 1}),
-    ],
-)
+WRONG: list[dict[str, Any]] = [
+    *({"query": query} for query in ("", "a b", "q/..", 5, None, ["q"])),
+    *({"batch": batch} for batch in (-1, 1 << 63, "3", None, True, 3.0)),
+    *({"run": run} for run in ("", "r" * 129, 1, None)),
+    *({"files": None}, {"files": 1}, {"files": "x"}, {"files": [[]]}, {"files": [5]}),
+    {"files": [["orders", 0, "x", 1]]},
+    {"files": [["or/ders", 0, "q-3-0-7.staged", 10]]},
+    {"files": [["orders", -1, "q-3-0-7.staged", 10]]},
+    {"files": [["orders", 0, "q-3-0-7.staged", -10]]},
+    {"files": [["orders", 0, "q-4-0-7.staged", 10]]},
+    {"files": [["orders", 0, "p-3-0-7.staged", 10]]},
+    {"files": [["orders", 0, "q-3-0-7.staged", 10]] * 2},
+    {"files": [[["orders"], 0, "q-3-0-7.staged", 10]]},
+    *({"files": {"a": 1}}, {"once": 1}, {"more": 1}),
+]
+
+
+@pytest.mark.parametrize("changes", WRONG)
 def test_what_is_no_request(changes: dict[str, Any]) -> None:
     fields = {**json.loads(REQUEST.encode()), **changes}
     with pytest.raises(InvalidRecord):
