@@ -1,0 +1,173 @@
+"""How far Spark is with a job, on standard error: a bar on a terminal, else a line now and then.
+
+A thread asks the session's status tracker for the tasks of the job's group.  How many there will be
+in all Spark only knows stage by stage, so the total grows.  Where the session has no tracker (Spark
+Connect) nothing is shown.
+
+What is done inside is cancelled where an exception ends it: no task of the group runs on behind a
+Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext, StatusTracker
+    from pyspark.sql import SparkSession
+    from rich.progress import Progress as Bar
+
+#: Work that takes longer than this shows how far it is, in seconds.
+PATIENCE_S = 0.5
+#: How often the bar moves, and how often there is a line where there is no terminal, in seconds.
+BAR_S = 0.2
+LINE_S = 10.0
+
+
+class Tasks(NamedTuple):
+    """How many tasks of a group are done, of those that are known so far."""
+
+    done: int
+    total: int
+
+
+def tasks_of(tracker: StatusTracker, groups: tuple[str, ...]) -> Tasks:
+    """The tasks of the jobs of these groups, each stage once."""
+    done = total = 0
+    stages: set[int] = set()
+    for group in groups:
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            stages.update(info.stageIds if info is not None else ())
+    for stage in stages:
+        # Of a stage whose result was there already, or that is long over, nothing is known.
+        of_stage = tracker.getStageInfo(stage)
+        if of_stage is not None:
+            done += of_stage.numCompletedTasks
+            total += of_stage.numTasks
+    return Tasks(done, total)
+
+
+class Working:
+    """What `working` gives: `say` names what is being done, `also` adds a group of jobs."""
+
+    def __init__(self, what: str, group: str) -> None:
+        self.what = what
+        self.groups: tuple[str, ...] = (group,)
+
+    def say(self, what: str) -> None:
+        """From now on `what` is being done."""
+        self.what = what
+
+    def also(self, group: str) -> None:
+        """The jobs of this group count too: a streaming query's, whose run id is their group."""
+        self.groups += (group,)
+
+
+@contextmanager
+def working(session: SparkSession, what: str) -> Iterator[Working]:
+    """Jobs that this thread starts inside are shown; `what` says what they do."""
+    context = _context(session)
+    group = f"kafkafs-{uuid.uuid4()}"
+    work = Working(what, group)
+    if context is None:
+        yield work
+        return
+    context.setJobGroup(group, what, interruptOnCancel=True)
+    watcher = _Watcher(context.statusTracker(), work)
+    watcher.start()
+    try:
+        yield work
+    except BaseException:
+        for each in work.groups:
+            with suppress(Exception):  # what it was ended by matters more
+                context.cancelJobGroup(each)
+        raise
+    finally:
+        watcher.end()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.job.interruptOnCancel", None)  # type: ignore[arg-type]
+
+
+def _context(session: SparkSession) -> SparkContext | None:
+    try:
+        return session.sparkContext
+    except Exception:  # Spark Connect has none, and says so in a way of its own
+        return None
+
+
+class _Watcher(threading.Thread):
+    def __init__(self, tracker: StatusTracker, work: Working) -> None:
+        super().__init__(name="spark-progress", daemon=True)
+        self._tracker = tracker
+        self._work = work
+        self._ended = threading.Event()
+        self._bar: Bar | None = None
+
+    def run(self) -> None:
+        on_terminal = sys.stderr.isatty()
+        if self._ended.wait(PATIENCE_S):
+            return
+        next_line = time.monotonic() + LINE_S
+        while not self._ended.wait(BAR_S):
+            if not on_terminal and time.monotonic() < next_line:
+                continue
+            try:
+                tasks = tasks_of(self._tracker, self._work.groups)
+            except Exception:  # the session is being stopped
+                return
+            if on_terminal:
+                self._draw(tasks)
+            else:
+                next_line = time.monotonic() + LINE_S
+                line = f"kafkafs: {self._work.what}: {tasks.done} of {tasks.total} tasks"
+                print(line, file=sys.stderr, flush=True)
+
+    def _draw(self, tasks: Tasks) -> None:
+        if self._bar is None:
+            self._bar = _begin()
+        self._bar.update(
+            self._bar.task_ids[0],
+            description=self._work.what,
+            completed=tasks.done,
+            total=tasks.total or None,
+        )
+
+    def end(self) -> None:
+        """Take the bar away."""
+        self._ended.set()
+        self.join()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _begin() -> Bar:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task("", total=None)
+    bar.start()
+    return bar

@@ -1,0 +1,142 @@
+"""What a job has found or done: figures, tables, faults; how they are printed.
+
+On a terminal figures and tables are drawn, with separators in large numbers; elsewhere a figure is
+`name value` and a table has plain columns; as JSON all is one object, with the numbers as they are.
+A figure's name ends in its unit, where it has one.
+
+Not here: progress (`progress`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TextIO, TypeAlias
+
+Value: TypeAlias = str | int | float | bool | None
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows of values under the names of their columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Value, ...]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """Of one run of a job.
+
+    `faults`: what is wrong with what was looked at, or what could not be done, a line each: the
+    command's exit status is 1 then.  `notes`: lines for people.
+    """
+
+    job: str
+    is_dry_run: bool = False
+    figures: dict[str, Value] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> str:
+        """One object; tables are lists of objects."""
+        tables = {
+            table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+            for table in self.tables
+        }
+        told = {
+            "job": self.job,
+            "dry_run": self.is_dry_run,
+            **self.figures,
+            **tables,
+            "faults": self.faults,
+            "notes": self.notes,
+        }
+        return json.dumps(told, indent=2, ensure_ascii=False)
+
+
+def print_report(report: Report, *, as_json: bool = False, out: TextIO | None = None) -> None:
+    """Print it to standard output."""
+    out = sys.stdout if out is None else out
+    if as_json:
+        print(report.as_json(), file=out)
+    elif out.isatty():
+        _draw(report, out)
+    else:
+        _write(report, out)
+
+
+def _write(report: Report, out: TextIO) -> None:
+    for fault in report.faults:
+        print(fault, file=out)
+    for table in report.tables:
+        cells = [table.columns, *([_plain(value) for value in row] for row in table.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        print(file=out)
+        print(table.name, file=out)
+        for row in cells:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print(line.rstrip(), file=out)
+    if report.tables:
+        print(file=out)
+    for name, value in report.figures.items():
+        print(name, _plain(value), file=out)
+    for note in report.notes:
+        print(note, file=out)
+
+
+def _plain(value: Value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _draw(report: Report, out: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
+    console = Console(file=out, highlight=False)
+    for fault in report.faults:
+        # As they are, so that they can be copied: not wrapped, no markup.
+        print(fault, file=out)
+    for table in report.tables:
+        drawn = Drawn(title=table.name, title_justify="left", title_style="bold")
+        for number, name in enumerate(table.columns):
+            is_text = any(isinstance(row[number], str) for row in table.rows)
+            drawn.add_column(name.replace("_", " "), justify="left" if is_text else "right")
+        for row in table.rows:
+            drawn.add_row(*(_separated(value) for value in row))
+        console.print(drawn)
+    figures = Drawn(title=_title(report), title_justify="left", title_style="bold")
+    figures.show_header = False
+    figures.add_column()
+    figures.add_column(justify="right")
+    for name, value in report.figures.items():
+        figures.add_row(name.replace("_", " "), _separated(value))
+    if report.figures:
+        console.print(figures)
+    for note in report.notes:
+        print(note, file=out)
+
+
+def _title(report: Report) -> str:
+    return f"{report.job}, dry run: nothing was changed" if report.is_dry_run else report.job
+
+
+def _separated(value: Value) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, float) and abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return _plain(value)
+
+
+def total(values: Sequence[Value]) -> int:
+    """The sum of a table's column of whole numbers, None being none."""
+    return sum(value for value in values if isinstance(value, int))

@@ -1,0 +1,169 @@
+"""The Spark session of a job that was started from the command line.
+
+A session that is there already (a notebook's, a test's) is used as it is and left open.  Else one
+is made: on all cores of this machine, on the cluster that `master` names, or, in a process that
+`spark-submit` has started, as that was told.  `SPARK_HOME` chooses another Spark than the one
+beside pyspark.  A setting that the user has made is kept.
+
+What Spark logs goes to a file that nobody sees, unless the user wants it; where the session does
+not start its last lines are in the error.
+
+Not here: how far the work is (`progress`), what a job does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+_ALWAYS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Halves what a task costs before its first row.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    # Not INT96, which few others read.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_TOLD_LINES = 3
+
+
+class CannotStartError(Exception):
+    """There is no Spark to be had; the message says what to install."""
+
+
+def check_installed() -> None:
+    """CannotStartError where a package of the extra, or Java, is missing.  Imports nothing large."""
+    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CannotStartError(f"{' and '.join(missing)} missing: pip install 'kafkafs[spark]'")
+    if _SUBMITTED not in os.environ and not _java():
+        raise CannotStartError(
+            "Spark needs Java 17 or later, and there is none in JAVA_HOME or PATH: install one "
+            "(Debian and Ubuntu: apt-get install default-jre-headless)"
+        )
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+
+
+@contextmanager
+def job_session(
+    name: str,
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    is_verbose: bool = False,
+) -> Iterator[SparkSession]:
+    """A session for one job, stopped at its end if it was made here; in the main thread.
+
+    SIGTERM is like Ctrl-C as long: KeyboardInterrupt, and the jobs that run are cancelled.
+    CannotStartError.
+    """
+    check_installed()
+    from pyspark.sql import SparkSession
+
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        yield there
+        return
+    with tempfile.TemporaryFile("w+b") as said:
+        session = _start(name, master, dict(settings or {}), None if is_verbose else said)
+        before = signal.signal(signal.SIGTERM, lambda number, frame: _interrupt(session))
+        try:
+            yield session
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            session.stop()
+
+
+def _interrupt(session: SparkSession) -> None:
+    session.sparkContext.cancelAllJobs()
+    raise KeyboardInterrupt
+
+
+def _start(
+    name: str, master: str | None, settings: dict[str, str], said: IO[bytes] | None
+) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    is_submitted = _SUBMITTED in os.environ
+    conf = SparkConf(loadDefaults=is_submitted)
+    _configure(conf, name, master, settings, is_submitted)
+    try:
+        gateway: Any = None
+        if not is_submitted:
+            launch: Callable[..., Any] = launch_gateway
+            gateway = launch(conf, {} if said is None else {"stderr": said})
+        context = SparkContext(conf=conf, gateway=gateway)
+    except Exception as error:
+        # Py4J and the JVM raise what they like here.
+        reason = _last_lines(said) or str(error).strip().partition("\n")[0]
+        if "UnsupportedClassVersionError" in reason:
+            reason = "Java is too old for Spark, which needs 17 or later"
+        if not isinstance(error, PySparkException) and not _is_javas(error):
+            raise
+        raise CannotStartError(f"Spark does not start: {reason}") from None
+    return SparkSession(context)
+
+
+def _is_javas(error: Exception) -> bool:
+    return type(error).__module__.startswith("py4j.")
+
+
+def _configure(
+    conf: SparkConf,
+    name: str,
+    master: str | None,
+    settings: dict[str, str],
+    is_submitted: bool,
+) -> None:
+    for key, value in settings.items():
+        conf.set(key, value)
+    if master is not None:
+        conf.setMaster(master)
+    elif not is_submitted:
+        conf.setIfMissing("spark.master", "local[*]")
+    conf.setIfMissing("spark.app.name", name)
+    is_local = str(conf.get("spark.master")).startswith("local")
+    for key, value in {**_ALWAYS, **(_LOCAL if is_local else {})}.items():
+        conf.setIfMissing(key, value)
+    if is_local:
+        # Driver and workers are of one environment, whatever python3 in PATH is.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _last_lines(said: IO[bytes] | None) -> str:
+    """What the JVM said last, in a line."""
+    if said is None:
+        return ""
+    said.seek(0)
+    lines = said.read().decode(errors="replace").strip().splitlines()
+    for line in lines:
+        if "Exception" in line or "Error" in line:
+            return line.strip()
+    return " ".join(line.strip() for line in lines[-_TOLD_LINES:])
