@@ -50,7 +50,7 @@ class CannotStartError(Exception):
 
 
 def check_installed() -> None:
-    """CannotStartError where a package of the extra, or Java, is missing.  Imports nothing large."""
+    """CannotStartError where a package of the extra, or Java, is missing."""
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise CannotStartError(f"{' and '.join(missing)} missing: pip install 'kafkafs[spark]'")
