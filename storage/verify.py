@@ -9,30 +9,32 @@ The directory may be a running broker's, or mounted.  Then what its writer is at
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
 what has vanished meanwhile was deleted.
 
-Not here: mending (``recovery``, ``salvage``, ``reindex``).
+Not here: what is read (``verify_piece``), perhaps by other processes ahead; mending (``recovery``, ``salvage``, ``reindex``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from storage import checkpoint, old_segment, paths, producer_state
-from storage.errors import CorruptRecord, StorageError
+from storage import checkpoint, paths, producer_state
+from storage.errors import StorageError
 from storage.files import Files
-from storage.old_segment import OldSegment, check_entries
-from storage.read import plain_batches
 from storage.settings import Settings
 from storage.verify_index import Transactions
-from storage.verify_segment import Fault, Place, Verified, verify_segment
-
-# A living writer's segment that has faults is read again so often, so many seconds apart: what was
-# seen half written is whole then.
-_ATTEMPTS = 4
-_PAUSE_S = 0.2
+from storage.verify_piece import (
+    Found,
+    OldLog,
+    OldVerified,
+    Piece,
+    Progress,
+    verify_old_log,
+    verify_patiently,
+)
+from storage.verify_segment import Fault, Place, Verified, later_faults
 
 _CHECKPOINTS = (
     (paths.RECOVERY_POINTS, "recovery point"),
@@ -45,10 +47,11 @@ _LEFT_OVER = {
     paths.DELETED: "waits for its deletion",
     paths.CLEANED: "an unfinished cleaner's; the next start removes it",
     paths.SWAP: "of a swap that was decided; the next start finishes it",
+    paths.STAGED: "waits for its adoption; goes after kafkafs.staged.retention.ms",
     ".tmp": "an unfinished write; the next start removes it",
 }
 
-Progress = Callable[[int], None]
+ReadAhead: TypeAlias = Callable[[Sequence[Piece]], Sequence[Found]]
 
 
 @dataclass(slots=True)
@@ -87,18 +90,29 @@ def _partitions(path: str, files: Files) -> list[str]:
 
 
 def verify(
-    path: str, *, files: Files | None = None, progress: Progress = lambda size: None
+    path: str,
+    *,
+    files: Files | None = None,
+    progress: Progress = lambda size: None,
+    wanted: Callable[[str, int], bool] | None = None,
+    read_ahead: ReadAhead | None = None,
 ) -> Report:
     """Read a data directory, or a partition's, whole; ``progress`` is told the bytes of log read.
 
+    ``wanted``: which partitions of a directory.  ``read_ahead`` is handed all of their pieces, has
+    ``verify_piece`` called for each, wherever, and returns what that did, in their order.
     OSError from the disk; InvalidConfig where its settings cannot be read.
     """
     files = files or Files()
     path = os.path.abspath(path)
     partitions = _partitions(path, files)
     if partitions == [path]:
-        return _Directory(os.path.dirname(path), files, progress).run(partitions)
-    directory = _Directory(path, files, progress)
+        return _Directory(os.path.dirname(path), files, progress, read_ahead).run(partitions)
+    if wanted is not None:
+        parse = paths.parse_partition_directory
+        named = ((each, parse(os.path.basename(each))) for each in partitions)
+        partitions = [each for each, item in named if item is not None and wanted(*item)]
+    directory = _Directory(path, files, progress, read_ahead)
     for name, is_directory in sorted(files.scan(path)):
         if not is_directory:
             directory.name_left_over(path, name)
@@ -107,24 +121,42 @@ def verify(
     return directory.run(partitions)
 
 
+@dataclass(slots=True)
+class _Partition:
+    """A partition's directory as it was listed; ``epochs`` are those that were written down."""
+
+    directory: str
+    topic: str
+    names: list[str]
+    epochs: list[tuple[int, int]]
+    pieces: list[Piece]
+
+
 class _Directory:
-    def __init__(self, path: str, files: Files, progress: Progress) -> None:
+    def __init__(
+        self, path: str, files: Files, progress: Progress, read_ahead: ReadAhead | None
+    ) -> None:
         self.path = path
         self.files = files
         self.progress = progress
+        self.read_ahead = read_ahead
         self.report = Report()
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
         self.settings = Settings.load(files, path)
         self.topic_ids: dict[str, tuple[str, str]] = {}
+        # What was found by who has read ahead.
+        self.found: dict[Piece, Found] = {}
 
     def run(self, partitions: list[str]) -> Report:
         """Check these partitions, and what the checkpoints say of them."""
         claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
         ends: dict[tuple[str, int], int] = {}
-        for directory in partitions:
-            name = os.path.basename(directory)
-            parsed = paths.parse_partition_directory(name)
-            end = self._partition(directory, parsed[0] if parsed else name)
+        listings = map(self._list, partitions)
+        for listed in listings if self.read_ahead is None else self._ahead(listings):
+            if listed is None:
+                continue
+            end = self._check(listed)
+            parsed = paths.parse_partition_directory(os.path.basename(listed.directory))
             if end is not None and parsed is not None:
                 ends[parsed] = end
         for name, what in _CHECKPOINTS:
@@ -133,6 +165,14 @@ class _Directory:
                     reason = f"the {what} of {key[0]}-{key[1]} is beyond the log end {ends[key]}"
                     self._fault(os.path.join(self.path, name), reason, offset=offset)
         return self.report
+
+    def _ahead(self, listings: Iterable[_Partition | None]) -> list[_Partition | None]:
+        """List all of them, and have their pieces read."""
+        assert self.read_ahead is not None
+        listed = list(listings)
+        pieces = [piece for each in listed if each is not None for piece in each.pieces]
+        self.found = dict(zip(pieces, self.read_ahead(pieces), strict=True))
+        return listed
 
     def _fault(self, path: str, reason: str, offset: int | None = None) -> None:
         self.report.faults.append(Fault(path, reason, offset=offset))
@@ -163,8 +203,11 @@ class _Directory:
 
     # -- one partition -------------------------------------------------------------------------
 
-    def _partition(self, directory: str, topic: str) -> int | None:
-        """Check one partition; its log end, as far as it can be told, None where it vanished."""
+    def _list(self, directory: str) -> _Partition | None:
+        """What there is to be read; None where it vanished."""
+        name = os.path.basename(directory)
+        parsed = paths.parse_partition_directory(name)
+        topic = parsed[0] if parsed else name
         try:
             names = sorted(name for name, _ in self.files.scan(directory))
         except FileNotFoundError:
@@ -176,94 +219,93 @@ class _Directory:
             self.name_left_over(directory, file)
         self._metadata(directory, topic)
         epochs = self._epochs(directory)
+        pieces = self._pieces(directory, topic, names)
+        return _Partition(directory, topic, names, epochs, pieces)
+
+    def _pieces(self, directory: str, topic: str, names: list[str]) -> list[Piece]:
+        old = tuple(file for file in names if paths.old_base_offset_of(file) is not None)
+        if old:
+            return [OldLog(self.files, self.path, directory, topic, old, self.is_live)]
         bases = [
             base
             for file in names
             if file.endswith(paths.LOG) and (base := paths.base_offset_of(file)) is not None
         ]
-        old = [file for file in names if paths.old_base_offset_of(file) is not None]
-        if old:
-            return self._old_log(directory, topic, old)
-        self._orphans(directory, names, set(bases))
         interval = self.settings.log_config(topic).index_interval_bytes
+        return [
+            Place(self.files, directory, base, interval, base == bases[-1], self.is_live)
+            for base in bases
+        ]
+
+    def _check(self, listed: _Partition) -> int | None:
+        """Check one partition; its log end, as far as it can be told."""
+        directory = listed.directory
         transactions = Transactions()
         end = 0
         is_end_known = True
         seen: list[tuple[int, int]] = []
-        for base in bases:
-            path = os.path.join(directory, paths.file_name(base, paths.LOG))
-            if base < end:
-                self._fault(path, f"the segment before it ends at {end}", offset=base)
-            place = Place(self.files, directory, base, interval, base == bases[-1], self.is_live)
-            verified = self._segment(place, transactions)
+        for piece in listed.pieces:
+            if isinstance(piece, OldLog):
+                return self._old_log(piece)
+            if piece.base_offset < end:
+                reason = f"the segment before it ends at {end}"
+                self._fault(piece.path(paths.LOG), reason, offset=piece.base_offset)
+            verified = self._segment(piece, transactions)
             if verified is not None:
                 end = max(end, verified.next_offset)
                 seen += verified.epochs
                 is_end_known = verified.is_read_whole
+        self._orphans(listed)
         # Behind a damaged batch nobody knows what there is.
         bound = end if is_end_known else paths.MAX_OFFSET
-        self._compare_epochs(directory, epochs, seen, bound)
-        self._snapshots(directory, names, bound)
+        self._compare_epochs(directory, listed.epochs, seen, bound)
+        self._snapshots(directory, listed.names, bound)
         return bound
 
     def _segment(self, place: Place, transactions: Transactions) -> Verified | None:
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                time.sleep(_PAUSE_S)
-            after = transactions.copy()
-            try:
-                verified = verify_segment(place, after, self.progress)
-            except FileNotFoundError:
-                if not self.is_live:
-                    raise
-                return None
-            if not verified.faults or not place.is_live:
-                break
-        transactions.become(after)
-        self.report.size += verified.size
-        self.report.records += verified.records
-        self.report.faults += verified.faults
+        verified = self._read_segment(place, transactions)
+        if verified is not None:
+            self.report.size += verified.size
+            self.report.records += verified.records
+            self.report.faults += verified.faults
         return verified
 
-    def _old_log(self, directory: str, topic: str, names: list[str]) -> int | None:
-        """Check a log of Kafka 0.7."""
-        try:
-            segments, _ = old_segment.load(
-                self.files,
-                directory,
-                names,
-                self.settings.log_config(topic),
-                check_last=False,
-                now_ms=0,
-                progress=self.progress,
-            )
-        except CorruptRecord as error:
-            self._fault(error.path or directory, error.message)
-            return None
-        for segment in segments:
-            try:
-                self._old_segment(segment, is_last=segment is segments[-1])
-            finally:
-                segment.close()
-        return segments[-1].next_offset
+    def _read_segment(self, place: Place, transactions: Transactions) -> Verified | None:
+        if self.read_ahead is not None:
+            found = self.found[place]
+            assert not isinstance(found, OldVerified), "a segment's piece is another one"
+            if found is None:
+                return None
+            after = transactions.copy()
+            later = list(later_faults(place, after, found.transactions))
+            if not later or not place.is_live:
+                transactions.become(after)
+                return replace(found.verified, faults=found.verified.faults + later)
+        tries: list[Transactions] = []
 
-    def _old_segment(self, segment: OldSegment, *, is_last: bool) -> None:
-        good, reason = check_entries(segment.source(), 0, segment.size, self.progress)
-        self.report.size += segment.size
-        if reason is not None and not (is_last and self.is_live):
-            self.report.faults.append(Fault(segment.log_path, reason, good))
-        try:
-            for _, header in plain_batches(segment, 0, good):
-                self.report.records += header.records_count
-        except CorruptRecord as error:
-            fault = Fault(segment.log_path, error.message, error.position, error.offset)
-            self.report.faults.append(fault)
+        def copied() -> Transactions:
+            tries.append(transactions.copy())
+            return tries[-1]
 
-    def _orphans(self, directory: str, names: list[str], bases: set[int]) -> None:
-        for name in names:
+        verified = verify_patiently(place, copied, self.progress)
+        if verified is not None:
+            transactions.become(tries[-1])
+        return verified
+
+    def _old_log(self, log: OldLog) -> int | None:
+        found = verify_old_log(log, self.progress) if self.read_ahead is None else self.found[log]
+        assert isinstance(found, OldVerified), "an old log's piece is another one"
+        self.report.size += found.size
+        self.report.records += found.records
+        self.report.faults += found.faults
+        return found.end
+
+    def _orphans(self, listed: _Partition) -> None:
+        bases = {piece.base_offset for piece in listed.pieces if isinstance(piece, Place)}
+        for name in listed.names:
             base = paths.base_offset_of(name)
             if base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES):
-                path = os.path.join(directory, name)
+                path = os.path.join(listed.directory, name)
                 self.report.left_over.append(Fault(path, "an index without a log"))
 
     def _metadata(self, directory: str, topic: str) -> None:
