@@ -33,6 +33,7 @@ from storage.compaction._records cimport (
     size_of,
 )
 from storage.compaction._rewrite cimport RECORD_GAIN, Choice, Kept, rewrite, sum_of
+from storage.compaction._superseded cimport Superseded, is_superseded
 from storage.record._batch cimport (
     ATTRIBUTES, BAD_BATCH_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT,
     LAST_OFFSET_DELTA, MAGIC, MAX_TIMESTAMP, NO_FAULT, RELEASE_GIL_FROM, Fault, load32,
@@ -158,6 +159,8 @@ cdef class Keeper:
     special            last offsets, ascending, of batches that the caller decides about:
                        `keep_batches` stops before them
     legacy_tombstones  whether those of format v0 and v1 stay
+    superseded         what the map would tell of these records, where that is known without it:
+                       of the map only `latest_offset` counts then
 
     The output is whole batches, back to back, which `take` fetches. The counters are of all
     batches that were taken in, `append` excepted: records read; kept; dropped for having no key;
@@ -165,6 +168,8 @@ cdef class Keeper:
     """
 
     cdef OffsetMap map
+    cdef Superseded superseded
+    cdef const uint8_t *superseded_bits  # NULL: the map tells
     cdef public long long records_read
     cdef public long long records_kept
     cdef public long long records_invalid
@@ -192,8 +197,12 @@ cdef class Keeper:
         long long horizon_ms,
         special=(),
         bint legacy_tombstones=True,
+        Superseded superseded=None,
     ):
         self.map = map
+        self.superseded = superseded
+        if superseded is not None:
+            self.superseded_bits = superseded.bits
         self.now_ms = now_ms
         self.horizon_ms = horizon_ms
         self.legacy_tombstones = legacy_tombstones
@@ -450,6 +459,7 @@ cdef class Keeper:
         cdef int count
         cdef int i
         cdef int64_t latest = map.latest_offset
+        cdef bint unmapped = discard or self.superseded_bits != NULL
         cdef bint tombstones_stay = self.legacy_tombstones
         cdef Fault fault = enter(batch, size, &records)
         if not legacy:
@@ -460,7 +470,7 @@ cdef class Keeper:
         memset(choice, 0, sizeof(Choice))
         choice.records = records.left
         while fault == NO_FAULT and records.left:
-            fault = read_some(&records, map, 0, -1 if discard else latest, seen, &count)
+            fault = read_some(&records, map, 0, -1 if unmapped else latest, seen, &count)
             if fault != NO_FAULT:
                 break
             if discard:
@@ -473,7 +483,15 @@ cdef class Keeper:
                         continue
                     if not record.has_value and not tombstones_stay:
                         continue
-                    if record.offset < find(map, record.hash):
+                    if self.superseded_bits != NULL:
+                        if is_superseded(
+                            self.superseded_bits,
+                            self.superseded.first,
+                            self.superseded.count,
+                            record.offset,
+                        ):
+                            continue
+                    elif record.offset < find(map, record.hash):
                         continue
                 kept = self.kept + choice.kept
                 kept.at = record.at

@@ -25,37 +25,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from storage import paths
 from storage.compaction._offset_map import OffsetMap
+from storage.compaction._superseded import Superseded
 from storage.compaction.cleanable import CleanableRange
-from storage.compaction.grouping import SegmentSize, group
-from storage.compaction.passes import (
-    Figures,
-    KeepPass,
-    MapPass,
-    Pass,
-    ProducerRecord,
-    Round,
-    walk,
-)
+from storage.compaction.passes import Figures, KeepPass, MapPass, ProducerRecord, Round
+from storage.compaction.replacing import prepare, publish
 from storage.compaction.rewrite import GroupWriter
+from storage.compaction.sources import Sources, mtime_ms
 from storage.compaction.transactions import CleanedTransactions
 from storage.config import LogConfig
-from storage.errors import TaskCancelled
 from storage.index.txn_index import TxnEntry
-from storage.log import Log, in_turns
+from storage.log import Log
 from storage.record.header import Buffer
-from storage.rewriting import prepare_replacement
-from storage.segment import BatchEntry, Segment
+from storage.segment import BatchEntry
 from storage.task import Task
-
-# Segments that are read until their descriptors are closed: a log may have thousands.
-_CLOSED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +73,16 @@ class Cleaned:
     map_full: bool
     elapsed_ms: int
 
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing has gone, and nothing would be other than it is."""
+        return (
+            self.segments_before == self.segments_after
+            and self.bytes_before == self.bytes_after
+            and self.records_read == self.records_kept
+            and self.rewritten == 0
+        )
+
 
 def clean(
     log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
@@ -107,20 +104,16 @@ def clean(
     with _sources(log, cleanable, task) as sources:
         try:
             cleaned = _run(sources, cleanable, task, now_ms, offset_map, target)
-            changes = not _is_same(cleaned)
+            changes = not cleaned.is_same
             if changes:
-                task.begin("replacing", 0)
-                # What goes may do so because of what lies behind it.
-                log.flush(task.by_owner)
                 old = sources.segments[: cleaned.segments_before]
                 new = [segment for writer in writers for segment in writer.segments]
-                # Before any name says `.swap`: from then on a restart carries it out.
-                task.by_owner(lambda: prepare_replacement(log, old, new))()
+                prepare(log, old, new, task)
         except BaseException:
             _discard(writers)
             raise
         if changes:
-            _publish(log, old, new, task, now_ms)
+            publish(log, old, new, task, now_ms)
         else:
             _discard(writers)
     return cleaned
@@ -131,62 +124,14 @@ def preview(
 ) -> Cleaned:
     """What ``clean`` would do; writes nothing.  Its errors."""
     with _sources(log, cleanable, task) as sources:
-        return _run(sources, cleanable, task, now_ms, offset_map, lambda base, config: _Nowhere())
-
-
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """What a round works on: ``segments`` are the sealed ones below its end, from the log's head.
-
-    ``following``: the base offset of the segment behind them.
-    """
-
-    segments: tuple[Segment, ...]
-    following: int
-    config: LogConfig
-    producers: dict[int, ProducerRecord]
-    aborted: list[TxnEntry]
-    _read: list[Segment] = field(default_factory=list)
-
-    def walk(self, number: int, position: int, taker: Pass, task: Task) -> None:
-        """Have a pass take segment ``number`` from ``position`` on, and close it soon."""
-        walk(self.segments[number], position, taker, task)
-        self._read.append(self.segments[number])
-        if len(self._read) == _CLOSED_AT_ONCE:
-            task.by_owner(self.close_read)
-
-    def close_read(self) -> None:
-        """Close what was read; the owner may read it again, as may others who have a lease."""
-        for segment in self._read:
-            segment.close_descriptors(own_leases=1)
-        self._read.clear()
-
-    def aborted_within(self, start: int, end: int) -> list[TxnEntry]:
-        """The aborted transactions that have any part of theirs in this range of offsets.
-
-        (``UnifiedLog.collectAbortedTransactions``); those that ended before are over.
-        """
-        first = bisect_left(self.aborted, start, key=lambda entry: entry.last_offset)
-        found = []
-        for entry in islice(self.aborted, first, None):
-            if entry.first_offset < end:
-                found.append(entry)
-            if entry.last_stable_offset >= end:
-                break
-        return found
-
-    def next_offset(self, number: int) -> int:
-        """Where segment ``number`` ends and the next one begins."""
-        if number + 1 < len(self.segments):
-            return self.segments[number + 1].base_offset
-        return self.following
+        return _run(sources, cleanable, task, now_ms, offset_map, lambda base, config: Nowhere())
 
 
 @contextlib.contextmanager
-def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[_Sources]:
+def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]:
     """The facts of now, and leases on what is read."""
 
-    def gather() -> _Sources:
+    def gather() -> Sources:
         end = cleanable.first_uncleanable_offset
         segments = tuple(each for each in log.segments[:-1] if each.base_offset < end)
         producers = {
@@ -194,7 +139,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[_Sourc
         }
         for segment in segments:
             segment.lease()
-        return _Sources(segments, end, log.config, producers, [])
+        return Sources(segments, end, log.config, producers, [])
 
     sources = task.by_owner(gather)
     try:
@@ -208,12 +153,12 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[_Sourc
 
 
 def _run(
-    sources: _Sources,
+    sources: Sources,
     cleanable: CleanableRange,
     task: Task,
     now_ms: int,
     offset_map: OffsetMap,
-    target: Callable[[int, LogConfig], GroupWriter | _Nowhere],
+    target: Callable[[int, LogConfig], GroupWriter | Nowhere],
 ) -> Cleaned:
     """Both passes (``Cleaner.doClean``); ``target`` makes what a group is written to."""
     started = time.monotonic()
@@ -222,34 +167,23 @@ def _run(
     count = sum(segment.base_offset < end_offset for segment in sources.segments)
     segments = sources.segments[:count]
     task.begin("cleaning", sum(segment.size for segment in segments))
-    clean_ones = [each for each in segments if each.base_offset < cleanable.first_dirty_offset]
     retention_ms = sources.config.delete_retention_ms
-    legacy_horizon_ms = _mtime_ms(clean_ones[-1]) - retention_ms if clean_ones else 0
     facts = Round.of(now_ms, retention_ms, cleanable.first_uncleanable_offset, sources.producers)
-    transactions = CleanedTransactions()
-    figures = Figures()
+    keeping = Keeping(
+        sources,
+        offset_map,
+        facts,
+        sources.legacy_horizon_ms(cleanable.first_dirty_offset, count),
+        CleanedTransactions(),
+        Figures(),
+    )
     made = 0
     first = 0
-    for size in _groups(sources, segments):
-        members = range(first, first + size)
+    for size in sources.groups(count):
         writer = target(segments[first].base_offset, sources.config)
-        for number in members:
-            ends = sources.next_offset(number)
-            transactions.add_aborted(sources.aborted_within(segments[number].base_offset, ends))
-            keep = KeepPass(
-                offset_map,
-                facts,
-                transactions,
-                figures,
-                writer,
-                legacy_tombstones=_mtime_ms(segments[number]) > legacy_horizon_ms,
-            )
-            sources.walk(number, 0, keep, task)
-            keep.end()
-            task.counts.update(figures.counts)
-        last = members[-1]
-        made += writer.end(sources.next_offset(last), segments[last].mtime_ns)
+        made += keep_group(keeping, range(first, first + size), writer, task)
         first += size
+    figures = keeping.figures
     return Cleaned(
         start_offset=cleanable.start_offset,
         first_dirty_offset=cleanable.first_dirty_offset,
@@ -271,12 +205,51 @@ def _run(
     )
 
 
-def _mtime_ms(segment: Segment) -> int:
-    return segment.mtime_ns // 1_000_000
+class Keeping(NamedTuple):
+    """What is the same for all groups of a round, or goes on from one to the next."""
+
+    sources: Sources
+    offset_map: OffsetMap
+    facts: Round
+    legacy_horizon_ms: int
+    transactions: CleanedTransactions
+    figures: Figures
+
+
+def keep_group(
+    keeping: Keeping,
+    members: range,
+    writer: GroupWriter | Nowhere,
+    task: Task,
+    superseded: Superseded | None = None,
+) -> int:
+    """Write what stays of these segments; how many it has become.
+
+    ``superseded``: what of them has later records, where it is not the map that says so.
+    """
+    sources = keeping.sources
+    for number in members:
+        segment = sources.segments[number]
+        ends = sources.next_offset(number)
+        keeping.transactions.add_aborted(sources.aborted_within(segment.base_offset, ends))
+        keep = KeepPass(
+            keeping.offset_map,
+            keeping.facts,
+            keeping.transactions,
+            keeping.figures,
+            writer,
+            legacy_tombstones=mtime_ms(segment) > keeping.legacy_horizon_ms,
+            superseded=superseded,
+        )
+        sources.walk(number, 0, keep, task)
+        keep.end()
+        task.counts.update(keeping.figures.counts)
+    last = members[-1]
+    return writer.end(sources.next_offset(last), sources.segments[last].mtime_ns)
 
 
 def _build_map(
-    sources: _Sources, cleanable: CleanableRange, task: Task, offset_map: OffsetMap
+    sources: Sources, cleanable: CleanableRange, task: Task, offset_map: OffsetMap
 ) -> bool:
     """Fill the map (``Cleaner.buildOffsetMap``); whether it was too small for all of it.
 
@@ -303,27 +276,7 @@ def _build_map(
     return False
 
 
-def _groups(sources: _Sources, segments: Sequence[Segment]) -> list[int]:
-    """How many segments each of the new ones takes the place of."""
-    config = sources.config
-    sizes = [
-        SegmentSize(
-            segment.base_offset,
-            segment.size,
-            segment.file_size(paths.INDEX),
-            segment.file_size(paths.TIMEINDEX),
-        )
-        for segment in segments
-    ]
-    return group(
-        sizes,
-        most=config.segment_bytes,
-        most_index=config.segment_index_bytes,
-        first_uncleanable=sources.following,
-    )
-
-
-class _Nowhere:
+class Nowhere:
     """Where nothing is written, but counted."""
 
     def append(
@@ -335,48 +288,7 @@ class _Nowhere:
         return 1
 
 
-def _is_same(cleaned: Cleaned) -> bool:
-    """Whether nothing has gone, and nothing would be other than it is."""
-    return (
-        cleaned.segments_before == cleaned.segments_after
-        and cleaned.bytes_before == cleaned.bytes_after
-        and cleaned.records_read == cleaned.records_kept
-        and cleaned.rewritten == 0
-    )
-
-
 def _discard(writers: Iterable[GroupWriter]) -> None:
     for writer in writers:
         with contextlib.suppress(OSError):
             writer.discard()
-
-
-def _publish(
-    log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task, now_ms: int
-) -> None:
-    """Let the new segments take the place of the old ones (``LocalLog.replaceSegments``).
-
-    Only the ``by_owner`` parts touch the log; between them the names are made durable.  An error
-    before ``replace`` is done leaves all as it was; after one behind it the log has the new ones,
-    and a restart finds them.
-    """
-
-    def replace() -> None:
-        # (``LogManager.updateTopicConfig`` aborts a cleaning then.)
-        if not log.config.is_compacted:
-            raise TaskCancelled("cleanup.policy has become one without compact")
-        log.replace(old, new, now_ms)
-
-    log.stage_replacement(new)
-    try:
-        task.by_owner(replace)
-    except BaseException:
-        if new[0] not in log.segments:
-            log.unstage(new)
-        raise
-    for some in in_turns(old):
-        task.by_owner(lambda some=some: log.mark_detached(some, now_ms))  # type: ignore[misc]
-    log.files.sync_directory(log.directory)
-    for some in in_turns(new):
-        task.by_owner(lambda some=some: log.finish_replacement(some))  # type: ignore[misc]
-    log.files.sync_directory(log.directory)

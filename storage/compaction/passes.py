@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
+from storage.compaction._superseded import Superseded
 from storage.compaction.transactions import CleanedTransactions
 from storage.config import LONG_MAX
 from storage.errors import CorruptRecord
@@ -225,8 +226,12 @@ class KeepPass:
         target: Target,
         *,
         legacy_tombstones: bool,
+        superseded: Superseded | None = None,
     ) -> None:
-        """``transactions``: one for all segments of a round, in order, as are the ``figures``."""
+        """``transactions``: one for all segments of a round, in order, as are the ``figures``.
+
+        ``superseded``: who has it needs of the map no more than its ``latest_offset``.
+        """
         self._facts = facts
         self._transactions = transactions
         self._figures = figures
@@ -237,6 +242,7 @@ class KeepPass:
             horizon_ms=facts.horizon_ms,
             special=facts.special,
             legacy_tombstones=legacy_tombstones,
+            superseded=superseded,
         )
 
     def run(self, data: bytearray, at: int, end: int) -> int:

@@ -1,0 +1,394 @@
+"""Which records have later ones of the same key, found out by several processes.
+
+Each `KeyScan` goes through a range of a log. Of the dirty part it has a map of its own, and so
+notes every record that is superseded within the range; of each key the last one is left, which one
+in another range may supersede. Of what lies below the first dirty offset all records are left: by
+the rules only dirty ones supersede them. What is left are *keys*: hash and offset, 24 bytes, as
+the slots of a map (`_offset_map.pxd`), which are dealt out to buckets by their hash. Each bucket
+is one `KeyMerge`, which gets its keys of all ranges, first all dirty ones, and so notes the rest
+of what is superseded.
+
+What was noted is told by groups of segments, as offsets relative to a group's first one, u32. A
+`Superseded` is all of that of one group, a bit for each offset: who has it needs no map to see what
+stays.
+
+The maps must be of one secret, so that a key has one hash in all of them. Numbers are in the
+machine's byte order: those who tell each other are machines of one kind.
+
+A bucket is chosen by the upper half of a hash, and its place in a map by the lower one: else all
+keys of a bucket would want the same few slots.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from storage.compaction._offset_map cimport Hash, OffsetMap, Slot, find, home, prefetch, put
+from storage.compaction._records cimport (
+    KEYS, LAST_OFFSET, Records, Seen, enter, judge_plain, read_some, simple_size,
+)
+from storage.record._batch cimport HEADER_SIZE, NO_FAULT, RELEASE_GIL_FROM, Fault
+
+from storage.record._batch import refusal
+
+cdef enum:
+    AHEAD = 32  # so many keys before it is needed, a slot's memory is asked for
+    LARGEST_GROUP = 0x100000000
+
+
+cdef class Offsets:
+    """Offsets that were noted, in any order."""
+
+    cdef int64_t *items
+    cdef int64_t count
+    cdef int64_t room
+
+    def __dealloc__(self):
+        free(self.items)
+
+    def __len__(self):
+        return self.count
+
+    cdef bint add(self, int64_t offset) noexcept nogil:
+        """False: there is no memory for it."""
+        cdef void *moved
+        cdef int64_t room
+        if self.count == self.room:
+            room = max(2 * self.room, 1024)
+            moved = realloc(self.items, room * sizeof(int64_t))
+            if moved == NULL:
+                return False
+            self.items = <int64_t *> moved
+            self.room = room
+        self.items[self.count] = offset
+        self.count += 1
+        return True
+
+    cdef list by_group(self, bases):
+        """(number of the group, u32 offsets relative to its base) of the groups that have any."""
+        cdef int64_t groups = len(bases)
+        cdef int64_t *starts = <int64_t *> malloc(max(groups, 1) * sizeof(int64_t))
+        cdef int64_t *sizes = <int64_t *> calloc(max(groups, 1), sizeof(int64_t))
+        cdef uint32_t **ends = <uint32_t **> calloc(max(groups, 1), sizeof(uint32_t *))
+        cdef int64_t i
+        cdef int64_t at = 0
+        cdef bint fits = True
+        cdef bytes made
+        try:
+            if starts == NULL or sizes == NULL or ends == NULL:
+                raise MemoryError
+            for i, base in enumerate(bases):
+                starts[i] = base
+                assert i == 0 or starts[i - 1] < starts[i], "bases rise"
+            with nogil:
+                for i in range(self.count):
+                    at = group_of(starts, groups, self.items[i], at)
+                    if at < 0 or self.items[i] - starts[at] >= <int64_t> LARGEST_GROUP:
+                        fits = False
+                        break
+                    sizes[at] += 1
+            if not fits:
+                raise ValueError("an offset that is of no group")
+            found = []
+            for i in range(groups):
+                if sizes[i]:
+                    made = PyBytes_FromStringAndSize(NULL, sizes[i] * sizeof(uint32_t))
+                    ends[i] = <uint32_t *> PyBytes_AS_STRING(made)
+                    found.append((i, made))
+            at = 0
+            with nogil:
+                for i in range(self.count):
+                    at = group_of(starts, groups, self.items[i], at)
+                    ends[at][0] = <uint32_t> (self.items[i] - starts[at])
+                    ends[at] += 1
+            return found
+        finally:
+            free(starts)
+            free(sizes)
+            free(ends)
+
+
+cdef int64_t group_of(
+    const int64_t *starts, int64_t groups, int64_t offset, int64_t last
+) noexcept nogil:
+    """The group that an offset is in, -1 if in none; `last`: that of the one before it."""
+    cdef int64_t low = 0
+    cdef int64_t high = groups
+    cdef int64_t middle
+    if last >= 0 and starts[last] <= offset and (last + 1 == groups or offset < starts[last + 1]):
+        return last
+    while low < high:
+        middle = (low + high) >> 1
+        if starts[middle] <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+cdef class KeyScan:
+    """Takes in the batches of a range, in order, but those of control records and of aborted
+    transactions.
+
+    `map` is the range's own, and has room for its keys: MemoryError where it has not.
+    """
+
+    cdef OffsetMap map
+    cdef int64_t first_dirty
+    cdef Slot *listed
+    cdef int64_t listed_count
+    cdef int64_t listed_room
+    cdef Offsets superseded
+    cdef bint full
+
+    def __cinit__(self, OffsetMap map not None, long long first_dirty):
+        self.map = map
+        self.first_dirty = first_dirty
+        self.superseded = Offsets()
+
+    def __dealloc__(self):
+        free(self.listed)
+
+    def take_batches(self, data not None, long long at, long long end):
+        """Take in the simple batches in `data[at:end]`; where it stopped (as `map_batches`)."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if not 0 <= at <= end <= view.len:
+                raise ValueError(f"{at} to {end} of a buffer of {view.len}")
+            if end - at >= RELEASE_GIL_FROM:
+                with nogil:
+                    at = self.run(<const uint8_t *> view.buf, at, end)
+            else:
+                at = self.run(<const uint8_t *> view.buf, at, end)
+        finally:
+            PyBuffer_Release(&view)
+        if self.full:
+            raise MemoryError("no memory for the keys of a range of a log")
+        return at
+
+    def take_batch(self, batch not None):
+        """Take in one batch in plain form.  CorruptRecord."""
+        cdef Py_buffer view
+        cdef Fault fault
+        PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+        try:
+            fault = judge_plain(<const uint8_t *> view.buf, view.len)
+            if fault == NO_FAULT:
+                fault = self.take(<const uint8_t *> view.buf, view.len)
+            if fault != NO_FAULT:
+                raise refusal(fault, 0, (<const char *> view.buf)[:min(view.len, HEADER_SIZE)])
+        finally:
+            PyBuffer_Release(&view)
+        if self.full:
+            raise MemoryError("no memory for the keys of a range of a log")
+
+    cdef int64_t run(self, const uint8_t *data, int64_t at, int64_t end) noexcept nogil:
+        cdef int64_t size
+        while at < end and not self.full:
+            size = simple_size(data + at, end - at)
+            if size == 0 or self.take(data + at, size) != NO_FAULT:
+                break
+            at += size
+        return at
+
+    cdef Fault take(self, const uint8_t *batch, int64_t size) noexcept nogil:
+        cdef Records records
+        cdef Seen seen[KEYS]
+        cdef int count
+        cdef int i
+        cdef Fault fault = enter(batch, size, &records)
+        while fault == NO_FAULT and records.left:
+            fault = read_some(&records, self.map, 0, LAST_OFFSET, seen, &count)
+            if fault != NO_FAULT:
+                break
+            for i in range(count):
+                if not seen[i].looked_up:
+                    continue
+                if seen[i].offset < self.first_dirty:
+                    self.full |= not self.enter_listed(seen[i].hash, seen[i].offset)
+                else:
+                    self.full |= not replace(
+                        self.map, seen[i].hash, seen[i].offset, self.superseded
+                    )
+        return fault
+
+    cdef bint enter_listed(self, Hash hash, int64_t offset) noexcept nogil:
+        cdef void *moved
+        cdef int64_t room
+        cdef Slot *slot
+        if self.listed_count == self.listed_room:
+            room = max(2 * self.listed_room, 1024)
+            moved = realloc(self.listed, room * sizeof(Slot))
+            if moved == NULL:
+                return False
+            self.listed = <Slot *> moved
+            self.listed_room = room
+        slot = self.listed + self.listed_count
+        slot.low = hash.low
+        slot.high = hash.high
+        slot.next_offset = offset + 1
+        self.listed_count += 1
+        return True
+
+    def dirty_keys(self, int buckets):
+        """The dirty keys that are left, of each bucket."""
+        return dealt(self.map.table, self.map.room, buckets)
+
+    def clean_keys(self, int buckets):
+        """The same of the keys below the first dirty offset."""
+        return dealt(self.listed, self.listed_count, buckets)
+
+    def superseded_by_group(self, bases not None):
+        """(number of the group, its offsets that are superseded within the range), as bytes.
+
+        `bases`: the first offsets of all groups, rising.
+        """
+        return self.superseded.by_group(bases)
+
+
+cdef bint replace(OffsetMap map, Hash hash, int64_t offset, Offsets superseded) noexcept nogil:
+    """Note a dirty key, and which of two records of it is superseded; False: no memory."""
+    cdef int64_t before = find(map, hash)
+    if before >= offset:
+        return before == offset or superseded.add(offset)
+    return put(map, hash, offset) and (before < 0 or superseded.add(before))
+
+
+cdef list dealt(const Slot *slots, int64_t count, int buckets):
+    """The used ones of these slots, as bytes, of each bucket."""
+    cdef int64_t *sizes
+    cdef Slot **ends
+    cdef int64_t i
+    cdef int64_t number
+    cdef bytes some
+    if buckets < 1:
+        raise ValueError(f"{buckets} buckets")
+    sizes = <int64_t *> calloc(buckets, sizeof(int64_t))
+    ends = <Slot **> calloc(buckets, sizeof(Slot *))
+    try:
+        if sizes == NULL or ends == NULL:
+            raise MemoryError
+        with nogil:
+            for i in range(count):
+                if slots[i].next_offset != 0:
+                    sizes[home(slots[i].high, buckets)] += 1
+        made = []
+        for i in range(buckets):
+            some = PyBytes_FromStringAndSize(NULL, sizes[i] * sizeof(Slot))
+            ends[i] = <Slot *> PyBytes_AS_STRING(some)
+            made.append(some)
+        with nogil:
+            for i in range(count):
+                if slots[i].next_offset != 0:
+                    number = home(slots[i].high, buckets)
+                    memcpy(ends[number], slots + i, sizeof(Slot))
+                    ends[number] += 1
+        return made
+    finally:
+        free(sizes)
+        free(ends)
+
+
+cdef class KeyMerge:
+    """Finds out what is superseded in one bucket; `map` is its own, with room for its keys."""
+
+    cdef OffsetMap map
+    cdef Offsets superseded
+    cdef bint listing
+
+    def __cinit__(self, OffsetMap map not None):
+        self.map = map
+        self.superseded = Offsets()
+
+    def add_dirty(self, keys not None):
+        """Dirty keys of one range."""
+        assert not self.listing, "all dirty keys come before the others"
+        self.add(keys, True)
+
+    def add_clean(self, keys not None):
+        """Keys of a range from below the first dirty offset, after all dirty ones."""
+        self.listing = True
+        self.add(keys, False)
+
+    cdef int add(self, keys, bint dirty) except -1:
+        cdef Py_buffer view
+        cdef bint done
+        PyObject_GetBuffer(keys, &view, PyBUF_SIMPLE)
+        try:
+            if view.len % sizeof(Slot):
+                raise ValueError(f"{view.len} bytes of keys")
+            with nogil:
+                done = self.run(<const uint8_t *> view.buf, view.len // sizeof(Slot), dirty)
+        finally:
+            PyBuffer_Release(&view)
+        if not done:
+            raise MemoryError("no memory for the keys of a bucket")
+        return 0
+
+    cdef bint run(self, const uint8_t *keys, int64_t count, bint dirty) noexcept nogil:
+        cdef Slot key
+        cdef Hash hash
+        cdef int64_t i
+        for i in range(count):
+            if i + AHEAD < count:
+                memcpy(&key, keys + (i + AHEAD) * sizeof(Slot), sizeof(Slot))
+                hash.low = key.low
+                hash.high = key.high
+                prefetch(self.map, hash)
+            memcpy(&key, keys + i * sizeof(Slot), sizeof(Slot))
+            hash.low = key.low
+            hash.high = key.high
+            if dirty:
+                if not replace(self.map, hash, key.next_offset - 1, self.superseded):
+                    return False
+            elif find(self.map, hash) >= key.next_offset and not self.superseded.add(
+                key.next_offset - 1
+            ):
+                return False
+        return True
+
+    def superseded_by_group(self, bases not None):
+        """As of a `KeyScan`: what is superseded from one range to another."""
+        return self.superseded.by_group(bases)
+
+
+cdef class Superseded:
+    """The superseded ones of the `count` offsets from `first` on."""
+
+    def __cinit__(self, long long first, long long count):
+        if not 0 <= count <= <int64_t> LARGEST_GROUP:
+            raise ValueError(f"{count} offsets")
+        self.first = first
+        self.count = count
+        # Memory that is not written to costs none.
+        self.bits = <uint8_t *> calloc(count // 8 + 1, 1)
+        if self.bits == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.bits)
+
+    def add(self, offsets not None):
+        """Offsets of the group as they were noted: u32, relative to the first one."""
+        cdef Py_buffer view
+        cdef int64_t i
+        cdef uint32_t at
+        cdef bint fits = True
+        PyObject_GetBuffer(offsets, &view, PyBUF_SIMPLE)
+        try:
+            if view.len % sizeof(uint32_t):
+                raise ValueError(f"{view.len} bytes of offsets")
+            with nogil:
+                for i in range(view.len // <int64_t> sizeof(uint32_t)):
+                    memcpy(&at, <const uint8_t *> view.buf + i * sizeof(uint32_t), sizeof(uint32_t))
+                    if at >= self.count:
+                        fits = False
+                        break
+                    self.bits[at >> 3] |= 1 << (at & 7)
+        finally:
+            PyBuffer_Release(&view)
+        if not fits:
+            raise ValueError("an offset that is not of the group")

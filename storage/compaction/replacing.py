@@ -1,0 +1,59 @@
+"""How cleaned segments take the place of those that they were made of: in one swap.
+
+``prepare``, then ``publish``; both in a worker thread, and only their ``by_owner`` parts touch the
+log.  Until ``publish`` begins nothing has changed, and a restart removes what is ``.cleaned``.
+
+Not here: how the new segments are made (``rewrite``), what of a swap a restart finds (``swap``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.errors import TaskCancelled
+from storage.log import Log, in_turns
+from storage.rewriting import prepare_replacement
+from storage.segment import Segment
+from storage.task import Task
+
+
+def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
+    """What has to be durable before ``new``, which can be read, replaces ``old``.
+
+    TaskCancelled, OSError, StorageError: the log must be left as it is.
+    """
+    task.begin("replacing", 0)
+    # What goes may do so because of what lies behind it.
+    log.flush(task.by_owner)
+    # Before any name says `.swap`: from then on a restart carries it out.
+    task.by_owner(lambda: prepare_replacement(log, old, new))()
+
+
+def publish(
+    log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task, now_ms: int
+) -> None:
+    """Let the new segments take the place of the old ones (``LocalLog.replaceSegments``).
+
+    An error before ``replace`` is done leaves all as it was, and the new files are gone; after one
+    behind it the log has the new ones, and a restart finds them.
+    """
+
+    def replace() -> None:
+        # (``LogManager.updateTopicConfig`` aborts a cleaning then.)
+        if not log.config.is_compacted:
+            raise TaskCancelled("cleanup.policy has become one without compact")
+        log.replace(old, new, now_ms)
+
+    log.stage_replacement(new)
+    try:
+        task.by_owner(replace)
+    except BaseException:
+        if new[0] not in log.segments:
+            log.unstage(new)
+        raise
+    for some in in_turns(old):
+        task.by_owner(lambda some=some: log.mark_detached(some, now_ms))  # type: ignore[misc]
+    log.files.sync_directory(log.directory)
+    for some in in_turns(new):
+        task.by_owner(lambda some=some: log.finish_replacement(some))  # type: ignore[misc]
+    log.files.sync_directory(log.directory)
