@@ -140,12 +140,14 @@ class DataDirectory:
 
         logs: list[Log] = []
         try:
-            if clean or len(found) < 2:
+            threads = self.files.parallel
+            if not clean:
+                threads = max(threads, self.settings.broker.num_recovery_threads_per_data_dir)
+            if (clean and threads == 1) or len(found) < 2:
                 for item in found:
                     if (log := load(item)) is not None:
                         logs.append(log)
             else:
-                threads = self.settings.broker.num_recovery_threads_per_data_dir
                 with ThreadPoolExecutor(threads, "recovery") as pool:
                     logs.extend(log for log in pool.map(load, found) if log is not None)
             for log in logs:

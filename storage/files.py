@@ -57,7 +57,14 @@ def _with_reason(error: OSError, path: str) -> OSError:
 
 
 class Files:
-    """The real disk.  Stateless; any thread may call anything."""
+    """The real disk.  Stateless; any thread may call anything.
+
+    ``parallel``: how many calls at a time are worth it, where each has to wait for long.
+    ``in_order``: whether names appear in the order in which their writer makes them.
+    """
+
+    parallel = 1
+    in_order = True
 
     # -- bytes ---------------------------------------------------------------------------------
 

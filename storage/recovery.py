@@ -21,6 +21,9 @@ partitions.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import old_segment, paths
@@ -75,9 +78,7 @@ def recover(origin: Origin) -> Recovered:
     present = set(names)
     result = Recovered([])
     loaded: list[Loaded] = []
-    for number, base in enumerate(bases):
-        following = bases[number + 1] if number + 1 < len(bases) else None
-        item = load(origin, base, following, present)
+    for number, item in enumerate(_load_all(origin, bases, present)):
         loaded.append(item)
         result.epochs += item.epochs
         result.cuts += item.cuts
@@ -95,6 +96,18 @@ def recover(origin: Origin) -> Recovered:
         result.segments[-1].sealed = False
     result.producers, result.snapshot_offset = replay(origin, loaded, set(names))
     return result
+
+
+def _load_all(origin: Origin, bases: list[int], present: set[str]) -> Iterator[Loaded]:
+    """Each segment in order, some at a time where that is worth it."""
+    followings = [*bases[1:], None]
+    if origin.writable or origin.files.parallel == 1 or len(bases) < 2:
+        for base, following in zip(bases, followings, strict=False):
+            yield load(origin, base, following, present)
+        return
+    with ThreadPoolExecutor(origin.files.parallel, "segments") as pool:
+        work = functools.partial(load, origin, present=present)
+        yield from pool.map(work, bases, followings)
 
 
 def _load_old(origin: Origin, names: list[str]) -> Recovered:

@@ -1,0 +1,231 @@
+"""One object of an object store, open to be read: how it is fetched, and that it stays the same.
+
+A store has no descriptors: each fetch asks for a name, and what has that name may have been
+replaced meanwhile.  So the object's *version* is asked for when it is opened (its ETag, or size and
+time where a store has none), and again after each fetch where `is_checked`: bytes of two versions
+are never handed out from one open object.  `SegmentGone` says that it is another one, or none, by
+now, as for a segment that its writer has replaced.
+
+Logs are read ahead: a first read takes little more than it asks for, those that go on from there
+larger and larger blocks, of which the next is fetched while one is used.  Everything else is small,
+and read whole; of a large index first its end, which is all that opening a log looks at.
+
+Not here: names, listings (`arrow_files`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, NamedTuple
+
+from storage.errors import SegmentGone
+
+# Of a log: what the first read takes at least, and the largest block.
+_FIRST_BLOCK = 4 * 1024
+_LARGEST_BLOCK = 8 * 1024 * 1024
+# From blocks of this size on the next one is fetched ahead.
+_AHEAD_FROM = 1024 * 1024
+_SECOND_NS = 1_000_000_000
+# Of an index: one of this size or less is read whole at once; else its end first.
+_END = 64 * 1024
+
+
+class Version(NamedTuple):
+    """What an object is known by; `tag` is empty in a listing, and where its store has none."""
+
+    size: int
+    mtime_ns: int
+    tag: bytes = b""
+
+    def can_be(self, listed: Version) -> bool:
+        """Whether this is what a listing said, where times may be more exact."""
+        same_time = self.mtime_ns // _SECOND_NS == listed.mtime_ns // _SECOND_NS
+        return self.size == listed.size and same_time
+
+
+class ObjectStore:
+    """A `pyarrow.fs.FileSystem`, and how its paths are called in errors."""
+
+    def __init__(self, filesystem: Any, prefix: str) -> None:
+        self.filesystem = filesystem
+        self._prefix = prefix
+
+    def name(self, path: str) -> str:
+        """As the user writes it: `s3://bucket/…`."""
+        return f"{self._prefix}{path}"
+
+    def error(self, path: str, error: Exception) -> OSError:
+        """What the store said, with the object's name."""
+        reason = str(error.args[-1] if error.args else error)
+        number = getattr(error, "errno", None) or errno.EIO
+        return OSError(number, reason, self.name(path))
+
+    def open(self, path: str) -> tuple[Any, Version]:
+        """An input file and which version it is.  FileNotFoundError, OSError."""
+        try:
+            file = self.filesystem.open_input_file(path)
+            facts = file.metadata() or {}
+            tag, changed = bytes(facts.get("ETag", b"")), facts.get("Last-Modified")
+            if tag and changed:
+                mtime = datetime.datetime.fromisoformat(changed.decode()).timestamp()
+                return file, Version(file.size(), int(mtime) * _SECOND_NS, tag)
+            found = self.filesystem.get_file_info(path)
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, "no such object", self.name(path)) from None
+        except (OSError, ValueError) as error:
+            raise self.error(path, error) from None
+        return file, Version(file.size(), found.mtime_ns or 0)
+
+
+class OpenObject:
+    """See the module.  Any thread may read; who opened it closes it when nobody reads."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: str,
+        listed: Version | None,
+        *,
+        is_log: bool,
+        is_checked: bool,
+        ahead: Callable[[], Executor],
+        gone: Callable[[str], None],
+    ) -> None:
+        """`listed`: its size and time in a listing, to be opened when it is first read; None: open
+        it now.  `gone` is told where it is another one by now.  FileNotFoundError, OSError.
+        """
+        self._store = store
+        self.path = path
+        self._is_log = is_log
+        self._is_checked = is_checked
+        self._ahead = ahead
+        self._gone = gone
+        self._file: Any = None
+        self._lock = threading.Lock()
+        # The bytes at hand: from where on, and which.
+        self._start = 0
+        self._data = b""
+        self._block = _FIRST_BLOCK
+        self._next: Future[bytes] | None = None
+        self._next_at = 0
+        if listed is None:
+            self._file, listed = store.open(path)
+        self.version: Version = listed
+
+    @property
+    def size(self) -> int:
+        return self.version.size
+
+    def read(self, position: int, size: int) -> bytes | memoryview:
+        """`size` bytes from `position`; fewer only at the end.  SegmentGone, OSError."""
+        size = min(size, self.size - position)
+        if size <= 0:
+            return b""
+        with self._lock:
+            if not self._has(position, size):
+                if self._is_log:
+                    self._advance(position, size)
+                else:
+                    self._take_small(position)
+            at = position - self._start
+            if at == 0 and size == len(self._data):
+                return self._data
+            return memoryview(self._data)[at : at + size]
+
+    def close(self) -> None:
+        """Let go of it; a block that is still being fetched closes it when it is there."""
+        ahead, self._next = self._next, None
+        file, self._file, self._data = self._file, None, b""
+        if file is None:
+            return
+        if ahead is None or ahead.cancel():
+            file.close()
+        else:
+            ahead.add_done_callback(lambda _: file.close())
+
+    # -- what is fetched -----------------------------------------------------------------------
+
+    def _has(self, position: int, size: int) -> bool:
+        return self._start <= position and position + size <= self._start + len(self._data)
+
+    def _take_small(self, position: int) -> None:
+        """All of it; of a large one that is read near its end for the first time that end."""
+        end = self.size - _END
+        if end > _END and position >= end and not self._data:
+            self._start, self._data = end, self._fetch(end, _END)
+        else:
+            self._start, self._data = 0, self._fetch(0, self.size)
+
+    def _advance(self, position: int, size: int) -> None:
+        """Fetch a block that begins there, or goes on from the one at hand."""
+        end = self._start + len(self._data)
+        goes_on = bool(self._data) and self._start <= position <= end
+        self._block = min(self._block * 4, _LARGEST_BLOCK) if goes_on else _FIRST_BLOCK
+        rest = b""
+        if goes_on:
+            rest = self._data[position - self._start :]
+        at = position + len(rest)
+        parts = [rest]
+        if self._next is not None:
+            ahead, self._next = self._next, None
+            if self._next_at == at:
+                parts.append(ahead.result())
+                at += len(parts[-1])
+            else:
+                ahead.cancel()
+        wanted = min(max(position + size, position + self._block), self.size)
+        if at < position + size:
+            parts.append(self._fetch(at, wanted - at))
+            at = wanted
+        self._start, self._data = position, b"".join(parts) if rest else b"".join(parts[1:])
+        if self._block >= _AHEAD_FROM and at < self.size:
+            self._next_at = at
+            self._next = self._ahead().submit(self._fetch, at, min(self._block, self.size - at))
+
+    def _fetch(self, position: int, size: int) -> bytes:
+        """These bytes, all of them, of the version that was opened."""
+        file = self._opened()
+        try:
+            data = bytes(file.read_at(size, position))
+        except (OSError, ValueError) as error:
+            self._check()
+            raise self._store.error(self.path, error) from None
+        if len(data) != size:
+            raise self._changed()
+        if self._is_checked:
+            self._check()
+        return data
+
+    def _opened(self) -> Any:
+        """The input file, opened when it is first read: then it is still what the listing said."""
+        if self._file is None:
+            try:
+                file, version = self._store.open(self.path)
+            except FileNotFoundError:
+                raise self._changed() from None
+            if not version.can_be(self.version):
+                file.close()
+                raise self._changed()
+            self._file, self.version = file, version
+        return self._file
+
+    def _check(self) -> None:
+        """SegmentGone where it is another object by now, or none."""
+        try:
+            file, version = self._store.open(self.path)
+        except FileNotFoundError:
+            raise self._changed() from None
+        file.close()
+        if version != self.version:
+            raise self._changed()
+
+    def _changed(self) -> SegmentGone:
+        self._gone(self.path)
+        return SegmentGone(
+            "this object was replaced or removed while it was read",
+            path=self._store.name(self.path),
+        )
