@@ -29,7 +29,6 @@ Not here: how requests come (the mount, the command line), files that nobody ask
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -92,11 +91,31 @@ def adopt(
     the staged files are still there.
 
     An error of the disk in the last step, when the batch is committed already, is not raised: what
-    is missing is made up for by the next adoption, or by a restart.
+    is missing is made up for by ``settle``, the next adoption, or a restart.
     """
     request.check()
     with directory.adopting:
         return _Adoption(directory, request, task, now_ns).run()
+
+
+def is_unsettled(directory: DataDirectory) -> bool:
+    """Whether markers are missing that ``settle`` should write.  For the owner's thread."""
+    pending = directory.adoptions.pending
+    if pending is None or directory.adopting.locked():
+        return False
+    return directory.undecided is not None or any(
+        _lacks_marker(log, pending) for log in _logs_of(directory, pending)
+    )
+
+
+def settle(directory: DataDirectory, task: Task, now_ns: Callable[[], int]) -> None:
+    """Write the markers that could not be written when an adoption ended.  A worker's thread.
+
+    StorageError, OSError where they still cannot be.
+    """
+    with directory.adopting:
+        _decide(directory)
+        _settle(directory, task, now_ns)
 
 
 def recover(directory: DataDirectory) -> None:
@@ -135,9 +154,7 @@ class _Adoption:
     def run(self) -> Adopted:
         """The steps of the module."""
         directory, request, task = self._directory, self._request, self._task
-        if directory.adopting_failed is not None:
-            reason = "whether the last batch was adopted is not known until a restart"
-            raise OSError(errno.EIO, f"{reason} ({directory.adopting_failed})", directory.path)
+        _decide(directory)
         known = directory.adoptions.queries.get(request.query)
         if known is not None and known.is_done(request):
             return self._duplicate()
@@ -152,7 +169,7 @@ class _Adoption:
         seen = task.by_owner(lambda: _largest_producer_id(directory))
         begun = directory.adoptions.begun(request, seen)
         if request.files:
-            self._save(begun)
+            _save(directory, begun)
             try:
                 task.begin("adopting", total)
                 for file in request.files:
@@ -170,19 +187,17 @@ class _Adoption:
     def _commit(self, begun: Adoptions) -> None:
         """Write down that the batch is committed, or have it not so for sure."""
         try:
-            self._save(begun.committed(self._request, self._now_ns() // 1_000_000))
-        except OSError as error:
+            _save(self._directory, begun.committed(self._request, self._now_ns() // 1_000_000))
+        except OSError:
             # The file may say either now. Only once it says the one for sure may a marker do so.
-            try:
-                self._save(begun)
-            except OSError:
-                self._directory.adopting_failed = error
-                raise
-            self._end()
+            self._directory.undecided = begun
+            with contextlib.suppress(OSError):
+                _decide(self._directory)
+                self._end()
             raise
 
     def _end(self) -> None:
-        """Write the markers.  What cannot be ended now is by the next adoption, or by a restart."""
+        """Write the markers.  What cannot be ended now is by ``settle`` and others, later."""
         with contextlib.suppress(StorageError, OSError):
             _end(self._directory, self._task, self._now_ns)
 
@@ -190,13 +205,9 @@ class _Adoption:
         """The batch is there; who asks may be a new run."""
         changed = self._directory.adoptions.taken_over(self._request)
         if changed is not None:
-            self._save(changed)
+            _save(self._directory, changed)
         self._remove_staged()
         return Adopted(duplicate=True)
-
-    def _save(self, changed: Adoptions) -> None:
-        changed.save(self._directory.files, self._directory.path)
-        self._directory.adoptions = changed
 
     def _find_logs(self) -> dict[Partition, Log]:
         found: dict[Partition, Log] = {}
@@ -354,6 +365,18 @@ def _located(path: str, position: int) -> Iterator[None]:
 # -- ending --------------------------------------------------------------------------------------
 
 
+def _decide(directory: DataDirectory) -> None:
+    """Where a disk that failed has left open whether a batch is committed: it is not.  OSError."""
+    if directory.undecided is not None:
+        _save(directory, directory.undecided)
+        directory.undecided = None
+
+
+def _save(directory: DataDirectory, changed: Adoptions) -> None:
+    changed.save(directory.files, directory.path)
+    directory.adoptions = changed
+
+
 def _settle(directory: DataDirectory, task: Task, now_ns: Callable[[], int]) -> None:
     """See to it that the adoption begun last has ended for good, as it is about to be forgotten."""
     logs = _end(directory, task, now_ns)
@@ -390,9 +413,13 @@ def _logs_of(directory: DataDirectory, pending: Pending) -> list[Log]:
     ]
 
 
-def _write_marker(log: Log, pending: Pending, now_ns: int) -> None:
+def _lacks_marker(log: Log, pending: Pending) -> bool:
     producer = log.producers.get(pending.producer_id)
-    if log.closed or producer is None or not producer.in_transaction:
+    return not log.closed and producer is not None and producer.in_transaction
+
+
+def _write_marker(log: Log, pending: Pending, now_ns: int) -> None:
+    if not _lacks_marker(log, pending):
         return
     if pending.committed:
         log.commit_transaction(pending.producer_id, now_ns)

@@ -86,10 +86,11 @@ class DataDirectory:
         self.counters = LogCounters()
         # Up to where each log has been cleaned, by topic and partition.
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
-        # What was adopted; one at a time may adopt. What failed so that this is not known any more.
+        # What was adopted; one at a time may adopt. What the disk is to say of it before anything
+        # else is done, as it could not be told.
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
-        self.adopting_failed: OSError | None = None
+        self.undecided: Adoptions | None = None
         # What opening took: bytes of log that recovery has read, and the time.
         self.opening_bytes = 0
         self.opening_s = 0.0

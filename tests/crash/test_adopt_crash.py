@@ -1,0 +1,223 @@
+"""A crash at every file operation of adoptions, of restarts between them, of what others append.
+
+A query adopts batches in two topics, is started anew, asks for a batch twice; others append in
+between and have transactions of their own. Wherever it stops: of what was adopted every record is
+there once, in order; of the batch that was being adopted all or nothing, in all partitions; and
+when it is asked for again, all of it is there, once. Nothing is left open, so that readers see all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import storage.adopt
+from storage import LogManager
+from storage.adopt import adopt
+from storage.files import Files
+from storage.staged import AdoptRequest
+from storage.task import Task
+from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.staging import left, staged
+from tests.storage.transactions import Client
+
+A, B0, B1 = ("a", 0), ("b", 0), ("b", 1)
+Rows = dict[tuple[str, int], list[list[bytes | None]]]
+
+
+def rows_of(batch: int) -> Rows:
+    """What a batch of the query holds, by partition the values of each task."""
+    rows: Rows = {
+        A: [[b"a%d-%d" % (batch, n) for n in range(3)], [b"a%d-x" % batch, None]],
+        B1: [[b"b%d-%d" % (batch, n) for n in range(2)]],
+    }
+    if batch % 2:
+        rows[B0] = [[b"c%d" % batch * 20]]
+    return rows if batch != 2 else {}
+
+
+class Stage(NamedTuple):
+    """Batches below ``adopted`` were; ``asking``: the next one is being adopted.
+
+    ``others``: how many records of others were acknowledged, ``flushed``: of those, synced.
+    """
+
+    adopted: int = 0
+    asking: bool = False
+    others: int = 0
+    flushed: int = 0
+
+
+class Life:
+    """What is run, and what was to be known at each of its stages."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.stages = [Stage()]
+        self.run_id = "first"
+        self.manager: LogManager
+
+    def expected(self) -> tuple[object, ...]:
+        return (len(self.stages) - 1,)
+
+    def enter(self, **changes: object) -> None:
+        self.stages.append(self.stages[-1]._replace(**changes))  # type: ignore[arg-type]
+
+    def open(self, files: Files) -> None:
+        self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: NOW_MS)
+
+    def build(self) -> None:
+        self.data.mkdir()
+        write_settings(self.data, log_index_size_max_bytes=240)
+        self.open(Unsynced())
+        for name, count in (("a", 1), ("b", 2)):
+            self.manager.create_topic(name, count)
+            self.manager.set_topic_setting(name, "internal.segment.bytes", "700")
+        self.manager.close()
+
+    def other(self) -> None:
+        """Somebody else appends to a partition."""
+        append(self.manager.log("a", 0), b"other%d" % self.stages[-1].others)
+        self.enter(others=self.stages[-1].others + 1)
+
+    def request(self, batch: int) -> AdoptRequest:
+        return staged(
+            self.manager.files, str(self.data), "q", batch, rows_of(batch), run=self.run_id
+        )
+
+    def adopt(self, batch: int) -> None:
+        request = self.request(batch)
+        self.enter(asking=True)
+        outcome = adopt(self.manager, request, Task(), lambda: NOW_MS * 1_000_000)
+        assert not outcome.duplicate
+        # Its flush took what others had appended along.
+        flushed = self.stages[-1].others if A in rows_of(batch) else self.stages[-1].flushed
+        self.enter(adopted=batch + 1, asking=False, flushed=flushed)
+
+    def run(self, files: Files) -> None:
+        self.open(files)
+        client = Client(self.manager.log("b", 0), 7)
+        self.other()
+        self.adopt(0)
+        client.send(b"never")
+        self.other()
+        self.adopt(1)
+        client.abort()
+        self.adopt(2)
+        self.manager.checkpoint()
+        self.adopt(3)
+        # A restart, clean, and a new run that asks for what was adopted.
+        self.manager.close()
+        self.enter(flushed=self.stages[-1].others)
+        self.open(files)
+        self.run_id = "second"
+        again = adopt(self.manager, self.request(3), Task(), lambda: NOW_MS * 1_000_000)
+        assert again.duplicate
+        self.other()
+        self.adopt(4)
+        self.adopt(5)
+        self.manager.log("a", 0).flush()
+        self.enter(flushed=self.stages[-1].others)
+        self.manager.close()
+        self.enter()
+
+
+def expected_values(batches: int, partition: tuple[str, int]) -> list[bytes | None]:
+    """What the batches below this one have put into a partition."""
+    return [
+        value
+        for batch in range(batches)
+        for task in rows_of(batch).get(partition, [])
+        for value in task
+    ]
+
+
+def ours(manager: LogManager, partition: tuple[str, int]) -> list[bytes | None]:
+    return [
+        value for value in values(manager.log(*partition)) if not (value or b"").startswith(b"o")
+    ]
+
+
+def check_all(manager: LogManager, counts: Iterable[int]) -> int:
+    """All partitions have the same batches, a count of these; returns it."""
+    for count in counts:
+        if all(ours(manager, each) == expected_values(count, each) for each in (A, B0, B1)):
+            return count
+    raise AssertionError([ours(manager, each) for each in (A, B0, B1)])
+
+
+def check(life: Life, path: Path, found: Found) -> None:
+    (number,) = found.expected
+    assert isinstance(number, int)
+    stage = life.stages[number]
+    with opened(path, Unsynced(), clock_ms=lambda: NOW_MS) as manager:
+        for partition in (A, B1):
+            log = manager.log(*partition)
+            assert log.last_stable_offset == log.log_end_offset
+        producer = manager.log("b", 0).producers.get(7)
+        if producer is not None and producer.in_transaction:
+            manager.log("b", 0).abort_transaction(7, NOW_MS * 1_000_000)
+        count = check_all(manager, (stage.adopted, stage.adopted + stage.asking))
+        others = [v for v in values(manager.log("a", 0)) if (v or b"").startswith(b"o")]
+        least = stage.flushed if found.lost else stage.others
+        assert others == [b"other%d" % n for n in range(len(others))]
+        assert least <= len(others) <= stage.others + 1
+        # The query is started anew, and asks for the batch that it does not know the end of.
+        for batch in (stage.adopted, stage.adopted + 1):
+            request = staged(Unsynced(), str(path), "q", batch, rows_of(batch), run="third")
+            outcome = adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            assert outcome.duplicate == (batch < count) or not rows_of(batch)
+            names = [file.name for file in request.files]
+            assert not set(names) & set(left(str(path)))
+        check_all(manager, [stage.adopted + 2])
+
+
+def stops_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int], every: int = 1
+) -> tuple[Life, Stops]:
+    monkeypatch.setattr(storage.adopt, "_CHUNK_BYTES", 100)
+    life = Life(tmp_path / "data")
+    life.build()
+    stops = Stops(life.data, seeds=seeds, expected=life.expected, every=every)
+    life.run(stops.disk)
+    stops.end()
+    assert any("kafkafs.adopted" in moment for moment in stops.moments)
+    return life, stops
+
+
+def test_a_kill_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life, stops = stops_of(tmp_path, monkeypatch, seeds=())
+    stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life, stops = stops_of(tmp_path, monkeypatch, seeds=(0, 2))
+    stops.found = [found for found in stops.found if found.lost]
+    stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+def test_an_opening_after_it_that_is_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life, stops = stops_of(tmp_path, monkeypatch, seeds=(0,))
+    stops.found = stops.found[::20]
+    whole = functools.partial(check, life)
+    again = during_opening(whole, seeds=(0,), clock_ms=lambda: NOW_MS)
+    stops.judge(again, tmp_path / "found")
+
+
+@pytest.mark.soak
+def test_many_power_cuts_and_openings_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life, stops = stops_of(tmp_path, monkeypatch, seeds=range(20))
+    whole = functools.partial(check, life)
+    stops.judge(whole, tmp_path / "found")
+    stops.found = stops.found[::10]
+    again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: NOW_MS)
+    stops.judge(again, tmp_path / "found")

@@ -1,0 +1,109 @@
+"""A disk that fails, or is full, at each operation of an adoption.
+
+What was adopted before is there; of the batch all or nothing, and the answer is never a wrong yes.
+Where it can be asked for again at once or after a restart, it is there once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+import storage.adopt
+from storage import LogManager
+from storage.adopt import adopt, is_unsettled, settle
+from storage.errors import StorageError
+from storage.task import Task
+from tests.crash.failing_disk import FailingDisk
+from tests.crash.moments import Unsynced
+from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.staging import staged
+
+A, B = ("a", 0), ("b", 0)
+ROWS = {A: [[b"1", b"2", b"3"]], B: [[b"4" * 60, b"5"]]}
+
+
+def clock() -> int:
+    return NOW_MS
+
+
+def build(data: Path) -> Path:
+    data.mkdir()
+    write_settings(data, log_index_size_max_bytes=240)
+    manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock)
+    for name in "ab":
+        manager.create_topic(name, 1)
+        manager.set_topic_setting(name, "internal.segment.bytes", "300")
+    request = staged(Unsynced(), str(data), "q", 0, {A: [[b"0"]], B: [[b"0"]]})
+    adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+    append(manager.log("a", 0), b"other")
+    manager.close()
+    return data
+
+
+def outcome_of(manager: LogManager) -> bool:
+    """Whether the batch is there, in all of its partitions; none of it else."""
+    found = [[v for v in values(manager.log(*each)) if v not in (b"0", b"other")] for each in ROWS]
+    expected = [[value for task in tasks for value in task] for tasks in ROWS.values()]
+    assert found in ([[], []], expected)
+    return found == expected
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_all_or_nothing_and_once_when_asked_again(
+    tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage.adopt, "_CHUNK_BYTES", 100)
+    built = build(tmp_path / "built")
+    outcomes: set[tuple[bool, bool]] = set()
+    unsettled_after: set[str] = set()
+    at = 1
+    while True:
+        data = Path(shutil.copytree(built, tmp_path / "data"))
+        disk = FailingDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        request = staged(disk, str(data), "q", 1, ROWS)
+        disk.fail_from_now(error, at)
+        answered = False
+        with contextlib.suppress(OSError):
+            adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            answered = True
+        disk.fail_from_now(0, 0)
+        failed, disk.failed = disk.failed, ""
+        unsettled = is_unsettled(manager)
+        if unsettled:
+            unsettled_after.add(failed.split()[0])
+            with contextlib.suppress(OSError):
+                settle(manager, Task(), lambda: NOW_MS * 1_000_000)
+        there = outcome_of(manager)
+        # A yes is a yes, though a marker may be missing yet; a no may be told before it is known.
+        if not answered:
+            assert not there, failed
+        outcomes.add((answered, there))
+        try:
+            again = adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            assert again.duplicate == answered, failed
+            assert outcome_of(manager), failed
+        except (OSError, StorageError):
+            # After a failed fsync a log takes nothing more; and so it is when it is not known
+            # what the memory on the disk says.
+            assert error == errno.EIO, failed
+        manager.abandon()
+        with opened(data, Unsynced(), clock_ms=clock) as manager:
+            outcome_of(manager)
+            last = staged(Unsynced(), str(data), "q", 1, ROWS, run="next")
+            outcome = adopt(manager, last, Task(), lambda: NOW_MS * 1_000_000)
+            assert outcome.duplicate or not answered, failed
+            assert outcome_of(manager), failed
+            assert values(manager.log("a", 0))[:2] == [b"0", b"other"]
+        shutil.rmtree(data)
+        if not failed:
+            break
+        at += 1
+    assert {(False, False), (True, True)} <= outcomes
+    assert at > 10
+    assert "pwrite" in unsettled_after
