@@ -9,7 +9,8 @@ The directory may be a running broker's, or mounted.  Then what its writer is at
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
 what has vanished meanwhile was deleted.
 
-Not here: what is read (``verify_piece``), perhaps by other processes ahead; mending (``recovery``, ``salvage``, ``reindex``).
+Not here: reading a segment (``verify_piece``), which other processes may do ahead of this; mending
+(``recovery``, ``salvage``, ``reindex``).
 """
 
 from __future__ import annotations

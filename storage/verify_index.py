@@ -128,6 +128,18 @@ class Transactions:
         """Take over what a copy has seen."""
         self._open = other._open
 
+    def then(self, alone: SeenAlone) -> Iterator[Finding]:
+        """Go on over a segment that was seen alone; the faults of its ``.txnindex``."""
+        self._markers = dict(alone._markers)
+        for producer_id, marker in alone.first_markers.items():
+            began = self._open.pop(producer_id, None)
+            if began is not None and marker in self._markers:
+                # It was open before the segment began.
+                self._markers[marker] = (producer_id, began)
+        for producer_id, base in alone._open.items():
+            self._open.setdefault(producer_id, base)
+        yield from self.faults(alone.entries)
+
     def see(self, producers: Iterable[tuple[int, ...]]) -> None:
         """Take the batches of producers that ``Rebuild`` collected, in order."""
         for base, last, producer_id, _, _, attributes, _, _, marker, _ in producers:
@@ -156,3 +168,29 @@ class Transactions:
             if began is not None:
                 reason = f"the aborted transaction of producer {producer_id} has no entry"
                 yield reason, None, offset
+
+
+class SeenAlone(Transactions):
+    """The transactions of one segment, seen without those that are open where it begins.
+
+    In place of ``Transactions`` where segments are read in any order, also in another process;
+    ``Transactions.then`` puts it in its place and tells the faults.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_markers: dict[int, int] = {}
+        """By producer id the offset of its first marker: what ends what was open before."""
+        self.entries: tuple[TxnEntry, ...] = ()
+
+    def see(self, producers: Iterable[tuple[int, ...]]) -> None:
+        producers = list(producers)
+        for _, last, producer_id, _, _, attributes, *_ in producers:
+            if attributes & 0x20:
+                self.first_markers.setdefault(producer_id, last)
+        super().see(producers)
+
+    def faults(self, entries: tuple[TxnEntry, ...]) -> Iterator[Finding]:
+        """None yet."""
+        self.entries = entries
+        return iter(())

@@ -25,6 +25,7 @@ from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
 from storage.verify_index import (
     Finding,
+    SeenAlone,
     Transactions,
     offset_index_faults,
     time_index_faults,
@@ -105,6 +106,11 @@ def verify_segment(
     return Verified(
         walk.size, walk.records, rebuild.next_offset, rebuild.fault is None, rebuild.epochs, faults
     )
+
+
+def later_faults(place: Place, transactions: Transactions, alone: SeenAlone) -> Iterator[Fault]:
+    """What ``verify_segment`` could not tell of a segment that was seen ``alone``."""
+    return _some(place.path(paths.TXNINDEX), 0, transactions.then(alone))
 
 
 def _read(place: Place, suffix: str) -> bytes | None:

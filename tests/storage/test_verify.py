@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from storage.record.batch import Record
 from storage.record.batch import encode as encode_batch
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.verify import Report, log_bytes, verify
+from storage.verify_piece import Found, Piece, verify_piece
 from tests import oracle
 from tests.storage.logs import NOW_MS, append, batch, opened, write_settings
 from tests.storage.old_logs import (
@@ -64,11 +66,18 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(data: Path) -> Report:
-    """Verify, and see that nothing has changed."""
+    """Verify, here and piece by piece elsewhere, and see that nothing has changed."""
     before = content(data)
     found = verify(str(data))
+    assert verify(str(data), read_ahead=read_elsewhere) == found
     assert content(data) == before
     return found
+
+
+def read_elsewhere(pieces: Sequence[Piece]) -> Sequence[Found]:
+    """As other processes may: in any order, and what they find is sent back."""
+    found = {piece: pickle.dumps(verify_piece(piece)) for piece in reversed(pieces)}
+    return [pickle.loads(found[piece]) for piece in pieces]
 
 
 def faults(data: Path) -> list[tuple[str, int | None, int | None, str]]:
@@ -477,6 +486,44 @@ def test_what_vanishes_meanwhile_was_deleted(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path)) as manager:
         assert verify(str(tmp_path), files=Deleting()).faults == []
         manager.abandon()
+
+
+def test_an_aborted_transaction_of_several_segments(tmp_path: Path) -> None:
+    write_settings(tmp_path, log_index_interval_bytes=INTERVAL)
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        record = Record(0, NOW_MS, 0, None, b"in a transaction")
+        for sequence in range(3):
+            append(log, b"plain")
+            data = encode_batch(
+                [record._replace(value=b"%d" % sequence)],
+                attributes=0x10,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+            log.append_batches(data, now_ns=NOW_MS * 1_000_000)
+            log.roll(NOW_MS)
+        marker = encode_marker(ABORT, 7, 0, 0, 0, NOW_MS, 0)
+        log.append_batches(marker, now_ns=NOW_MS * 1_000_000)
+        transaction(log, 7, COMMIT)
+    assert checked(tmp_path).faults == []
+    (path,) = segments(tmp_path, ".txnindex")
+    patch(path, 10, struct.pack(">q", 2))
+    begins_late = "the transaction begins before the entry says"
+    assert faults(tmp_path) == [(path.name, None, 2, begins_late)]
+    path.unlink()
+    has_none = "the aborted transaction of producer 7 has no entry"
+    assert faults(tmp_path) == [(path.name, None, 6, has_none)]
+
+
+def test_only_wanted_partitions(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("other", 1).partitions[0], b"other")
+    patch(segments(tmp_path)[0], 80, b"?")
+    found = verify(str(tmp_path), wanted=lambda topic, partition: topic == "other")
+    assert (found.partitions, found.records, found.faults) == (1, 1, [])
 
 
 def test_indexes_of_another_interval_are_as_sound(tmp_path: Path) -> None:
