@@ -26,6 +26,18 @@ STAY_BYTES = 16384
 """``batch.size`` of a producer by default."""
 
 
+def another(
+    partitions: Collection[int],
+    before: int,
+    choose: Callable[[Sequence[int]], int] = random.choice,
+) -> int:
+    """Where records without a key go once partition ``before`` has had its share."""
+    others = list(partitions)
+    if before in partitions and len(others) > 1:
+        others.remove(before)
+    return choose(others)
+
+
 class Sticky(NamedTuple):
     """Where records without a key go, and how many bytes more of them."""
 
@@ -65,15 +77,12 @@ class Partitioner:
         if sticky.partition not in partitions:
             sticky = Sticky()
 
-        def another(before: int) -> int:
-            others = list(partitions)
-            if before in partitions and len(others) > 1:
-                others.remove(before)
-            return self._choose(others)
+        def following(before: int) -> int:
+            return another(partitions, before, self._choose)
 
         count = self._count_of(partitions)
         parts, partition, left = route(
-            batches, count, *sticky, another, STAY_BYTES, max_batch_bytes
+            batches, count, *sticky, following, STAY_BYTES, max_batch_bytes
         )
         if len(partitions) < count:
             for number in parts:

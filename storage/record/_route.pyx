@@ -13,27 +13,20 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_BATCH_LENGTH, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE,
-    LAST_OFFSET_DELTA, LEADER_EPOCH, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID,
+    BAD_BATCH_LENGTH, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LOG_OVERHEAD, NO_FAULT,
     RECORDS_COUNT, RELEASE_GIL_FROM, WINDOW, Fault, RecordHead, Window, crc_of, judge_batch,
-    judge_head, load32, load64, parse_head, put_varint, readable, store32, store64, varint_size,
+    judge_head, load32, load64, parse_head, put_varint, readable, store32, varint_size,
     zigzag_bits,
 )
 
 from storage.errors import CorruptRecord
 
 cdef enum:
-    SEED = <int> 0x9747B28C
-    MULTIPLIER = 0x5BD1E995
-    POSITIVE = 0x7FFFFFFF
     # What a record takes before its key, at most: length, attributes, both deltas, key length.
     HEAD_ROOM = 26
-    # Up to this many bytes after a head are copied COPY_STEP bytes at a time, without a call.
-    SHORT_REST = 256
-    COPY_STEP = 32
 
 
 cdef enum Stop:
@@ -69,38 +62,6 @@ cdef struct Work:
     Fault fault
 
 
-cdef inline uint32_t hash_of(const uint8_t *key, int64_t size) noexcept nogil:
-    """Utils.murmur2 of Kafka's clients, its bits unsigned."""
-    cdef uint32_t hash = <uint32_t> SEED ^ <uint32_t> size
-    cdef uint32_t word
-    cdef int64_t left = size
-    while left >= 4:
-        word = (
-            <uint32_t> key[0]
-            | <uint32_t> key[1] << 8
-            | <uint32_t> key[2] << 16
-            | <uint32_t> key[3] << 24
-        )
-        word *= MULTIPLIER
-        word ^= word >> 24
-        word *= MULTIPLIER
-        hash *= MULTIPLIER
-        hash ^= word
-        key += 4
-        left -= 4
-    if left >= 3:
-        hash ^= <uint32_t> key[2] << 16
-    if left >= 2:
-        hash ^= <uint32_t> key[1] << 8
-    if left >= 1:
-        hash ^= <uint32_t> key[0]
-        hash *= MULTIPLIER
-    hash ^= hash >> 13
-    hash *= MULTIPLIER
-    hash ^= hash >> 15
-    return hash
-
-
 def murmur2(bytes key not None):
     """The hash of a key as Kafka's producers have it: a signed number of 32 bits (Utils.java)."""
     return <int32_t> hash_of(key, len(key))
@@ -125,19 +86,6 @@ cdef Fault enter_batch(Work *work) noexcept nogil:
     return NO_FAULT
 
 
-cdef inline void copy_rest(
-    uint8_t *out, const uint8_t *rest, int64_t size, int64_t readable_bytes
-) noexcept nogil:
-    """The caller has made sure that `out` has COPY_STEP bytes more than `size`."""
-    cdef int64_t at = 0
-    if size <= SHORT_REST and size + COPY_STEP <= readable_bytes:
-        while at < size:
-            memcpy(out + at, rest + at, COPY_STEP)
-            at += COPY_STEP
-    else:
-        memcpy(out, rest, size)
-
-
 cdef void begin_batch(Part *part, int64_t timestamp) noexcept nogil:
     part.batch = part.used
     part.used += HEADER_SIZE
@@ -148,19 +96,10 @@ cdef void begin_batch(Part *part, int64_t timestamp) noexcept nogil:
 
 cdef void end_batch(Part *part) noexcept nogil:
     """Write the header of the last batch, but for its CRC."""
-    cdef uint8_t *batch = part.data + part.batch
-    store64(batch, 0)
-    store32(batch + BATCH_LENGTH, <uint32_t> (part.used - part.batch - LOG_OVERHEAD))
-    store32(batch + LEADER_EPOCH, 0)
-    batch[MAGIC] = 2
-    batch[ATTRIBUTES] = 0
-    batch[ATTRIBUTES + 1] = 0
-    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (part.records - 1))
-    store64(batch + BASE_TIMESTAMP, <uint64_t> part.base_timestamp)
-    store64(batch + MAX_TIMESTAMP, <uint64_t> part.max_timestamp)
-    # No producer: id, epoch and sequence are -1.
-    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
-    store32(batch + RECORDS_COUNT, <uint32_t> part.records)
+    put_header(
+        part.data + part.batch, part.used - part.batch, part.records, part.base_timestamp,
+        part.max_timestamp,
+    )
 
 
 cdef inline bint make_room(Part *part, int64_t needed, int64_t ahead) noexcept nogil:
@@ -205,7 +144,7 @@ cdef inline int64_t put_record(
     out = put_varint(out + 1, delta)
     out = put_varint(out, offset_delta)
     out = put_varint(out, key_bits)
-    copy_rest(out, rest, rest_size, readable_bytes)
+    copy_bytes(out, rest, rest_size, readable_bytes)
     part.used += size
     part.records += 1
     part.max_timestamp = max(part.max_timestamp, timestamp)
