@@ -20,6 +20,7 @@ _COMMANDS = {
     "config": "Show and change the settings of a topic.",
     "convert": "Rewrite old message formats as v2.",
     "dump": "Print what is in a log's files, as DumpLogSegments does.",
+    "spark": "Verify, count, export, import and compact with Spark.",
     "version": "Print the version.",
 }
 

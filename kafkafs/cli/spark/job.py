@@ -1,0 +1,123 @@
+"""What the jobs' commands have in common: options, the session, the report, the exit status.
+
+It is 0 where all is well, 1 where a job has found faults or could not be done, 2 for wrong
+arguments, 130 where a signal has ended it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.addresses import number
+from kafkafs.cli.long_work import CANCELLED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kafkafs.spark.jobs.report import Report
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: What a command takes of the session's options, as keyword arguments of its function.
+SparkOptions = dict[str, Any]
+
+
+def _settings(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+def _places(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+    found: list[tuple[str, int | None]] = []
+    for text in texts:
+        topic, colon, partition = text.partition(":")
+        found.append((topic, number(partition, "partition") if colon else None))
+    return tuple(found)
+
+
+#: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `places`.
+places_argument = click.argument(
+    "places", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_places
+)
+
+_OPTIONS = (
+    click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+    click.option(
+        "--master", metavar="URL", help="Spark's cluster, as spark://HOST:PORT; default: local[*]."
+    ),
+    click.option(
+        "--conf",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="A setting of Spark, such as spark.driver.memory=4g; may be repeated.",
+    ),
+    click.option("--verbose", is_flag=True, help="Show what Spark logs."),
+)
+
+
+def job_options(function: _F) -> _F:
+    """The options that every job has; all but `dry_run` go into `**spark`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def told(work: Callable[[], Report], spark: SparkOptions) -> None:
+    """Print the report of what needs no session, and exit."""
+    _tell(work, spark)
+
+
+def run_job(name: str, work: Callable[[SparkSession], Report], spark: SparkOptions) -> None:
+    """Start Spark, have the work done, print its report, and exit."""
+    from kafkafs.spark.jobs.session import job_session
+
+    def in_session() -> Report:
+        with job_session(
+            f"kafkafs {name}",
+            master=spark["master"],
+            settings=spark["settings"],
+            is_verbose=spark["verbose"],
+        ) as session:
+            return work(session)
+
+    _tell(in_session, spark)
+
+
+def _tell(work: Callable[[], Report], spark: SparkOptions) -> None:
+    from kafkafs.spark.jobs.failures import is_sparks, reason
+    from kafkafs.spark.jobs.report import print_report
+    from kafkafs.spark.jobs.session import CannotStartError
+    from storage.errors import StorageError
+
+    try:
+        report = work()
+    except KeyboardInterrupt:
+        click.echo("kafkafs: cancelled", err=True)
+        sys.exit(CANCELLED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in ("matplotlib", "pyarrow", "pyspark"):
+            raise
+        raise fail(f"{package} missing: pip install 'kafkafs[spark]'") from None
+    except (OSError, StorageError, CannotStartError) as error:
+        raise fail(str(error)) from None
+    except Exception as error:
+        if not is_sparks(error) or spark["verbose"]:
+            raise
+        raise fail(reason(error)) from None
+    print_report(report, as_json=spark["as_json"])
+    if report.faults:
+        sys.exit(1)

@@ -1,0 +1,59 @@
+"""Which data directory a job is for, and which of its partitions, as its user names them."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage import paths
+from storage.errors import InvalidConfig, UnknownTopicOrPartition
+from storage.files import Files
+
+if TYPE_CHECKING:
+    from kafkafs.spark.opened import Place
+
+
+def data_place(path: str) -> Place:
+    """Where a data directory is.  InvalidConfig for what names none, FileNotFoundError, OSError."""
+    from kafkafs.spark.opened import place
+
+    try:
+        where = place(path)
+    except ValueError as error:
+        raise InvalidConfig(str(error)) from None
+    if not where.files().is_directory(where.path):
+        raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(where))
+    return where
+
+
+class Choice(NamedTuple):
+    """These topics, or of a topic this partition; without any name everything."""
+
+    places: tuple[tuple[str, int | None], ...] = ()
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether something of the topic is meant."""
+        return not self.places or any(name == topic for name, _ in self.places)
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether this partition is meant."""
+        return not self.places or any(
+            name == topic and number in (None, partition) for name, number in self.places
+        )
+
+    def check(self, files: Files, path: str) -> None:
+        """UnknownTopicOrPartition where a name stands for nothing.  OSError."""
+        there = {
+            parsed
+            for name, is_directory in files.scan(path)
+            if is_directory and (parsed := paths.parse_partition_directory(name)) is not None
+        }
+        for topic, partition in self.places:
+            if not any(name == topic and partition in (None, number) for name, number in there):
+                what = f"no topic {topic!r}"
+                if partition is not None:
+                    what = f"no partition {partition} of topic {topic!r}"
+                raise UnknownTopicOrPartition(f"there is {what}", path=path)
+
+
+EVERYTHING = Choice()

@@ -1,0 +1,137 @@
+"""Checks data directories as `kafkafs verify` does, with the segments read by Spark's tasks.
+
+What is checked and how it is said is `storage.verify`'s: the driver lists the directories and looks
+at the small files, the segments are bundled into tasks of about equal size, and what those find is
+put together in order.  Nothing is written and no lock is taken: the directory may be mounted, a
+running broker's, or in an object store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_place
+from kafkafs.spark.jobs.progress import working
+from kafkafs.spark.jobs.report import Report
+from storage import paths
+from storage.errors import SegmentGone
+from storage.files import Files
+from storage.verify import verify
+from storage.verify_piece import Found, OldLog, Piece, verify_piece
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kafkafs.spark.opened import Place
+
+_LARGEST_BUNDLE = 128 << 20
+_SMALLEST_BUNDLE = 8 << 20
+# So many bundles for each of Spark's slots, so that none waits long for the last one.
+_BUNDLES_A_SLOT = 4
+
+
+def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report:
+    """Verify a data directory, or a partition's; its faults are the report's.
+
+    OSError, StorageError; what Spark raises where a task cannot read.
+    """
+    where = data_place(path)
+    files = where.files()
+    choice.check(files, where.path)
+    context = session.sparkContext
+    pieces_read = 0
+
+    def read_ahead(pieces: Sequence[Piece]) -> list[Found]:
+        nonlocal pieces_read
+        pieces_read = len(pieces)
+        slots = context.defaultParallelism
+        bundles = _bundles(pieces, [_size(files, piece) for piece in pieces], slots)
+        if not bundles:
+            return []
+        with working(session, "verifying"):
+            rows = context.parallelize(bundles, len(bundles))
+            return rows.flatMap(partial(_read, where)).collect()
+
+    found = verify(where.path, files=files, wanted=_wanted(choice), read_ahead=read_ahead)
+    report = Report("verify")
+    report.faults = list(map(str, found.faults))
+    report.notes = [f"left over: {fault}" for fault in found.left_over]
+    report.figures = {
+        "partitions": found.partitions,
+        "segments": pieces_read,
+        "records": found.records,
+        "bytes": found.size,
+        "left_over": len(found.left_over),
+        "faults": len(found.faults),
+    }
+    return report
+
+
+def plan(path: str, choice: Choice = EVERYTHING) -> Report:
+    """What `run` would read, without Spark.  OSError, StorageError."""
+    where = data_place(path)
+    files = where.files()
+    choice.check(files, where.path)
+    sizes: list[int] = []
+
+    def count(pieces: Sequence[Piece]) -> list[Found]:
+        sizes.extend(_size(files, piece) for piece in pieces)
+        raise _Counted
+
+    report = Report("verify", is_dry_run=True)
+    try:
+        verify(where.path, files=files, wanted=_wanted(choice), read_ahead=count)
+    except _Counted:
+        report.figures = {"segments": len(sizes), "bytes": sum(sizes)}
+    return report
+
+
+class _Counted(Exception):  # noqa: N818 - it is no error
+    """Enough is known."""
+
+
+def _wanted(choice: Choice) -> Callable[[str, int], bool] | None:
+    return choice.wants if choice.places else None
+
+
+def _size(files: Files, piece: Piece) -> int:
+    """Bytes of log that reading it takes; 0 where it has vanished."""
+    if isinstance(piece, OldLog):
+        names = [f"{piece.directory}/{name}" for name in piece.names]
+    else:
+        names = [piece.path(paths.LOG)]
+    size = 0
+    for name in names:
+        with suppress(FileNotFoundError):
+            size += files.file_stat(name).st_size
+    return size
+
+
+def _bundles(pieces: Sequence[Piece], sizes: Sequence[int], slots: int) -> list[list[Piece]]:
+    """The pieces, in order, in bundles of a task each."""
+    fair = sum(sizes) // max(slots * _BUNDLES_A_SLOT, 1)
+    wanted = min(max(fair, _SMALLEST_BUNDLE), _LARGEST_BUNDLE)
+    bundles: list[list[Piece]] = []
+    room = 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        if room < size or not bundles:
+            bundles.append([])
+            room = wanted
+        room -= size
+        # Executors have files of their own: an object store's do not travel.
+        bundles[-1].append(replace(piece, files=Files()))
+    return bundles
+
+
+def _read(where: Place, pieces: Sequence[Piece]) -> Iterator[Found]:
+    """In a task."""
+    files = where.files()
+    for piece in pieces:
+        try:
+            yield verify_piece(replace(piece, files=files))
+        except SegmentGone:
+            yield None  # an object that was replaced meanwhile
