@@ -121,14 +121,14 @@ class OldSegment(Segment):
             edges = self._edges
             at = edges[bisect_right(edges, position) - 1]
             while at < position:
-                reached = _step(source, at, min(position, at + _EDGES_EVERY), self.size)
+                reached = step_to(source, at, min(position, at + _EDGES_EVERY), self.size)
                 if at == edges[-1] and reached - at >= _EDGES_EVERY:
                     edges.append(reached)
                 at = reached
         return at
 
 
-def _step(source: ByteSource, position: int, until: int, end: int) -> int:
+def step_to(source: ByteSource, position: int, until: int, end: int) -> int:
     """From one entry's start to the first at or behind ``until``."""
     while position < until:
         chunk = source.read_at(position, min(until - position + LARGEST_HEAD, end - position))

@@ -1,39 +1,132 @@
 """Cuts a range of a log's offsets into pieces that others read, in other processes.
 
 Whoever plans has the log open (``plan_splits``); whoever reads has the directory and a ``Split``
-(``SplitReader``), nothing else.  A piece begins at a batch and is found again by its offsets where
-the segment's file is another one by then.
+(``read_split``), nothing else.  Planning reads indexes only, a few entries a split: a
+piece ends with a batch that the offset index names, so it begins where that batch ends, and
+``position`` is where that batch lies, some bytes before.  A segment whose index is missing or
+cannot be right is not cut; one of Kafka 0.7, which has none, neither.  A piece may go on in the
+next segments, where those are small.
 
-Not here: which range is wanted, how Spark is told.
+Not here: reading (``split_reader``), which range is wanted, how Spark is told.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from storage.errors import OffsetOutOfRange
+from storage.index.txn_index import TxnEntry
+from storage.log import Log
+from storage.read import Isolation
+from storage.segment import Segment
+from storage.split_reader import CHUNK_BYTES, AbortedSpan, Split, Wanted, read_split
 
-class AbortedSpan(NamedTuple):
-    """Between these offsets, both included, a producer's transactional records are aborted."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
+__all__ = ["CHUNK_BYTES", "AbortedSpan", "Split", "Wanted", "plan_splits", "read_split"]
 
 
-class Split(NamedTuple):
-    """A piece of a partition: the offsets from ``from_offset`` to before ``to_offset``.
+class _Piece(NamedTuple):
+    """What a segment has between two cuts: its bytes from ``position`` on, before offset ``end``.
 
-    ``directory`` is the partition's; ``base_offset`` of the segment and ``position`` in its log are
-    where the batch with ``from_offset`` lay at planning; ``size``: bytes of log, about.
-    ``aborted``: what of it is not to be read; empty where uncommitted records are wanted.
+    ``is_cut``: the next piece begins in the same segment.
     """
 
-    topic: str
-    partition: int
-    directory: str
-    base_offset: int
+    segment: Segment
     position: int
     size: int
-    from_offset: int
-    to_offset: int
-    aborted: tuple[AbortedSpan, ...] = ()
+    start: int
+    end: int
+    is_cut: bool
+
+
+def plan_splits(
+    log: Log, from_offset: int, to_offset: int, *, target_bytes: int, isolation: Isolation
+) -> list[Split]:
+    """Pieces of about ``target_bytes`` of log, which together are the range; in order.
+
+    OffsetOutOfRange where the range is not within log start and what ``isolation`` shows; OSError.
+    """
+    bound = log.last_stable_offset if isolation == "read_committed" else log.high_watermark
+    for offset in (from_offset, to_offset):
+        if not log.log_start_offset <= offset <= bound:
+            raise OffsetOutOfRange(offset, log.log_start_offset, bound, path=log.directory)
+    if from_offset >= to_offset:
+        return []
+    aborted = log.aborted_transactions() if isolation == "read_committed" else []
+    splits: list[Split] = []
+    open_pieces: list[_Piece] = []
+
+    def close() -> None:
+        size = sum(piece.size for piece in open_pieces)
+        if size:
+            first, last = open_pieces[0], open_pieces[-1]
+            spans = tuple(_touching(aborted, first.start, last.end))
+            splits.append(
+                Split(
+                    *(log.topic, log.partition, log.directory),
+                    *(first.segment.base_offset, first.position, size),
+                    *(first.start, last.end, spans),
+                )
+            )
+        open_pieces.clear()
+
+    room = target_bytes
+    for segment, start, end in _ranges(log.segments, from_offset, to_offset):
+        for piece in _pieces(segment, start, end, room, target_bytes):
+            open_pieces.append(piece)
+            room -= piece.size
+            if piece.is_cut or room <= 0:
+                close()
+                room = target_bytes
+    close()
+    return splits
+
+
+def _ranges(
+    segments: Sequence[Segment], from_offset: int, to_offset: int
+) -> Iterator[tuple[Segment, int, int]]:
+    """Each segment that the range touches, with the part of the range that is its own."""
+    for number, segment in enumerate(segments):
+        last = number + 1 == len(segments)
+        end = to_offset if last else min(to_offset, segments[number + 1].base_offset)
+        start = max(from_offset, segment.base_offset)
+        if start < end:
+            yield segment, start, end
+
+
+def _pieces(segment: Segment, start: int, end: int, room: int, target: int) -> Iterator[_Piece]:
+    """Cut a segment's range: a piece of ``room`` bytes, the others of ``target``."""
+    index = segment.offset_index if not segment.always_expand else None
+    if index is None or not index.count or index.sanity() is not None:
+        size = segment.size
+        if segment.always_expand:
+            size = min(end - segment.base_offset, size) - (start - segment.base_offset)
+        yield _Piece(segment, 0, size, start, end, False)
+        return
+    position = index.lookup(start)[1]
+    stop = segment.size
+    after = index.upper_bound(index.lookup(end - 1)[1], 1)
+    if after is not None:
+        stop = min(stop, index.lookup(after)[1])
+    while stop - position > room + target // 4:
+        last = index.upper_bound(position, max(room, 1))
+        if last is None or not start <= last < end - 1:
+            break
+        at = index.lookup(last)[1]
+        if not position < at < stop:
+            break
+        yield _Piece(segment, position, at - position, start, last + 1, True)
+        position, start, room = at, last + 1, target
+    yield _Piece(segment, position, max(stop - position, 0), start, end, False)
+
+
+def _touching(aborted: Sequence[TxnEntry], start: int, end: int) -> Iterator[AbortedSpan]:
+    """The aborted transactions with any part between two offsets; ``aborted``: by their markers."""
+    first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
+    for entry in islice(aborted, first, None):
+        if entry.first_offset < end:
+            yield AbortedSpan(entry.producer_id, entry.first_offset, entry.last_offset)
+        if entry.last_stable_offset >= end:
+            break

@@ -1,13 +1,13 @@
 """Record batches to columns, in Arrow's layout but without Arrow: for Spark, and for statistics.
 
 Every column is a bytearray in the machine's byte order, so that `pyarrow.py_buffer` takes it as it
-is: numbers i64; bytes as `rows + 1` i32 positions into one block of bytes, and a validity bitmap
-(lowest bit first, 1 = not null).
+is: numbers i64 or i32; bytes as `rows + 1` i32 positions into one block of bytes, and a validity
+bitmap (lowest bit first, 1 = not null); headers as `_header_column.pxd` says.
 
 Invariants: every record is read to its end, headers included, and must fill its length exactly; a
 batch must hold as many records as it says. Compressed batches and those of v0 and v1 are read in
-their plain form, and their CRC is checked; no other is. Not here: what a transaction's end means
-for its records, headers as a column.
+their plain form, and their CRC is checked; others' where it is asked for. Not here: which
+transactions were aborted.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -19,12 +19,18 @@ from libc.string cimport memcpy, memset
 
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT,
-    BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, BATCH_LENGTH, CODEC_BITS, CONTROL_BATCH,
-    ENCODED, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_RECORD, WINDOW, Fault, RecordHead, bounded_varint, headers_fill,
-    judge_batch, judge_head, load32, load64, parse_head,
+    BAD_VALUE_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, BATCH_LENGTH, CODEC_BITS, CONTROL_BATCH, CRC,
+    ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA, LEGACY_ATTRIBUTES, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP,
+    NO_FAULT, PRODUCER_ID, RECORDS_COUNT, RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT,
+    WINDOW, Fault, RecordHead, bounded_varint, crc_of, headers_fill, judge_batch, judge_head,
+    load32, load64, parse_head,
+)
+from storage.record._header_column cimport (
+    ADDED, MALFORMED, NAMES_TOO_LONG, Grown, Headers, Outcome, begin_headers, free_headers,
+    put_headers,
 )
 
+from storage.errors import CorruptRecord
 from storage.record._batch import refusal
 from storage.record.plain import plain
 
@@ -42,15 +48,45 @@ cdef struct Bytes:
     int64_t nulls
 
 
+cdef struct Span:
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset
+
+
 cdef struct Rows:
     int64_t count
     int64_t room
     int64_t from_offset
     int64_t to_offset
-    int64_t *offsets
+    bint stops  # at to_offset
+    bint check_crc
+    bint in_us  # timestamps
+    int64_t *offsets  # NULL: not wanted, as the next two
     int64_t *timestamps
+    int32_t *types
+    bint without_times  # the batches come from a format that has no timestamps
     Bytes keys
     Bytes values
+    Headers headers
+    const Span *aborted  # in rising order
+    int64_t aborted_count
+    int64_t refused_offset  # the record that a fault is about, for some faults
+    int64_t refused_timestamp
+
+
+cdef enum:
+    # Faults beside those of `Fault`.
+    WRONG_CRC = 100
+    LATE_TIMESTAMP
+    LONG_NAMES
+    OUT_OF_MEMORY
+    OUT_OF_ORDER
+
+
+cdef enum:
+    # More milliseconds are too many microseconds for an i64.
+    LATEST_MS = 9223372036854775
 
 
 cdef inline void put(Bytes *column, int64_t row, const uint8_t *start, int32_t length) noexcept nogil:
@@ -82,7 +118,10 @@ cdef Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept no
     cdef RecordHead head
     cdef int32_t value_length = 0
     cdef int64_t offset
+    cdef int64_t timestamp
     cdef int32_t number
+    cdef int64_t row = rows.count
+    cdef bint wanted
     cdef Fault fault
     if count > rows.room - rows.count:
         return BAD_RECORDS_COUNT
@@ -103,57 +142,162 @@ cdef Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept no
         if value == NULL or value_length < -1 or value_length > record_end - value - 1:
             return BAD_VALUE_LENGTH
         at = value + max(value_length, 0)
-        if (at[0] != 0 or at + 1 != record_end) and not headers_fill(at, record_end):
+        offset = <int64_t> (base_offset + <uint64_t> <int64_t> head.offset_delta)
+        wanted = rows.from_offset <= offset < rows.to_offset
+        if wanted and rows.headers.positions != NULL:
+            fault = add_headers(rows, at, record_end)
+            if fault != NO_FAULT:
+                return fault
+        elif (at[0] != 0 or at + 1 != record_end) and not headers_fill(at, record_end):
             return BAD_HEADERS
         at = record_end
-        offset = <int64_t> (base_offset + <uint64_t> <int64_t> head.offset_delta)
-        if rows.from_offset <= offset < rows.to_offset:
-            rows.offsets[rows.count] = offset
-            rows.timestamps[rows.count] = (
-                append_timestamp if append_time
-                else <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
-            )
+        if wanted:
+            if rows.offsets != NULL:
+                rows.offsets[rows.count] = offset
+            if rows.timestamps != NULL:
+                timestamp = (
+                    append_timestamp if append_time
+                    else <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
+                )
+                if rows.in_us:
+                    if timestamp > <int64_t> LATEST_MS or timestamp < -<int64_t> LATEST_MS:
+                        rows.refused_offset = offset
+                        rows.refused_timestamp = timestamp
+                        return <Fault> LATE_TIMESTAMP
+                    timestamp *= 1000
+                rows.timestamps[rows.count] = timestamp
             put(&rows.keys, rows.count, key, head.key_length)
             put(&rows.values, rows.count, value, value_length)
             rows.count += 1
-    return NO_FAULT if at == end else BAD_RECORDS_COUNT
+    if at != end:
+        return BAD_RECORDS_COUNT
+    if rows.types != NULL:
+        for row in range(row, rows.count):
+            rows.types[row] = -1 if rows.without_times else append_time
+    return NO_FAULT
 
 
-cdef inline Fault judge(const uint8_t *batch) noexcept nogil:
-    """`judge_batch`, but a transaction's records are records like others."""
-    cdef Fault fault = judge_batch(batch)
-    if fault == ENCODED and batch[MAGIC] == 2 and not batch[ATTRIBUTES + 1] & CODEC_BITS:
+cdef Fault add_headers(Rows *rows, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    cdef Outcome outcome = put_headers(&rows.headers, rows.count, at, end)
+    if outcome == ADDED:
         return NO_FAULT
+    if outcome == MALFORMED:
+        return BAD_HEADERS
+    return <Fault> (LONG_NAMES if outcome == NAMES_TOO_LONG else OUT_OF_MEMORY)
+
+
+cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
+    return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+
+
+cdef inline int64_t next_offset_of(const uint8_t *batch) noexcept nogil:
+    """One behind the last offset of a v2 batch."""
+    return <int64_t> (
+        load64(batch + BASE_OFFSET)
+        + <uint64_t> <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA) + 1
+    )
+
+
+cdef bint is_aborted(const Rows *rows, int64_t producer_id, int64_t offset) noexcept nogil:
+    """Whether the producer's last span that begins at or before the offset reaches it."""
+    cdef int64_t low = 0
+    cdef int64_t high = rows.aborted_count
+    cdef int64_t middle
+    cdef const Span *span
+    while low < high:
+        middle = (low + high) >> 1
+        span = &rows.aborted[middle]
+        if span.producer_id < producer_id or (
+            span.producer_id == producer_id and span.first_offset <= offset
+        ):
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return False
+    span = &rows.aborted[low - 1]
+    return span.producer_id == producer_id and offset <= span.last_offset
+
+
+cdef inline Fault judge(const Rows *rows, const uint8_t *batch) noexcept nogil:
+    """`judge_batch`, but a transaction's records are records like others, unless it is aborted.
+
+    CONTROL_BATCH for all of which nothing becomes a row.
+    """
+    cdef Fault fault = judge_batch(batch)
+    if fault == ENCODED and batch[MAGIC] == 2:
+        if (
+            rows.aborted_count and batch[ATTRIBUTES + 1] & TRANSACTIONAL_BIT
+            and is_aborted(
+                rows, <int64_t> load64(batch + PRODUCER_ID), <int64_t> load64(batch + BASE_OFFSET)
+            )
+        ):
+            return CONTROL_BATCH
+        if not batch[ATTRIBUTES + 1] & CODEC_BITS:
+            fault = NO_FAULT
+        elif rows.stops and next_offset_of(batch) <= rows.from_offset:
+            return CONTROL_BATCH
     return fault
 
 
-cdef Fault survey(
-    const uint8_t *data, int64_t size, int64_t *position, int64_t *records
-) noexcept nogil:
-    """Count the records that the whole batches say they hold; `position` ends behind the last.
+cdef struct Survey:
+    int64_t position  # behind the last whole batch
+    int64_t records
+    int64_t next_offset  # behind its last offset
+    bint ended  # by to_offset
 
-    Or before one that has to be brought into plain form, then with ENCODED.
+
+cdef inline bint has_ended(const Rows *rows, Survey *found, int64_t base) noexcept nogil:
+    found.ended = rows.stops and (base >= rows.to_offset or found.next_offset >= rows.to_offset)
+    return found.ended
+
+
+cdef Fault survey(
+    const Rows *rows, const uint8_t *data, int64_t size, Survey *found
+) noexcept nogil:
+    """Count the records that the whole batches say they hold.
+
+    Ends before one that has to be brought into plain form, then with ENCODED.
     """
     cdef Fault fault
     cdef int64_t batch_size
     cdef int64_t count
-    while size - position[0] > MAGIC:
-        if data[position[0] + MAGIC] < 2:
+    cdef int64_t base
+    cdef bint is_wrapper
+    cdef const uint8_t *batch
+    while size - found.position > MAGIC:
+        batch = data + found.position
+        base = <int64_t> load64(batch + BASE_OFFSET)
+        if batch[MAGIC] < 2:
+            # A wrapper's is the last of its offsets.
+            is_wrapper = (
+                size - found.position <= LEGACY_ATTRIBUTES
+                or batch[LEGACY_ATTRIBUTES] & CODEC_BITS
+            )
+            if has_ended(rows, found, found.next_offset if is_wrapper else base):
+                break
             return ENCODED
-        if size - position[0] < HEADER_SIZE:
+        if has_ended(rows, found, base) or size - found.position < HEADER_SIZE:
             break
-        fault = judge(data + position[0])
-        if fault != NO_FAULT and fault != CONTROL_BATCH:
+        fault = judge(rows, batch)
+        if fault != NO_FAULT and fault != CONTROL_BATCH and fault != ENCODED:
             return fault
-        batch_size = <int64_t> <int32_t> load32(data + position[0] + BATCH_LENGTH) + LOG_OVERHEAD
-        if batch_size > size - position[0]:
+        if rows.stops and (
+            base < found.next_offset or <int32_t> load32(batch + LAST_OFFSET_DELTA) < 0
+        ):
+            return <Fault> OUT_OF_ORDER
+        if fault == ENCODED:
+            return ENCODED
+        batch_size = size_of(batch)
+        if batch_size > size - found.position:
             break
         if fault == NO_FAULT:
-            count = <int32_t> load32(data + position[0] + RECORDS_COUNT)
+            count = <int32_t> load32(batch + RECORDS_COUNT)
             if count < 0 or count * SMALLEST_RECORD > batch_size - HEADER_SIZE:
                 return BAD_RECORDS_COUNT
-            records[0] += count
-        position[0] += batch_size
+            found.records += count
+        found.next_offset = next_offset_of(batch)
+        found.position += batch_size
     return NO_FAULT
 
 
@@ -163,34 +307,77 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
     What it saw is checked once more: the bytes may be a map of a file that someone writes to.
     """
     cdef Fault fault
+    cdef const uint8_t *batch
     cdef int64_t batch_size
     position[0] = 0
     while position[0] < size:
-        batch_size = <int64_t> <int32_t> load32(data + position[0] + BATCH_LENGTH) + LOG_OVERHEAD
+        batch = data + position[0]
+        batch_size = size_of(batch)
         if batch_size < HEADER_SIZE or batch_size > size - position[0]:
             return BAD_BATCH_LENGTH
-        if judge(data + position[0]) == NO_FAULT:
-            fault = add_batch(rows, data + position[0], batch_size)
+        if rows.check_crc and crc_of(batch, batch_size) != load32(batch + CRC):
+            return <Fault> WRONG_CRC
+        if judge(rows, batch) == NO_FAULT:
+            fault = add_batch(rows, batch, batch_size)
             if fault != NO_FAULT:
                 return fault
         position[0] += batch_size
     return NO_FAULT
 
 
-cdef class Columns:
-    """The records of some batches, column by column; a column that was not asked for is None.
+cdef class AbortedSpans:
+    """Aborted transactions: (producer id, first offset, last offset) of each, in any order.
 
-    rows       how many records
-    consumed   bytes of the whole batches that were decoded
-    offsets, timestamps          i64 each; timestamps in ms
+    Those of one producer do not overlap. Made once, for many calls of `decode_columns`.
+    """
+
+    cdef bytearray spans
+    cdef int64_t count
+
+    def __init__(self, spans):
+        cdef Span *at
+        ordered = sorted(spans)
+        self.count = len(ordered)
+        self.spans = PyByteArray_FromStringAndSize(NULL, self.count * <Py_ssize_t> sizeof(Span))
+        at = <Span *> PyByteArray_AS_STRING(self.spans)
+        for producer_id, first_offset, last_offset in ordered:
+            at.producer_id = producer_id
+            at.first_offset = first_offset
+            at.last_offset = last_offset
+            at += 1
+
+    def __len__(self):
+        return self.count
+
+
+cdef class Columns:
+    """The records of some batches, column by column.
+
+    rows         how many records
+    consumed     bytes of the whole batches that were decoded
+    next_offset  behind the last offset of these batches; -1 where there is none
+    ended        whether decoding stopped at `to_offset`, with `stop`
+
+    offsets, timestamps          i64 each; empty where they were not asked for
+    timestamp_types              i32 each, Kafka's: 0 create time, 1 append time, -1 none
     key_positions, keys, key_validity, key_nulls          see the module
     value_positions, values, value_validity, value_nulls  the same
+    header_positions, header_validity, header_nulls       `rows + 1` i32 into the headers below, and
+                                                          a bitmap: a row without headers is null
+    header_count                                          of these:
+    header_name_positions, header_names                   UTF-8, never null
+    header_value_positions, header_values, header_value_validity, header_value_nulls
+
+    Any other column that was not asked for is None.
     """
 
     cdef readonly long long rows
     cdef readonly long long consumed
+    cdef readonly long long next_offset
+    cdef readonly bint ended
     cdef readonly bytearray offsets
     cdef readonly bytearray timestamps
+    cdef readonly bytearray timestamp_types
     cdef readonly bytearray key_positions
     cdef readonly bytearray keys
     cdef readonly bytearray key_validity
@@ -199,40 +386,90 @@ cdef class Columns:
     cdef readonly bytearray values
     cdef readonly bytearray value_validity
     cdef readonly long long value_nulls
+    cdef readonly bytearray header_positions
+    cdef readonly bytearray header_validity
+    cdef readonly long long header_nulls
+    cdef readonly long long header_count
+    cdef readonly bytearray header_name_positions
+    cdef readonly bytearray header_names
+    cdef readonly bytearray header_value_positions
+    cdef readonly bytearray header_values
+    cdef readonly bytearray header_value_validity
+    cdef readonly long long header_value_nulls
 
     cdef int make_room(
-        self, Rows *into, int64_t records, int64_t total, bint keys, bint values
+        self, Rows *into, int64_t records, int64_t total, const Wants *wants
     ) except -1:
         """Allocate for as many records and bytes as there can be."""
-        self.offsets = PyByteArray_FromStringAndSize(NULL, 8 * records)
-        self.timestamps = PyByteArray_FromStringAndSize(NULL, 8 * records)
+        self.offsets = PyByteArray_FromStringAndSize(NULL, 8 * records * wants.offsets)
+        self.timestamps = PyByteArray_FromStringAndSize(NULL, 8 * records * wants.timestamps)
         into.room = records
-        into.offsets = <int64_t *> PyByteArray_AS_STRING(self.offsets)
-        into.timestamps = <int64_t *> PyByteArray_AS_STRING(self.timestamps)
-        if keys:
+        if wants.offsets:
+            into.offsets = <int64_t *> PyByteArray_AS_STRING(self.offsets)
+        if wants.timestamps:
+            into.timestamps = <int64_t *> PyByteArray_AS_STRING(self.timestamps)
+        if wants.timestamp_types:
+            self.timestamp_types = PyByteArray_FromStringAndSize(NULL, 4 * records)
+            into.types = <int32_t *> PyByteArray_AS_STRING(self.timestamp_types)
+        if wants.keys:
             self.key_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
             self.keys = PyByteArray_FromStringAndSize(NULL, total)
             self.key_validity = bytearray((records + 7) // 8)
             begin(&into.keys, self.key_positions, self.keys, self.key_validity)
-        if values:
+        if wants.values:
             self.value_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
             self.values = PyByteArray_FromStringAndSize(NULL, total)
             self.value_validity = bytearray((records + 7) // 8)
             begin(&into.values, self.value_positions, self.values, self.value_validity)
+        if wants.headers:
+            self.header_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
+            self.header_validity = bytearray((records + 7) // 8)
+            into.headers.positions = <int32_t *> PyByteArray_AS_STRING(self.header_positions)
+            into.headers.validity = <uint8_t *> PyByteArray_AS_STRING(self.header_validity)
+            if not begin_headers(&into.headers):
+                raise MemoryError
         return 0
 
     cdef int trim(self, const Rows *rows) except -1:
         """Cut the columns down to what was decoded."""
         self.rows = rows.count
-        PyByteArray_Resize(self.offsets, 8 * rows.count)
-        PyByteArray_Resize(self.timestamps, 8 * rows.count)
+        if rows.offsets != NULL:
+            PyByteArray_Resize(self.offsets, 8 * rows.count)
+        if rows.timestamps != NULL:
+            PyByteArray_Resize(self.timestamps, 8 * rows.count)
+        if self.timestamp_types is not None:
+            PyByteArray_Resize(self.timestamp_types, 4 * rows.count)
         if self.keys is not None:
             self.key_nulls = rows.keys.nulls
             end(&rows.keys, rows.count, self.key_positions, self.keys, self.key_validity)
         if self.values is not None:
             self.value_nulls = rows.values.nulls
             end(&rows.values, rows.count, self.value_positions, self.values, self.value_validity)
+        if self.header_positions is not None:
+            self.end_headers(&rows.headers, rows.count)
         return 0
+
+    cdef int end_headers(self, const Headers *headers, int64_t rows) except -1:
+        PyByteArray_Resize(self.header_positions, 4 * (rows + 1))
+        PyByteArray_Resize(self.header_validity, (rows + 7) // 8)
+        self.header_nulls = headers.nulls
+        self.header_count = headers.count
+        self.header_name_positions = copied(&headers.name_positions)
+        self.header_names = copied(&headers.names)
+        self.header_value_positions = copied(&headers.value_positions)
+        self.header_values = copied(&headers.values)
+        self.header_value_validity = copied(&headers.value_validity)
+        self.header_value_nulls = headers.value_nulls
+        return 0
+
+
+cdef struct Wants:
+    bint keys
+    bint values
+    bint headers
+    bint offsets
+    bint timestamps
+    bint timestamp_types
 
 
 cdef void begin(Bytes *column, bytearray positions, bytearray block, bytearray validity):
@@ -251,52 +488,92 @@ cdef int end(
     return 0
 
 
+cdef bytearray copied(const Grown *block):
+    return PyByteArray_FromStringAndSize(<const char *> block.start, block.used)
+
+
 cdef class Parts:
     """What decoding works on: runs of batches as they lie there, and plain forms.
 
-    `runs` has of each (the plain form, or None; its position in the data; its size).
+    `runs` has of each (the plain form, or None; its position in the data; its size; whether the
+    plain form is that of a format without timestamps).
     """
 
     cdef list runs
-    cdef int64_t consumed  # bytes of the data
+    cdef Survey found
     cdef int64_t total  # bytes of all runs
-    cdef int64_t records
+    cdef int64_t limit  # no more plain forms once they come to that
 
-    def __cinit__(self):
+    def __cinit__(self, int64_t limit, int64_t lowest_offset):
         self.runs = []
+        self.limit = limit
+        self.found.next_offset = lowest_offset
 
-    cdef int collect(self, data, const uint8_t *start, int64_t position, int64_t size) except -1:
+    cdef int collect(
+        self, data, const Rows *rows, const uint8_t *start, int64_t position, int64_t size
+    ) except -1:
         """See what there is in the `size` bytes at `start`, which is `data[position]`."""
         cdef int64_t at = 0
         cdef int64_t begin
+        cdef bint more = True
         cdef Fault fault
-        while True:
-            begin = at
-            fault = survey(start, size, &at, &self.records)
+        while more:
+            begin = self.found.position
+            # Of all together no more than positions reach.
+            fault = survey(
+                rows, start, min(size, begin + LARGEST_INPUT - self.total), &self.found
+            )
+            at = self.found.position
             if at > begin:
-                self.runs.append((None, begin, at - begin))
+                self.runs.append((None, begin, at - begin, False))
                 self.total += at - begin
             if fault == NO_FAULT:
                 break
             if fault != ENCODED:
-                raise refusal(fault, position + at, header_at(start, at, size))
-            made, taken = plain(data, position + at, position + size)
-            if not made or self.total + len(made) > LARGEST_INPUT:
-                break
-            self.add(made, position + at)
-            self.runs.append((made, at, len(made)))
-            self.total += len(made)
-            at += taken
-        self.consumed = at
+                self.check_crcs(rows, start, position)
+                raise fault_of(fault, position + at, start + at, size - at, rows)
+            try:
+                more = self.add_plain(data, rows, start + at, position, position + size)
+            except CorruptRecord:
+                self.check_crcs(rows, start, position)
+                raise
         return 0
 
-    cdef int add(self, bytearray made, int64_t position) except -1:
-        cdef int64_t at = 0
-        cdef Fault fault = survey(
-            <const uint8_t *> PyByteArray_AS_STRING(made), len(made), &at, &self.records
-        )
+    cdef bint add_plain(
+        self, data, const Rows *rows, const uint8_t *batch, int64_t position, int64_t end
+    ) except -1:
+        """Bring the next batch into plain form; False where decoding ends before it."""
+        cdef int64_t at = self.found.position
+        cdef int64_t records = self.found.records
+        cdef bytearray made
+        if self.runs and self.total >= self.limit:
+            return False
+        if rows.stops and <int64_t> load64(batch) < self.found.next_offset:
+            raise fault_of(<Fault> OUT_OF_ORDER, position + at, batch, HEADER_SIZE, rows)
+        made, taken = plain(data, position + at, end)
+        if not made or self.total + len(made) > LARGEST_INPUT:
+            return False
+        self.found.position = 0
+        fault = survey_plain(rows, made, &self.found)
+        self.found.position = at + <int64_t> taken
         if fault != NO_FAULT:
-            raise refusal(fault, position)
+            raise refusal(fault, position + at)
+        self.runs.append((made, at, len(made), batch[MAGIC] == 0))
+        self.total += len(made)
+        return True
+
+    cdef int check_crcs(self, const Rows *rows, const uint8_t *start, int64_t position) except -1:
+        """CorruptRecord where what seems wrong here comes from a wrong batch before."""
+        cdef int64_t at
+        cdef int64_t begin
+        cdef int64_t size
+        if rows.check_crc:
+            for made, begin, size, _ in self.runs:
+                at = begin
+                while made is None and at < begin + size:
+                    if crc_of(start + at, size_of(start + at)) != load32(start + at + CRC):
+                        raise fault_of(<Fault> WRONG_CRC, position + at, start + at, 0, rows)
+                    at += size_of(start + at)
         return 0
 
     cdef int decode(self, Rows *rows, const uint8_t *start, int64_t position) except -1:
@@ -305,60 +582,118 @@ cdef class Parts:
         cdef int64_t begin
         cdef int64_t size
         cdef int64_t at = 0
+        cdef bint check_crc = rows.check_crc
+        cdef bint without_times = rows.without_times
         cdef Fault fault
-        for made, begin, size in self.runs:
+        for made, begin, size, is_without in self.runs:
             batches = start + begin
+            rows.check_crc = check_crc
+            rows.without_times = without_times or is_without
             if made is not None:
                 batches = <const uint8_t *> PyByteArray_AS_STRING(made)
+                rows.check_crc = False
             if size >= RELEASE_GIL_FROM:
                 with nogil:
                     fault = fill(rows, batches, size, &at)
             else:
                 fault = fill(rows, batches, size, &at)
             if fault != NO_FAULT:
-                raise refusal(
+                raise fault_of(
                     fault,
                     position + begin + (at if made is None else 0),
-                    header_at(batches, at, size),
+                    batches + at,
+                    size - at,
+                    rows,
                 )
         return 0
 
 
-cdef bytes header_at(const uint8_t *batches, int64_t at, int64_t size):
-    return (<const char *> batches)[at:min(at + HEADER_SIZE, size)]
+cdef Fault survey_plain(const Rows *rows, bytearray made, Survey *found):
+    """Survey a plain form, which says its last offset better than a wrapper does its first."""
+    cdef const uint8_t *batch = <const uint8_t *> PyByteArray_AS_STRING(made)
+    cdef Rows loose = rows[0]
+    cdef Fault fault
+    loose.stops = False
+    fault = survey(&loose, batch, len(made), found)
+    found.ended = rows.stops and found.next_offset >= rows.to_offset
+    return fault
+
+
+cdef object fault_of(
+    int fault, int64_t position, const uint8_t *batch, int64_t size, const Rows *rows
+):
+    """The exception for a fault of the batch at `position`, of which `size` bytes are there."""
+    cdef object offset = None
+    if size >= 8:
+        offset = <int64_t> load64(batch)
+    if fault == OUT_OF_MEMORY:
+        return MemoryError()
+    if fault == WRONG_CRC:
+        reason = "a batch's CRC is wrong"
+    elif fault == OUT_OF_ORDER:
+        reason = "a batch's offsets do not go on from the batch before it"
+    elif fault == LONG_NAMES:
+        reason = "the names of the headers are more than 2 GiB together"
+    elif fault == LATE_TIMESTAMP:
+        reason = f"a timestamp of {rows.refused_timestamp} ms is too large in microseconds"
+        offset = rows.refused_offset
+    else:
+        return refusal(fault, position, (<const char *> batch)[:min(HEADER_SIZE, size)])
+    return CorruptRecord(reason, position=position, offset=offset)
 
 
 def decode_columns(
     data not None, long long position, long long size, *,
     long long from_offset=0, long long to_offset=0x7FFFFFFFFFFFFFFF,
-    bint keys=True, bint values=True,
+    bint keys=True, bint values=True, bint headers=False,
+    bint offsets=True, bint timestamps=True, bint timestamp_types=False,
+    bint timestamps_us=False, bint without_times=False,
+    AbortedSpans aborted=None, bint check_crc=False,
+    bint stop=False, long long lowest_offset=-1, long long plain_bytes=LARGEST_INPUT,
 ):
     """Decode the whole batches in `data[position:position + size]`, the first at its start.
 
-    Only records with from_offset <= offset < to_offset become rows; control records never do. A
-    batch that is cut off at the end is left out, and what follows when plain forms have come to
-    2**31 bytes. `size` is below that.
+    Only records with from_offset <= offset < to_offset become rows; control records never do, and
+    those of `aborted` transactions do not. A batch that is cut off at the end is left out, and what
+    follows when plain forms have come to `plain_bytes`, or would come to 2**31. `size` is below
+    that.
+
+    `stop`: the data is from a log, whose batches' offsets rise from `lowest_offset` on; nothing
+    behind the batch that has the last offset before `to_offset` is looked at. `check_crc`: of every
+    batch, not just of those that are brought into plain form. `timestamps_us`: timestamps in
+    microseconds, not in ms. `without_times`: the batches are the plain form of a format that has
+    no timestamps.
 
     Raises CorruptRecord, its position the batch's in `data`.
     """
     cdef Py_buffer view
     cdef Rows rows
+    cdef Wants wants
     cdef Columns columns = Columns.__new__(Columns)
-    cdef Parts parts = Parts()
+    cdef Parts parts = Parts(plain_bytes, lowest_offset if stop else -1)
     cdef const uint8_t *start
+    memset(&rows, 0, sizeof(Rows))
+    wants.keys, wants.values, wants.headers = keys, values, headers
+    wants.offsets, wants.timestamps, wants.timestamp_types = offsets, timestamps, timestamp_types
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if position < 0 or size < 0 or position > view.len - size or size > LARGEST_INPUT:
             raise ValueError(f"{size} bytes at {position} of a buffer of {view.len}")
         start = <const uint8_t *> view.buf + position
-        memset(&rows, 0, sizeof(Rows))
-        rows.from_offset = from_offset
-        rows.to_offset = to_offset
-        parts.collect(data, start, position, size)
-        columns.consumed = parts.consumed
-        columns.make_room(&rows, parts.records, parts.total, keys, values)
+        rows.from_offset, rows.to_offset = from_offset, to_offset
+        rows.stops, rows.check_crc = stop, check_crc
+        rows.in_us, rows.without_times = timestamps_us, without_times
+        if aborted is not None:
+            rows.aborted = <const Span *> PyByteArray_AS_STRING(aborted.spans)
+            rows.aborted_count = aborted.count
+        parts.collect(data, &rows, start, position, size)
+        columns.consumed = parts.found.position
+        columns.next_offset = parts.found.next_offset
+        columns.ended = parts.found.ended
+        columns.make_room(&rows, parts.found.records, parts.total, &wants)
         parts.decode(&rows, start, position)
         columns.trim(&rows)
         return columns
     finally:
         PyBuffer_Release(&view)
+        free_headers(&rows.headers)

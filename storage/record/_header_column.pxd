@@ -1,0 +1,219 @@
+"""The headers of records as a column: Arrow's list<struct<key: string, value: binary>>.
+
+How many headers there are nobody knows before the last record, so all that counts headers and
+their bytes grows; what counts records is the caller's. A name is made text as Kafka's consumers do
+it (Java's `new String(bytes, UTF_8)`): U+FFFD stands for each piece that is no UTF-8.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from storage.record._batch cimport bounded_varint
+
+cdef enum:
+    # i32 positions reach no further.
+    LARGEST_BLOCK = 0x7FFFFFFF
+    REPLACEMENT_SIZE = 3  # U+FFFD is EF BF BD
+
+
+cdef enum Outcome:
+    ADDED
+    MALFORMED
+    NO_MEMORY
+    NAMES_TOO_LONG
+
+
+cdef struct Grown:
+    uint8_t *start
+    int64_t used
+    int64_t room
+
+
+cdef struct Headers:
+    int32_t *positions  # one more than rows; NULL: not wanted
+    uint8_t *validity  # of the rows: one without headers is null
+    int64_t nulls
+    int64_t count
+    int64_t value_nulls
+    Grown name_positions
+    Grown names
+    Grown value_positions
+    Grown values
+    Grown value_validity
+
+
+cdef inline bint make_room(Grown *block, int64_t size) noexcept nogil:
+    """Have room for `size` bytes more; False where there is no memory."""
+    cdef int64_t room = block.room
+    cdef uint8_t *start
+    if block.used + size <= room:
+        return True
+    room = max(room + (room >> 1), block.used + size + 64)
+    start = <uint8_t *> realloc(block.start, room)
+    if start == NULL:
+        return False
+    block.start = start
+    block.room = room
+    return True
+
+
+cdef inline void free_headers(Headers *headers) noexcept nogil:
+    free(headers.name_positions.start)
+    free(headers.names.start)
+    free(headers.value_positions.start)
+    free(headers.values.start)
+    free(headers.value_validity.start)
+
+
+cdef inline bint put_position(Grown *positions, int64_t position) noexcept nogil:
+    if not make_room(positions, 4):
+        return False
+    (<int32_t *> (positions.start + positions.used))[0] = <int32_t> position
+    positions.used += 4
+    return True
+
+
+cdef inline bint begin_headers(Headers *headers) noexcept nogil:
+    """Before the first row; False where there is no memory."""
+    headers.positions[0] = 0
+    return put_position(&headers.name_positions, 0) and put_position(&headers.value_positions, 0)
+
+
+cdef inline bint continues(const uint8_t *at) noexcept nogil:
+    return at[0] & 0xC0 == 0x80
+
+
+cdef inline int utf8_size(const uint8_t *at, const uint8_t *end, bint *right) noexcept nogil:
+    """How many bytes at `at` are one character, or are shown as one U+FFFD (then not `right`).
+
+    Java's decoder takes half of a surrogate pair, three bytes, for one piece.
+    """
+    cdef uint8_t byte = at[0]
+    right[0] = True
+    if byte < 0x80:
+        return 1
+    if 0xC2 <= byte <= 0xDF:
+        if end - at >= 2 and continues(at + 1):
+            return 2
+    elif 0xE0 <= byte <= 0xEF:
+        if end - at >= 2 and continues(at + 1) and (byte != 0xE0 or at[1] >= 0xA0):
+            right[0] = end - at >= 3 and continues(at + 2) and (byte != 0xED or at[1] < 0xA0)
+            return 3 if end - at >= 3 and continues(at + 2) else 2
+    elif 0xF0 <= byte <= 0xF4:
+        if (
+            end - at >= 2 and continues(at + 1)
+            and (byte != 0xF0 or at[1] >= 0x90) and (byte != 0xF4 or at[1] < 0x90)
+        ):
+            if end - at < 3 or not continues(at + 2):
+                right[0] = False
+                return 2
+            right[0] = end - at >= 4 and continues(at + 3)
+            return 4 if right[0] else 3
+    right[0] = False
+    return 1
+
+
+cdef inline bint is_text(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    cdef bint right = True
+    while at < end:
+        if at[0] < 0x80:
+            at += 1
+            continue
+        at += utf8_size(at, end, &right)
+        if not right:
+            return False
+    return True
+
+
+cdef inline void put_text(Grown *names, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Copy bytes that are not all UTF-8; there is room for three times as many."""
+    cdef bint right = True
+    cdef int size
+    while at < end:
+        size = utf8_size(at, end, &right)
+        if right:
+            memcpy(names.start + names.used, at, size)
+            names.used += size
+        else:
+            memcpy(names.start + names.used, b"\xEF\xBF\xBD", REPLACEMENT_SIZE)
+            names.used += REPLACEMENT_SIZE
+        at += size
+
+
+cdef inline Outcome put_header(
+    Headers *headers, const uint8_t *name, int32_t name_size, const uint8_t *value,
+    int32_t value_size,
+) noexcept nogil:
+    """Add one header; `value_size` -1 is null."""
+    cdef int64_t longest = name_size
+    cdef bint text = is_text(name, name + name_size)
+    if not text:
+        longest *= REPLACEMENT_SIZE
+    if longest > LARGEST_BLOCK - headers.names.used:
+        return NAMES_TOO_LONG
+    if not (
+        make_room(&headers.names, longest)
+        and make_room(&headers.values, max(value_size, 0))
+        and make_room(&headers.value_validity, 1)
+    ):
+        return NO_MEMORY
+    if text:
+        memcpy(headers.names.start + headers.names.used, name, name_size)
+        headers.names.used += name_size
+    else:
+        put_text(&headers.names, name, name + name_size)
+    if headers.count & 7 == 0:
+        headers.value_validity.start[headers.value_validity.used] = 0
+        headers.value_validity.used += 1
+    if value_size >= 0:
+        memcpy(headers.values.start + headers.values.used, value, value_size)
+        headers.values.used += value_size
+        headers.value_validity.start[headers.count >> 3] |= <uint8_t> (1 << (headers.count & 7))
+    else:
+        headers.value_nulls += 1
+    headers.count += 1
+    if not (
+        put_position(&headers.name_positions, headers.names.used)
+        and put_position(&headers.value_positions, headers.values.used)
+    ):
+        return NO_MEMORY
+    return ADDED
+
+
+cdef inline Outcome put_headers(
+    Headers *headers, int64_t row, const uint8_t *at, const uint8_t *end
+) noexcept nogil:
+    """Add a row: a record's headers, count included, which must fill the bytes up to `end`.
+
+    Of those that do not, some may have been added.
+    """
+    cdef int32_t count = 0
+    cdef int32_t name_size = 0
+    cdef int32_t value_size = 0
+    cdef int32_t left
+    cdef const uint8_t *name
+    cdef Outcome outcome
+    at = bounded_varint(at, end, &count)
+    if at == NULL or count < 0:
+        return MALFORMED
+    # Each turn takes two bytes at least, so a damaged count ends with the bytes.
+    for left in range(count):
+        name = bounded_varint(at, end, &name_size)
+        if name == NULL or name_size < 0 or name_size > end - name:
+            return MALFORMED
+        at = bounded_varint(name + name_size, end, &value_size)
+        if at == NULL or value_size < -1 or value_size > end - at:
+            return MALFORMED
+        outcome = put_header(headers, name, name_size, at, value_size)
+        if outcome != ADDED:
+            return outcome
+        at += max(value_size, 0)
+    if at != end:
+        return MALFORMED
+    if count:
+        headers.validity[row >> 3] |= <uint8_t> (1 << (row & 7))
+    else:
+        headers.nulls += 1
+    headers.positions[row + 1] = <int32_t> headers.count
+    return ADDED
