@@ -1,7 +1,304 @@
-"""The options of the source."""
+"""The options of the source, whose names, values and meanings are those of Spark's Kafka source.
 
+Which partitions (one of them): `subscribe` (names, by commas), `subscribePattern` (a regular
+expression that a whole name matches), `assign` (`{"orders": [0, 1]}`).
+
+From where: `startingTimestamp`, else `startingOffsetsByTimestamp`, else `startingOffsets`
+(`earliest`, `latest`, or JSON with every partition); to where, in a batch query: `endingTimestamp`,
+`endingOffsetsByTimestamp`, `endingOffsets`.  Times are in ms since 1970, and mean the first record
+that is not older; where there is none, `startingOffsetsByTimestampStrategy` says whether that is an
+`error` or the `latest`.
+
+How much at a time: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` with `maxTriggerDelay`;
+`minPartitions`, `maxRecordsPerPartition`.  Besides: `failOnDataLoss`, `includeHeaders`.
+
+Of our own: `path`, the data directory; `isolationLevel`, as `kafka.isolation.level`, but
+`read_committed` is the default; `untilHighWatermark`, for the directory of a broker that has
+replicas; `maxPartitionBytes`, how much of a log one task reads, about.
+
+What configures connections (`kafka.bootstrap.servers` …) is accepted and without effect, so that a
+pipeline moves over by changing the format.  A name that nobody knows is an error.
+
+Pure: neither Spark nor a file is asked.
+"""
+
+from __future__ import annotations
+
+import re
 from collections.abc import Mapping
+from typing import Literal
+
+from kafkafs.spark import offsets
+from kafkafs.spark import option_values as values
+from kafkafs.spark.offsets import EARLIEST, LATEST, Offsets
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.source_options import (
+    MAX_TRIGGER_DELAY_MS,
+    PARTITION_BYTES,
+    Limit,
+    SourceOptions,
+    Subscription,
+)
+from storage.read import Isolation
+
+__all__ = ["InvalidOption", "include_headers", "parse"]
+
+SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+KNOWN = {
+    name.lower(): name
+    for name in (
+        *SUBSCRIPTIONS,
+        "startingOffsets",
+        "startingOffsetsByTimestamp",
+        "startingTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "endingOffsets",
+        "endingOffsetsByTimestamp",
+        "endingTimestamp",
+        "failOnDataLoss",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "includeHeaders",
+        "isolationLevel",
+        "path",
+        "maxPartitionBytes",
+        "untilHighWatermark",
+    )
+}
+# What only a consumer that talks to brokers needs.
+WITHOUT_EFFECT = frozenset(
+    (
+        "groupidprefix",
+        "kafkaconsumer.polltimeoutms",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+    )
+)
+KAFKA = "kafka."
+KAFKA_ISOLATION = "kafka.isolation.level"
+STREAMING_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+BATCH_ONLY = {
+    "endingOffsets": "ending offset not valid in streaming queries",
+    "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
+    "endingTimestamp": "ending timestamp not valid in streaming queries",
+}
+REFUSED = {
+    "kafka.auto.offset.reset": "Instead set the source option 'startingOffsets' to 'earliest' or "
+    "'latest' to say where a new query starts; a query that is resumed goes on where it was.",
+    "kafka.key.deserializer": "Keys are byte arrays. Use DataFrame operations to deserialize them.",
+    "kafka.value.deserializer": "Values are byte arrays. Use DataFrame operations to deserialize "
+    "them.",
+    "kafka.enable.auto.commit": "Spark's checkpoint says how far a query has come.",
+    "kafka.interceptor.classes": "Interceptors could change what is read.",
+}
+
+
+Mode = Literal["batch", "stream"]
+
+
+def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
+    """InvalidOption where one is unknown, no value of its kind, or contradicts another."""
+    options = {name.lower(): value for name, value in given.items()}
+    if mode == "stream":
+        for name, reason in BATCH_ONLY.items():
+            if name.lower() in options:
+                raise InvalidOption(reason)
+    remarks = _check_names(options)
+    path = options.get("path", "")
+    if not path:
+        raise InvalidOption(
+            "Option 'path' must be specified: the data directory whose topics are read, or the URI "
+            "of one in an object store"
+        )
+    strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise InvalidOption(
+            f"Option 'startingOffsetsByTimestampStrategy' must be 'error' or 'latest', got "
+            f"{strategy!r}"
+        )
+    default_start = EARLIEST if mode == "batch" else LATEST
+    starting = _limit(options, "starting", default_start, error=strategy == "error")
+    ending = _limit(options, "ending", LATEST, error=False)
+    if mode == "batch":
+        _check_batch(starting, ending)
+        remarks += [
+            f"Option {name!r} is without effect in batch queries"
+            for name in STREAMING_ONLY
+            if name.lower() in options
+        ]
+    least, most = (values.positive(options, f"{each}OffsetsPerTrigger") for each in ("min", "max"))
+    if least is not None and most is not None and least > most:
+        raise InvalidOption(
+            f"The value of minOffsetsPerTrigger({least}) is higher than the "
+            f"maxOffsetsPerTrigger({most})."
+        )
+    return SourceOptions(
+        path=path,
+        subscription=_subscription(options),
+        starting=starting,
+        ending=ending,
+        isolation=_isolation(options),
+        fail_on_data_loss=values.flag(options, "failOnDataLoss", True),
+        include_headers=include_headers(options),
+        min_partitions=values.positive(options, "minPartitions"),
+        max_records=values.positive(options, "maxRecordsPerPartition"),
+        max_offsets=most,
+        min_offsets=least,
+        max_delay_ms=values.duration_ms(options, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
+        partition_bytes=values.positive(options, "maxPartitionBytes") or PARTITION_BYTES,
+        until_high_watermark=values.flag(options, "untilHighWatermark", False),
+        remarks=tuple(remarks),
+    )
 
 
 def include_headers(options: Mapping[str, str]) -> bool:
-    return options.get("includeHeaders", "false").lower() == "true"
+    """Whether rows have a column of headers where no schema says so."""
+    return values.flag(
+        {name.lower(): value for name, value in options.items()}, "includeHeaders", False
+    )
+
+
+def _check_names(options: Mapping[str, str]) -> list[str]:
+    """Refuse unknown names; what is to be said of those without effect."""
+    ignored = []
+    for name in options:
+        if name in REFUSED:
+            raise InvalidOption(f"Kafka option {name!r} is not supported. {REFUSED[name]}")
+        if name in WITHOUT_EFFECT or (name.startswith(KAFKA) and name != KAFKA_ISOLATION):
+            ignored.append(name)
+        elif name not in KNOWN and name != KAFKA_ISOLATION:
+            raise InvalidOption(
+                f"Unknown option {name!r}. There are: {', '.join(sorted(KNOWN.values()))}"
+            )
+    if not ignored:
+        return []
+    return [f"Without effect, as no broker is asked: {', '.join(sorted(ignored))}"]
+
+
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    given = [name for name in SUBSCRIPTIONS if name.lower() in options]
+    if len(given) != 1:
+        problem = "Only one" if given else "One"
+        verb = "can" if given else "must"
+        raise InvalidOption(
+            f"{problem} of the following options {verb} be specified for the source: "
+            f"{', '.join(SUBSCRIPTIONS)}"
+        )
+    value = options[given[0].lower()]
+    if given[0] == "subscribe":
+        topics = frozenset(name for each in value.split(",") if (name := each.strip()))
+        if not topics:
+            raise InvalidOption(
+                f"No topics to subscribe to as specified value for option 'subscribe' is {value!r}"
+            )
+        return Subscription(topics=topics)
+    if given[0] == "subscribePattern":
+        pattern = value.strip()
+        if not pattern:
+            raise InvalidOption(
+                "Pattern to subscribe is empty as specified value for option 'subscribePattern' "
+                f"is {value!r}"
+            )
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidOption(
+                f"Option 'subscribePattern' is no regular expression: {error}, got {value!r}"
+            ) from None
+        return Subscription(pattern=pattern)
+    partitions = values.parsed(
+        value, offsets.parse_partitions, '{"topicA":[0,1],"topicB":[0,1]}', "assign"
+    )
+    if not partitions:
+        raise InvalidOption(
+            f"No topicpartitions to assign as specified value for option 'assign' is {value!r}"
+        )
+    return Subscription(partitions=frozenset(partitions))
+
+
+def _limit(options: Mapping[str, str], side: str, default: int, *, error: bool) -> Limit:
+    timestamp = options.get(f"{side}timestamp")
+    if timestamp is not None:
+        name = f"{side}Timestamp"
+        number = values.long(timestamp, f"Expected a single long value for {name!r}")
+        if number < 0:
+            raise InvalidOption(f"Option {name!r} must not be negative, got {timestamp!r}")
+        return Limit(timestamp=number, error_without_match=error)
+    timestamps = options.get(f"{side}offsetsbytimestamp")
+    if timestamps is not None:
+        example = '{"topicA":{"0":123456789,"1":123456789}}'
+        name = f"{side}OffsetsByTimestamp"
+        times = values.parsed(timestamps, offsets.parse, example, name)
+        _check_least(times, 0, name)
+        return Limit(timestamps=times, error_without_match=error)
+    name = f"{side}Offsets"
+    text = options.get(name.lower())
+    if text is None:
+        return Limit(offset=default)
+    text = text.strip()
+    if text.lower() in ("earliest", "latest"):
+        return Limit(offset=EARLIEST if text.lower() == "earliest" else LATEST)
+    example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+    found = values.parsed(text, offsets.parse, example, name)
+    _check_least(found, EARLIEST, name)
+    return Limit(offsets=found)
+
+
+def _check_least(numbers: Offsets, least: int, name: str) -> None:
+    for place, number in numbers.items():
+        if number < least:
+            raise InvalidOption(f"Option {name!r} has {number} for {place}")
+
+
+def _check_batch(starting: Limit, ending: Limit) -> None:
+    if starting.offset == LATEST:
+        raise InvalidOption("starting offset can't be latest for batch queries")
+    if ending.offset == EARLIEST:
+        raise InvalidOption("ending offset can't be earliest for batch queries")
+    for place, offset in (starting.offsets or {}).items():
+        if offset == LATEST:
+            raise InvalidOption(f"startingOffsets for {place} can't be latest for batch queries")
+    for place, offset in (ending.offsets or {}).items():
+        if offset == EARLIEST:
+            raise InvalidOption(f"ending offset for {place} can't be earliest for batch queries")
+    for what, start, end in (
+        ("offset", starting.offsets, ending.offsets),
+        ("timestamp", starting.timestamps, ending.timestamps),
+    ):
+        if start is None or end is None:
+            continue
+        if start.keys() != end.keys():
+            raise InvalidOption(
+                f"The specified start {what} and end {what} should have the same "
+                f"topic-partitions. Topic-partitions for start {what}: {offsets.names(start)}, "
+                f"topic-partitions for end {what}: {offsets.names(end)}."
+            )
+        for place in start:
+            if 0 <= end[place] < start[place]:
+                raise InvalidOption(
+                    f"The specified start {what} {start[place]} is greater than the end {what} "
+                    f"{end[place]} for topic {place.topic} partition {place.partition}."
+                )
+
+
+def _isolation(options: Mapping[str, str]) -> Isolation:
+    given = [
+        (name, options[name.lower()].lower())
+        for name in (KAFKA_ISOLATION, "isolationLevel")
+        if name.lower() in options
+    ]
+    if len({value for _, value in given}) > 1:
+        raise InvalidOption(
+            f"Options {KAFKA_ISOLATION!r} and 'isolationLevel' contradict each other"
+        )
+    if not given or given[0][1] == "read_committed":
+        return "read_committed"
+    if given[0][1] == "read_uncommitted":
+        return "read_uncommitted"
+    raise InvalidOption(
+        f"Option {given[0][0]!r} must be 'read_committed' or 'read_uncommitted', got "
+        f"{given[0][1]!r}"
+    )

@@ -1,0 +1,177 @@
+"""Offsets of many partitions, in the JSON that Spark's users know, and arithmetic with them.
+
+    {"orders": {"0": 23, "1": -1}, "events": {"0": -2}}
+
+An offset is that of the next record to read. Two numbers stand for places that are found later:
+-1 the end (`LATEST`), -2 the start (`EARLIEST`). What is written has its topics and partitions in
+order, as Spark compares texts.
+
+Shares of a limit and of tasks are worked out as Spark's Kafka source does
+(`KafkaMicroBatchStream.rateLimit`, `KafkaOffsetRangeCalculator`).
+
+Not here: where a partition begins and ends (`stream_reader`, `planning`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+LATEST = -1
+EARLIEST = -2
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_MAX_OFFSET = (1 << 63) - 1
+
+
+class TopicPartition(NamedTuple):
+    """A partition; as text `TOPIC-N`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+Nested: TypeAlias = dict[str, dict[str, int]]
+
+
+def names(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions for people: `[events-0, orders-0, orders-1]`."""
+    return f"[{', '.join(str(each) for each in sorted(partitions))}]"
+
+
+# -- their JSON --------------------------------------------------------------------------------
+
+
+def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
+    """What is written as JSON, in order."""
+    result: Nested = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        result.setdefault(topic, {})[str(partition)] = offset
+    return result
+
+
+def from_nested(value: object) -> Offsets:
+    """What `nested` gave.  ValueError where it is nothing like that."""
+    result: Offsets = {}
+    if not isinstance(value, dict):
+        raise ValueError(f"not an object of topics: {value!r}")
+    for topic, partitions in value.items():
+        if not isinstance(partitions, dict):
+            raise ValueError(f"not an object of partitions: {partitions!r}")
+        for partition, number in partitions.items():
+            if _NUMBER.fullmatch(partition) is None:
+                raise ValueError(f"not a partition: {partition!r}")
+            if type(number) is not int or not -_MAX_OFFSET <= number <= _MAX_OFFSET:
+                raise ValueError(f"not a number: {number!r}")
+            result[TopicPartition(topic, int(partition))] = number
+    return result
+
+
+def parse(text: str) -> Offsets:
+    """Offsets, or times, by partition.  ValueError."""
+    return from_nested(_object(text))
+
+
+def parse_partitions(text: str) -> set[TopicPartition]:
+    """`{"orders": [0, 1]}`.  ValueError."""
+    result: set[TopicPartition] = set()
+    for topic, partitions in _object(text).items():
+        if not isinstance(partitions, list):
+            raise ValueError(f"not a list of partitions: {partitions!r}")
+        for partition in partitions:
+            if type(partition) is not int or not 0 <= partition < 1 << 31:
+                raise ValueError(f"not a partition: {partition!r}")
+            result.add(TopicPartition(topic, partition))
+    return result
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text, object_pairs_hook=_distinct)
+    if not isinstance(value, dict):
+        raise ValueError(f"not an object: {value!r}")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return result
+
+
+# -- ranges ------------------------------------------------------------------------------------
+
+
+class OffsetRange(NamedTuple):
+    """Offsets from `start` to before `end`, not all of which need be there."""
+
+    place: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def limited(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int
+) -> Offsets:
+    """How far to go towards `end` with about `most` offsets, each partition by its share.
+
+    No partition that has any goes away empty, so it may be a few more.
+    """
+    sizes = {place: end[place] - start[place] for place in end if end[place] > start[place]}
+    total = sum(sizes.values())
+    result = dict(end)
+    for place, size in sizes.items():
+        result[place] = min(end[place], start[place] + max(most * size // total, 1))
+    return result
+
+
+def divided(
+    ranges: Iterable[OffsetRange], *, at_least: int | None = None, most_records: int | None = None
+) -> list[OffsetRange]:
+    """Cut ranges so that there are about `at_least`, none of more than `most_records` offsets.
+
+    Larger ranges give more pieces; empty ranges give none.
+    """
+    pieces = [each for each in ranges if each.size > 0]
+    if most_records is not None:
+        pieces = [
+            piece for each in pieces for piece in _pieces(each, -(-each.size // most_records))
+        ]
+    if at_least is None or len(pieces) >= at_least:
+        return pieces
+    total = sum(each.size for each in pieces)
+    whole = [each for each in pieces if _count(each.size, total, at_least) == 1]
+    # What stays whole takes no part in how the others are cut.
+    rest = total - sum(each.size for each in whole)
+    wanted = max(at_least - len(whole), 1)
+    kept = set(whole)
+    return [
+        piece
+        for each in pieces
+        for piece in ([each] if each in kept else _pieces(each, _count(each.size, rest, wanted)))
+    ]
+
+
+def _count(size: int, total: int, wanted: int) -> int:
+    return max((2 * size * wanted + total) // (2 * total), 1)
+
+
+def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    result = []
+    start = whole.start
+    for left in range(count, 0, -1):
+        end = start + (whole.end - start) // left
+        if end > start:
+            result.append(OffsetRange(whole.place, start, end))
+        start = end
+    return result

@@ -1,0 +1,73 @@
+"""Values of options: numbers, times, JSON.  Names are looked up in lower case.
+
+Pure.  Not here: which options there are (`options`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_LONG = re.compile(r"[+-]?[0-9]{1,19}")
+_DURATION = re.compile(r"(-?[0-9]+)([a-z]+)?")
+_UNITS_MS = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+
+
+class InvalidOption(ValueError):  # noqa: N818 - as the errors of storage
+    """An option that cannot be what it is."""
+
+
+def parsed(text: str, parser: Callable[[str], T], example: str, name: str) -> T:
+    try:
+        return parser(text.strip())
+    except (ValueError, RecursionError) as error:
+        raise InvalidOption(f"Expected e.g. {example} for {name!r}, got {text} ({error})") from None
+
+
+def long(text: str, expectation: str) -> int:
+    if _LONG.fullmatch(text.strip()) is None or not -(1 << 63) <= int(text) < 1 << 63:
+        raise InvalidOption(f"{expectation}, got {text!r}")
+    return int(text)
+
+
+def positive(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    number = long(text, f"Option {name!r} must be a whole number")
+    if number <= 0:
+        raise InvalidOption(f"{name} must be positive, got {text!r}")
+    return number
+
+
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise InvalidOption(f"Option {name!r} must be 'true' or 'false', got {text!r}")
+    return text.lower() == "true"
+
+
+def duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    match = _DURATION.fullmatch(text.strip().lower())
+    unit = None if match is None else _UNITS_MS.get(match[2] or "ms")
+    if match is None or unit is None:
+        raise InvalidOption(
+            f"Option {name!r} must be a time with a unit, such as 50s, 100ms or 15m, got {text!r}"
+        )
+    return int(int(match[1]) * unit)
