@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+#: An extended attribute of a mount's root: the daemon's process id.
+PID_ATTRIBUTE = "user.kafkafs.pid"
+
 
 class InvalidOption(ValueError):  # noqa: N818 - as the storage names its errors
     """A mount option that does not exist, or a value that its rule refuses."""

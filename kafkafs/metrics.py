@@ -34,7 +34,10 @@ OPERATIONS = (
 class MountCounters:
     """What a mount was asked for and what became of it. Changed on the owner's thread only."""
 
-    __slots__ = ("bytes_read", "bytes_written", "errors", "refused_appends", "requests")
+    __slots__ = (
+        *("adopted_bytes", "adopted_records", "bytes_read", "bytes_written", "errors"),
+        *("owner_requests", "refused_appends", "requests"),
+    )
 
     def __init__(self) -> None:
         self.requests = dict.fromkeys(OPERATIONS, 0)
@@ -43,6 +46,10 @@ class MountCounters:
         """By operation and name of the errno."""
         self.refused_appends: Counter[str] = Counter()
         """By the storage's error or, where the system refused, the name of the errno."""
+        self.owner_requests: Counter[tuple[str, str]] = Counter()
+        """By what the owner of the directory was asked for, and what has become of it."""
+        self.adopted_records = 0
+        self.adopted_bytes = 0
         self.bytes_read = 0
         self.bytes_written = 0
 
@@ -128,6 +135,7 @@ class _Collector:
         yield from self._compaction()
         yield from self._checker()
         yield from self._requests()
+        yield from self._adoptions()
         yield from self._opening()
         yield from self._tree()
 
@@ -233,6 +241,17 @@ class _Collector:
         )
         yield _counter("read_bytes", "Bytes that reads were answered with.", mount.bytes_read)
         yield _counter("written_bytes", "Bytes that writes have taken.", mount.bytes_written)
+
+    def _adoptions(self) -> Iterator[Metric]:
+        mount = self._numbers.mount
+        yield _counter_by(
+            "owner_requests",
+            "What the owner of the directory was asked for, by its outcome.",
+            ("kind", "outcome"),
+            sorted(dict(mount.owner_requests).items()),
+        )
+        yield _counter("adopted_records", "Records of adopted batches.", mount.adopted_records)
+        yield _counter("adopted_bytes", "Bytes of log in them.", mount.adopted_bytes)
 
     def _opening(self) -> Iterator[Metric]:
         numbers = self._numbers

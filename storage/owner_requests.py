@@ -69,6 +69,8 @@ class Kind(Generic[R, A]):
     """The other way round."""
     staged: Callable[[R], Iterable[StagedFile]]
     """The staged files that it needs."""
+    title: Callable[[R], str]
+    """What it is, in a few words."""
 
 
 class Asked(NamedTuple):
@@ -106,6 +108,7 @@ ADOPT: Kind[AdoptRequest, Adopted] = Kind(
     _tell_adopted,
     _understand_adopted,
     lambda request: request.files,
+    lambda request: f"adoption of batch {request.batch} of {request.query}",
 )
 
 KINDS: Mapping[str, Kind[Any, Any]] = {kind.name: kind for kind in (ADOPT,)}

@@ -2,12 +2,14 @@
 
 Start: take away what a killed daemon left, open the data directory (lock, recovery), mount, serve;
 it is ready when the kernel has sent its first request. So nothing is mounted that does not answer.
+Then it writes into the data directory who has it open, and where (`storage.owner_file`).
 
 End, by SIGTERM, SIGINT or SIGHUP: unfinished lines become records and later writes are ESHUTDOWN;
 long work stops where it can, and everything is flushed, while reads go on; then the session ends,
 the logs are closed with their checkpoints and the clean-shutdown marker, and the mount point is
 given back. An unmount from outside ends the session first and then the same way. The order matters:
-no request is served while descriptors are being closed, and the lock goes last.
+no request is served while descriptors are being closed, and the lock goes last; just before that
+goes the note of who has it.
 
 What this does not do: fork (`background`), answer requests (`operations`), keep time (`ticks`).
 """
@@ -42,9 +44,10 @@ from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import KEEP_S
-from storage import paths
+from storage import owner_file, paths
 from storage.errors import StorageError
 from storage.manager import LogManager, Progress
+from storage.owner_file import Owner
 
 #: How far the kernel reads ahead, where we may say so: its 128 KiB costs a third of the speed.
 READ_AHEAD_KIB = 1024
@@ -145,6 +148,7 @@ class Daemon:
             if not self._tree.stopping:
                 self._tree.stop()
             self._notices.stop()
+            self._remove_owner()
             try:
                 self._tree.manager.close()
             except (OSError, StorageError) as error:
@@ -180,10 +184,32 @@ class Daemon:
             mount_point.raise_read_ahead(mounted.device, READ_AHEAD_KIB)
         if not self._mount.foreground:
             self._tree.events.forward = None
+        self._write_owner()
         # What there is by now stays: no collection need look at it.
         gc.freeze()
         gc.enable()
         self._ready()
+
+    # -- who has the directory -----------------------------------------------------------------
+
+    def _write_owner(self) -> None:
+        """Jobs that were given the directory find the mount by it."""
+        manager = self._tree.manager
+        if manager.read_only:
+            return
+        try:
+            owner_file.write(manager.files, manager.path, Owner(os.getpid(), self._mount.path))
+        except OSError as error:
+            self._tree.events(
+                f"{paths.OWNER} cannot be written, so jobs do not find this mount: {error.strerror}"
+            )
+
+    def _remove_owner(self) -> None:
+        manager = self._tree.manager
+        if not manager.read_only:
+            # One that stays says nothing without the lock.
+            with contextlib.suppress(OSError):
+                owner_file.remove(manager.files, manager.path)
 
     async def _end_on_signal(self, arrived: AsyncIterator[int]) -> None:
         async for number in arrived:

@@ -15,8 +15,7 @@ import select
 import subprocess
 from typing import NamedTuple
 
-#: An extended attribute of the root: the daemon's process id, so that one can wait for its end.
-PID_ATTRIBUTE = "user.kafkafs.pid"
+from kafkafs.config import PID_ATTRIBUTE
 
 #: The file system's type in the mount table.
 TYPE = "fuse.kafkafs"

@@ -33,9 +33,9 @@ from typing import NoReturn, TypeVar, TypeVarTuple
 import pyfuse3
 import trio
 
+from kafkafs.config import PID_ATTRIBUTE
 from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, reason_of
 from kafkafs.fuse.listing import Listing
-from kafkafs.fuse.mount_point import PID_ATTRIBUTE
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner

@@ -15,6 +15,10 @@ next mount, or until somebody asks for it by `.control` and it succeeds.
 What was appended is **checked** every kafkafs.check.interval.ms, and as long after each pass over
 all sealed segments begins the next one (`storage.log_checker`); these are nobody's jobs.
 
+Staged files that nobody asks for go by their age (`storage.staged_orphans`): looked for as often as
+retention, and nobody's job either; nor is what a full disk has kept from ending with an adoption
+(`storage.adopt.settle`).
+
 Not here: the threads (`workers`), flushes and checkpoints (`ticks`).
 """
 
@@ -27,11 +31,14 @@ from typing import TypeVar
 
 import trio
 
+from kafkafs.fuse.answers import reason_of
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, State, Work
+from storage.adopt import is_unsettled, settle
 from storage.compaction.log_cleaner import LogCleaner
+from storage.errors import StorageError
 from storage.log import Log
 from storage.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
 from storage.manager import Topic
@@ -42,6 +49,8 @@ T = TypeVar("T")
 
 #: The shortest pause between two turns, in seconds, whatever the settings say.
 LEAST_S = 0.01
+#: How often to see whether an adoption is left open, in seconds.
+SETTLE_S = 1.0
 #: How long to pause after what nobody foresaw, in seconds.
 RETRY_S = 15.0
 #: What is shown as the command of what the clock has begun.
@@ -66,6 +75,8 @@ class Schedule:
         async with trio.open_nursery() as nursery:
             begin = nursery.start_soon
             begin(self._turns, broker.log_initial_task_delay_ms / 1000, self._retention)
+            begin(self._turns, broker.log_initial_task_delay_ms / 1000, self._orphans)
+            begin(self._turns, SETTLE_S, self._settling)
             if self._cleans:
                 begin(self._turns, 0, self._compaction)
             rate = NEWEST_BYTES_PER_SECOND
@@ -148,6 +159,27 @@ class Schedule:
             return max(self._broker.kafkafs_check_interval_ms / 1000, LEAST_S)
 
         return turn
+
+    async def _orphans(self) -> float:
+        remove = self._tree.owner_requests.remove_orphans
+        await self._workers.background("removal of staged files", remove)
+        return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
+
+    async def _settling(self) -> float:
+        if not is_unsettled(self._manager):
+            return SETTLE_S
+        left: list[Exception] = []
+
+        def end(task: Task) -> None:
+            try:
+                settle(self._manager, task, self._tree.clock_ns)
+            except (StorageError, OSError) as error:
+                left.append(error)
+
+        await self._workers.background("the end of an adoption", end)
+        for error in left:
+            self._tree.events(f"an adoption is still open: {reason_of(error)}")
+        return RETRY_S if left else SETTLE_S
 
     # -- jobs ----------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ Each piece of work has a thread of its own. What touches a log's state is carrie
 thread, between two requests, under `Operations.structural`; where that has announced entries to the
 kernel (a partition's history is new), the thread goes on when the kernel has dropped them.
 
-Turns: one cleaning, one retention and one verification at a time, in the order in which they were
-asked for; of the rest `SHORT` at once. Long work has a low priority, as far as the system lets it.
+Turns: one cleaning, one retention, one verification and one request to the directory's owner at a
+time, in the order in which they were asked for; of the rest `SHORT` at once. Long work has a low
+priority, as far as the system lets it.
 
 The end: when `run` is cancelled, all work is told to stop, and `run` returns when it has. Until
 then nothing that it uses may be closed. A thread is never abandoned.
@@ -24,6 +25,7 @@ from typing import TypeVar
 import trio
 
 from kafkafs.fuse.notify import KernelNotices
+from kafkafs.tree import owner_requests
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job
 from storage.errors import TaskCancelled
@@ -32,7 +34,7 @@ from storage.task import Task
 T = TypeVar("T")
 
 #: Jobs of which one runs at a time.
-ONE_AT_A_TIME = ("compaction", "retention", "verify")
+ONE_AT_A_TIME = ("compaction", "retention", "verify", owner_requests.KIND)
 #: Jobs that take long, and shall not be in the way of requests.
 LONG = ("compaction", "verify")
 #: How many of the other jobs run at once.

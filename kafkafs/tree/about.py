@@ -4,6 +4,8 @@
     config               the mount options, and what is set for all topics, as `.config` shows it
     topics               a header line and a line per topic, in columns of fixed width
     metrics              Prometheus text (`kafkafs.metrics`)
+    adopt                takes requests to the owner of the directory (`adopt_file`); only where
+                         the mount may write
 
 `topics` and `metrics` grow with the number of partitions, so they are made in a worker thread, anew
 for each open. Their numbers are taken there too, each as it is at that moment: none of them needs
@@ -19,6 +21,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from kafkafs import config, metrics
+from kafkafs.tree.adopt_file import NAME as ADOPT
+from kafkafs.tree.adopt_file import AdoptFile
 from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.topic_config import defaults_text
 from kafkafs.tree.tree_directory import TreeDirectory, missing
@@ -63,6 +67,8 @@ A topic is a directory, a partition a file: each record's value is a line.
   .kafkafs/log                  recent events, and why something was refused
   .kafkafs/topics, config       all topics with their sizes; what the mount was started with
   .kafkafs/metrics              counters and sizes for Prometheus
+  .kafkafs/adopt                what Spark jobs ask the daemon for, a line of JSON each; reading
+                                tells what has become of it (not with -o ro)
 """
 
 
@@ -90,14 +96,21 @@ class AboutDirectory(TreeDirectory):
                     lambda: fs.follow_all(time.monotonic() + FOLLOW_S),
                 ),
             )
+        if name == ADOPT and self._takes_requests:
+            return AdoptFile(fs, inode)
         raise missing(name)
+
+    @property
+    def _takes_requests(self) -> bool:
+        return not (self.fs.manager.read_only or self.fs.options.read_only)
 
     def _file_owner(self) -> Owner:
         mode, uid, gid = self.owner()
         return mode & 0o444, uid, gid
 
     def names(self) -> list[str]:
-        return sorted([*self.fs.about, *_MADE])
+        adopt = [ADOPT] if self._takes_requests else []
+        return sorted([*adopt, *self.fs.about, *_MADE])
 
 
 def texts(fs: FileSystem) -> dict[str, Callable[[], str]]:

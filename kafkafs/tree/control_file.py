@@ -148,7 +148,8 @@ class ControlHandle(Handle):
                 raise job.error
             if job.state is State.FAILED:
                 raise OSError(errno.EIO, "unforeseen")  # the log has its traceback
-            if job.state is State.CANCELLED and not job.topic.partitions:
+            deleted = job.topic is not None and not job.topic.partitions
+            if job.state is State.CANCELLED and deleted:
                 raise OSError(errno.ENOENT, "the topic has been deleted")
             if job.state is State.CANCELLED:
                 raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")

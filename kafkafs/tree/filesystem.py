@@ -40,6 +40,7 @@ from kafkafs.tree.inodes import (
 )
 from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import NoNotices, Notices
+from kafkafs.tree.owner_requests import OwnerRequests
 from kafkafs.tree.partition import Partition
 from kafkafs.tree.start_file import StartNames
 from kafkafs.tree.virtual_file import Owner
@@ -134,6 +135,7 @@ class FileSystem(LogListener):
         self.mounted_with = mounted_with or MountOptions()
         self.about: dict[str, Callable[[], str]] = texts(self)
         self.jobs = Jobs(manager.clock_ms, self.events)
+        self.owner_requests = OwnerRequests(self)
         self.cleaner = LogCleaner(manager)
         self.checker = LogChecker(manager.logs, manager.clock_ms)
         self.outcomes: dict[tuple[str, str], str] = {}

@@ -1,8 +1,9 @@
 """Work that goes on after the request which asked for it: what there is, how far it is, its end.
 
 A job is one piece of work on one topic (a cleaning, a flush, a verification): asked for through a
-file in `.control`, or begun by the clock. Whoever wants to know reads its fields, from any thread;
-they are changed where `Job` says.
+file in `.control`, or begun by the clock. One of no topic is what the owner of the directory was
+asked for: there may be many, and who has begun it tells of its end. Whoever wants to know reads its
+fields, from any thread; they are changed where `Job` says.
 
 `Jobs` knows, for every kind and topic, what has not ended yet and how the last one ended. How jobs
 run is decided by `runner`, which the mount replaces by one with threads: until then a job is
@@ -65,7 +66,14 @@ class Job:
     """
 
     def __init__(
-        self, kind: str, topic: Topic, command: str, work: Work, task: Task, *, scheduled: bool
+        self,
+        kind: str,
+        topic: Topic | None,
+        command: str,
+        work: Work,
+        task: Task,
+        *,
+        scheduled: bool,
     ) -> None:
         self.kind = kind
         self.topic = topic
@@ -179,18 +187,18 @@ class Jobs:
 
     # -- beginning and ending ------------------------------------------------------------------
 
-    def check(self, kind: str, topic: Topic) -> None:
+    def check(self, kind: str, topic: Topic | None) -> None:
         """Whether one could be started that is asked for. OSError: ESHUTDOWN, EBUSY."""
         if self.closed:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-        for job in self._active:
+        for job in self._active if topic is not None else ():
             if job.kind == kind and job.topic is topic and not job.scheduled:
                 raise OSError(errno.EBUSY, f"{job.command!r} is {job.state} already")
 
     def start(
         self,
         kind: str,
-        topic: Topic,
+        topic: Topic | None,
         command: str,
         work: Work,
         *,
@@ -216,13 +224,13 @@ class Jobs:
         job.end(self._clock_ms())
         idle = job.scheduled and job.state is State.DONE and job.report.idle
         # A topic that is deleted has no partitions any more.
-        if not idle and job.topic.partitions:
+        if job.topic is not None and job.topic.partitions and not idle:
             self._last[job.kind, job.topic.id] = job
-            self._say_outcome(job)
+            self._say_outcome(job, job.topic)
 
-    def _say_outcome(self, job: Job) -> None:
+    def _say_outcome(self, job: Job, topic: Topic) -> None:
         by = "the clock" if job.scheduled else job.command
-        what = f"{job.topic.name}/.control/{job.kind}: {by}: {job.state}"
+        what = f"{topic.name}/.control/{job.kind}: {by}: {job.state}"
         if job.error is None or isinstance(job.error, StorageError | OSError):
             told = [job.reason] if job.error else []
             told += [f"{name} {value}" for name, value in job.report.facts]

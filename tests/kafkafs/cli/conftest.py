@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.config import PID_ATTRIBUTE
 from kafkafs.fuse import mount_point
 
 ROOT = Path(__file__).parents[3]
@@ -82,7 +83,7 @@ class Place:
     @property
     def pid(self) -> int:
         """The daemon's."""
-        return int(os.getxattr(self.path, mount_point.PID_ATTRIBUTE))
+        return int(os.getxattr(self.path, PID_ATTRIBUTE))
 
     def was_closed_cleanly(self) -> bool:
         return (self.data / ".kafka_cleanshutdown").exists()

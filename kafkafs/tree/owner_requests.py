@@ -1,0 +1,167 @@
+"""What the daemon was asked to do as the owner of its data directory, and what has become of it.
+
+Requests (`storage.owner_requests`) are carried out one after the other, in the order in which they
+came, each as a job of no topic (`kafkafs.tree.jobs`). Of those that have ended the outcomes are
+kept: the last `KEPT`, as far as they fit into `KEPT_BYTES`, and always the last one.
+
+Here is also what orphaned staged files are removed by: no file of a request that has not ended.
+
+Everything here runs on the owner's thread, but for the work itself.
+
+Not here: how requests come in (`adopt_file`), threads (`kafkafs.fuse.workers`).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import traceback
+import uuid
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.jobs import Job, Report, State, Work
+from storage.errors import StorageError
+from storage.owner_requests import Asked, Facts, tell_error
+from storage.staged_orphans import Removed, remove_orphans
+from storage.task import Task
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+
+KIND = "owner-request"
+"""Of their jobs."""
+KEPT = 1000
+KEPT_BYTES = 1 << 20
+_FACTS_SAID = ("records", "bytes")
+
+
+class OwnerRequests:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._active: dict[str, _Entry] = {}
+        # (id, line) of those that have ended, and how long the lines are together.
+        self._ended: deque[tuple[str, str]] = deque()
+        self._ended_ids: set[str] = set()
+        self._ended_bytes = 0
+        # The staged files that are waited for.
+        self._files: Counter[tuple[str, int, str]] = Counter()
+
+    def start(self, asked: Sequence[Asked]) -> None:
+        """Begin with all of them, or with none. ESHUTDOWN; EEXIST where an id is taken."""
+        fs = self._fs
+        if fs.stopping or fs.jobs.closed:
+            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+        entries = [_Entry(each, each.id or str(uuid.uuid4())) for each in asked]
+        taken = {*self._active, *self._ended_ids}
+        for entry in entries:
+            if entry.id in taken:
+                raise OSError(errno.EEXIST, f"there is a request of the id {entry.id} already")
+            taken.add(entry.id)
+        for entry in entries:
+            self._start(entry)
+
+    def _start(self, entry: _Entry) -> None:
+        self._active[entry.id] = entry
+        self._files.update(entry.files)
+        job = self._fs.jobs.start(KIND, None, entry.id, self._work(entry))
+        entry.job = job
+        job.when_ended(lambda: self._end(entry, job))
+
+    def _work(self, entry: _Entry) -> Work:
+        def work(task: Task) -> Report:
+            kind, request = entry.asked.kind, entry.asked.request
+            answer = kind.carry_out(self._fs.manager, request, task, self._fs.clock_ns)
+            entry.facts = kind.tell(answer)
+            return Report()
+
+        return work
+
+    def _end(self, entry: _Entry, job: Job) -> None:
+        del self._active[entry.id]
+        self._files.subtract(entry.files)
+        self._files += Counter()  # without those that nobody waits for
+        if job.state is State.FAILED and job.error is not None:
+            entry.facts = tell_error(job.error)
+        elif job.state is State.CANCELLED:
+            entry.facts = {"state": job.state, "reason": "the file system is being unmounted"}
+        self._keep(entry.id, entry.line())
+        self._count(entry)
+        self._say(entry, job.error)
+
+    def _keep(self, entry_id: str, line: str) -> None:
+        self._ended.append((entry_id, line))
+        self._ended_ids.add(entry_id)
+        self._ended_bytes += len(line)
+        while len(self._ended) > KEPT or (len(self._ended) > 1 and self._ended_bytes > KEPT_BYTES):
+            oldest, old_line = self._ended.popleft()
+            self._ended_ids.discard(oldest)
+            self._ended_bytes -= len(old_line)
+
+    def _count(self, entry: _Entry) -> None:
+        counters, facts = self._fs.counters, entry.facts
+        counters.owner_requests[entry.asked.kind.name, str(facts["state"])] += 1
+        if facts["state"] == "adopted":
+            counters.adopted_records += facts["records"]
+            counters.adopted_bytes += facts["bytes"]
+
+    def _say(self, entry: _Entry, error: Exception | None) -> None:
+        facts = entry.facts
+        told = [facts["reason"]] if "reason" in facts else []
+        told += [f"{name} {facts[name]}" for name in _FACTS_SAID if name in facts]
+        what = f"{entry.asked.kind.title(entry.asked.request)}: {facts['state']}"
+        self._fs.events(": ".join([what, *([", ".join(told)] if told else [])]))
+        if error is not None and not isinstance(error, StorageError | OSError):
+            lines = "".join(traceback.format_exception(error)).rstrip()
+            self._fs.events(f"{what}, unforeseen\n{lines}")
+
+    def text(self) -> str:
+        """A line for each, the newest last."""
+        lines = [line for _, line in self._ended]
+        lines += [entry.line() for entry in self._active.values()]
+        return "".join(f"{line}\n" for line in lines)
+
+    # -- orphans -------------------------------------------------------------------------------
+
+    def is_under_way(self, topic: str, partition: int, name: str) -> bool:
+        """Whether a request that has not ended names a staged file."""
+        return (topic, partition, name) in self._files
+
+    def remove_orphans(self, task: Task) -> Removed:
+        """Remove the staged files that nobody asks for. In a worker thread."""
+        removed = remove_orphans(self._fs.manager, task, self.is_under_way)
+        if removed.files:
+            self._fs.events(str(removed))
+        return removed
+
+
+class _Entry:
+    """One request."""
+
+    def __init__(self, asked: Asked, entry_id: str) -> None:
+        self.asked = asked
+        self.id = entry_id
+        self.job: Job | None = None
+        self.facts: Facts = {}
+        """What has become of it, when it has ended."""
+
+    @property
+    def files(self) -> Iterable[tuple[str, int, str]]:
+        """The staged files that it needs."""
+        for file in self.asked.kind.staged(self.asked.request):
+            yield file.topic, file.partition, file.name
+
+    def line(self) -> str:
+        """What there is to tell of it."""
+        facts: Facts = {"id": self.id, "kind": self.asked.kind.name}
+        job = self.job
+        if self.facts or job is None:
+            facts |= self.facts
+        else:
+            task = job.task
+            facts |= {"state": job.state, "phase": task.phase, "done": task.done}
+            facts |= {"total": task.total}
+        return json.dumps(facts, separators=(",", ":"))
