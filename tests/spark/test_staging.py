@@ -1,0 +1,383 @@
+"""kafkafs.spark.staging: rows of a task become staged files that a log adopts as they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafkafs.spark import staging
+from kafkafs.spark.staging import Staging
+from storage import LogManager, Record
+from storage.adopt import adopt
+from storage.errors import (
+    InvalidConfig,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordTooLarge,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage.files import Files
+from storage.record._route import murmur2
+from storage.record.batch import parse_header
+from storage.staged import AdoptRequest, StagedFile, StagedName
+from storage.task import Task
+
+NOW = 1_700_000_000_000
+NAME = StagedName("query", 0, 3, 77)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+def batch(rows: Sequence[dict[str, Any]], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """Rows that have only some of the columns; the others are null."""
+    return pa.RecordBatch.from_pylist([dict.fromkeys(schema.names) | row for row in rows], schema)
+
+
+def of_columns(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    with LogManager.open(str(directory)) as manager:
+        manager.create_topic("orders", 3)
+        manager.create_topic("payments", 1)
+    return directory
+
+
+def set_up(data: Path, topic: str, **settings: str) -> None:
+    with LogManager.open(str(data)) as manager:
+        manager.settings.change_topic(
+            topic, {name.replace("_", "."): value for name, value in settings.items()}
+        )
+
+
+def begin(data: Path, **more: Any) -> Staging:
+    return Staging(str(data), more.pop("name", NAME), clock_ms=lambda: NOW, **more)
+
+
+def staged_in(data: Path) -> list[str]:
+    return sorted(path.name for path in data.rglob("*.staged"))
+
+
+def adopted(data: Path, files: Sequence[StagedFile], query: str = "query") -> None:
+    with LogManager.open(str(data)) as manager:
+        request = AdoptRequest(query, 0, "run", tuple(files))
+        adopt(manager, request, Task(), lambda: NOW * 1_000_000)
+
+
+def records(data: Path, topic: str) -> list[list[Record]]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        logs = manager.topic(topic).partitions
+        return [list(logs[number].records()) for number in sorted(logs)]
+
+
+def values(data: Path, topic: str) -> list[list[bytes | None]]:
+    return [[record.value for record in each] for each in records(data, topic)]
+
+
+def write(data: Path, *batches: pa.RecordBatch, **more: Any) -> list[StagedFile]:
+    """Stage and adopt."""
+    each = begin(data, **more)
+    for rows in batches:
+        each.add(rows)
+    files, _ = each.finish()
+    adopted(data, files)
+    return files
+
+
+def test_every_column(data: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"topic": "orders", "partition": 1, "key": b"k", "value": b"v"},
+        {"topic": "orders", "key": b"", "value": None, "headers": []},
+        {
+            "topic": "payments",
+            "value": b"",
+            "headers": [{"key": "é", "value": b"1"}, {"key": "", "value": None}],
+            "timestamp": 1_500_000_000_123_999,
+        },
+        {"topic": "orders", "partition": 1, "key": b"k", "value": b"w", "timestamp": -1000},
+    ]
+    one = begin(data)
+    one.add(batch(rows))
+    files, count = one.finish()
+    assert count == 4
+    hashed = (murmur2(b"") & 0x7FFFFFFF) % 3
+    assert [file[:3] for file in files] == [
+        *(("orders", number, str(NAME)) for number in sorted({hashed, 1})),
+        ("payments", 0, str(NAME)),
+    ]
+    adopted(data, files)
+    assert staged_in(data) == []
+    assert records(data, "payments") == [
+        [Record(0, 1_500_000_000_123, 0, None, b"", (("é", b"1"), ("", None)))]
+    ]
+    found = records(data, "orders")
+    assert [record[1:5] for record in found[1] if record.key == b"k"] == [
+        (NOW, 0, b"k", b"v"),
+        (-1, 0, b"k", b"w"),
+    ]
+    (tombstone,) = [record for record in found[hashed] if not record.key]
+    assert tombstone[2:] == (0, b"", None, ())
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_keys_and_values_of_each_type(data: Path, kind: pa.DataType) -> None:
+    values = pa.array([b"a", "ü".encode(), None], pa.binary()).cast(kind)
+    rows = of_columns(value=values, key=values)
+    write(data, rows.slice(1), topic="payments")
+    assert [row[3:5] for row in records(data, "payments")[0]] == [
+        ("ü".encode(), "ü".encode()),
+        (None, None),
+    ]
+
+
+def test_slices_of_columns(data: Path) -> None:
+    """Rows that begin within a bitmap's byte, and lists within their items."""
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": "payments",
+            "key": None if number % 3 else b"%d" % number,
+            "value": b"%d" % number,
+            "headers": None if number % 5 == 0 else [{"key": f"{number}", "value": b"x"}] * 2,
+        }
+        for number in range(40)
+    ]
+    write(data, batch(rows).slice(3, 9), batch(rows).slice(12, 0), batch(rows).slice(19))
+    expected = [*rows[3:12], *rows[19:]]
+    assert [(row.key, row.value, row.headers) for row in records(data, "payments")[0]] == [
+        (row["key"], row["value"], tuple((h["key"], h["value"]) for h in row["headers"] or ()))
+        for row in expected
+    ]
+
+
+def test_timestamps_of_another_unit(data: Path) -> None:
+    times = pa.array([NOW, None], pa.timestamp("ms", "UTC"))
+    write(data, of_columns(value=pa.array([b"a", b"b"]), timestamp=times), topic="payments")
+    assert [row.timestamp for row in records(data, "payments")[0]] == [NOW, NOW]
+
+
+def test_the_option_wins_over_the_column(data: Path) -> None:
+    write(data, batch([{"topic": "nowhere", "value": b"a"}, {"value": b"b"}]), topic="payments")
+    assert values(data, "payments") == [[b"a", b"b"]]
+
+
+def test_many_topics_in_one_batch_keep_their_order(data: Path) -> None:
+    names = ["orders", "payments"]
+    rows = [
+        {"topic": names[number % 2], "partition": 0, "value": b"%03d" % number}
+        for number in range(100)
+    ]
+    write(data, batch(rows), batch(rows))
+    assert values(data, "orders")[0] == [b"%03d" % number for number in range(0, 100, 2)] * 2
+    assert values(data, "payments")[0] == [b"%03d" % number for number in range(1, 100, 2)] * 2
+
+
+def test_rows_without_keys_go_to_all_partitions(data: Path) -> None:
+    rows = batch([{"topic": "orders", "value": b"v" * 1000}] * 1000)
+    write(data, rows)
+    sizes = [len(each) for each in records(data, "orders")]
+    assert sum(sizes) == 1000
+    assert all(sizes)
+
+
+def test_no_rows_no_files(data: Path) -> None:
+    one = begin(data)
+    one.add(batch([]))
+    assert one.finish() == ([], 0)
+    assert staged_in(data) == []
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_as_the_topic_wants_them_compressed(data: Path, codec: str) -> None:
+    set_up(data, "payments", compression_type=codec)
+    rows = batch([{"topic": "payments", "value": b"%04d" % n + b"v" * 200} for n in range(1000)])
+    one = begin(data)
+    one.add(rows)
+    (file,), _ = one.finish()
+    stored = (data / "payments-0" / file.name).read_bytes()
+    assert len(stored) == file.size
+    assert parse_header(stored).codec == ["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(
+        codec
+    )
+    adopted(data, [file])
+    assert values(data, "payments") == [rows.column("value").to_pylist()]
+
+
+def test_what_cannot_be_compressed_fits_all_the_same(data: Path) -> None:
+    set_up(data, "payments", compression_type="gzip", max_message_bytes="2000")
+    rows = batch([{"topic": "payments", "value": os.urandom(150)} for _ in range(100)])
+    write(data, rows)
+    assert values(data, "payments") == [rows.column("value").to_pylist()]
+
+
+def test_the_owner_says_the_time_where_the_topic_asks_for_that(data: Path) -> None:
+    """No timestamp is too old or too new then."""
+    set_up(
+        data,
+        "payments",
+        message_timestamp_type="LogAppendTime",
+        message_timestamp_before_max_ms="1000",
+    )
+    rows = [{"topic": "payments", "value": b"v", "timestamp": time} for time in (0, 4 * NOW * 1000)]
+    write(data, batch(rows))
+    assert [row[1:3] for row in records(data, "payments")[0]] == [(NOW, 1)] * 2
+
+
+def test_memory_is_bounded_by_the_sum(data: Path) -> None:
+    """Many partitions' batches are closed before they are full; files are opened again."""
+    with LogManager.open(str(data)) as manager:
+        manager.create_topic("wide", 40)
+    rows = [
+        {"topic": "wide", "partition": n % 40, "value": b"%04d" % n + b"v" * 200}
+        for n in range(800)
+    ]
+    one = begin(data, held_bytes=100_000, open_files=3)
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        one.add(batch(rows))
+        assert len(set(os.listdir("/proc/self/fd")) - before) <= 3
+    assert sum(path.stat().st_size for path in data.rglob("*.staged")) > 1_000_000
+    files, count = one.finish()
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert (len(files), count) == (40, 8000)
+    adopted(data, files)
+    assert values(data, "wide") == [
+        [b"%04d" % n + b"v" * 200 for n in range(each, 800, 40)] * 10 for each in range(40)
+    ]
+
+
+GOOD = {"topic": "orders", "partition": 0, "key": b"good", "value": b"v"}
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "reason"),
+    [
+        ({"topic": None}, InvalidRecord, "null topic present in the data"),
+        ({"topic": "nowhere"}, UnknownTopicOrPartition, "no topic 'nowhere'; make it first"),
+        ({"topic": "../x"}, UnknownTopicOrPartition, "no topic"),
+        ({"partition": -1}, UnknownTopicOrPartition, "row 4 of task 3.*partition -1.*key b'good'"),
+        ({"partition": 3}, UnknownTopicOrPartition, "there is no partition 3"),
+        ({"topic": "compacted", "key": None}, InvalidRecord, "row 4.*key None.*compact"),
+        ({"headers": [{"key": None, "value": b""}]}, InvalidRecord, "row 4.*name is null"),
+        ({"headers": [None]}, InvalidRecord, "row 4.*name is null"),
+        ({"timestamp": -2_000_000}, InvalidTimestamp, "row 4.*before 1970"),
+        ({"timestamp": (NOW + 9_000_000) * 1000}, InvalidTimestamp, r"row 4.*after.max.ms"),
+        ({"key": b"k" * 99, "value": b"v" * 2_000_000}, RecordTooLarge, "row 4.*key b'k{40}'…"),
+    ],
+)
+def test_a_row_that_is_refused(
+    data: Path, row: dict[str, Any], kind: type[StorageError], reason: str
+) -> None:
+    """The error says which one, and after `discard` nothing is there."""
+    with LogManager.open(str(data)) as manager:
+        manager.create_topic("compacted", 1)
+    set_up(data, "compacted", cleanup_policy="compact")
+    one = begin(data, held_bytes=1)
+    one.add(batch([GOOD, GOOD]))
+    assert staged_in(data) == [str(NAME)]
+    with pytest.raises(kind, match=reason):
+        one.add(batch([GOOD, {**GOOD, **row}, GOOD]))
+    one.discard()
+    assert staged_in(data) == []
+
+
+def test_settings_that_are_wrong(data: Path) -> None:
+    (data / "kafkafs.properties").write_text("no.such=1\n")
+    with pytest.raises(InvalidConfig, match=r"no\.such"):
+        begin(data)
+
+
+def test_a_file_that_is_there_is_never_touched(data: Path) -> None:
+    theirs = data / "orders-0" / str(NAME)
+    theirs.write_bytes(b"theirs")
+    one = begin(data)
+    one.add(batch([GOOD]))
+    with pytest.raises(FileExistsError):
+        one.finish()
+    one.discard()
+    assert theirs.read_bytes() == b"theirs"
+
+
+@dataclass
+class Disk(Files):
+    """Notes what is synced; full after some bytes."""
+
+    room: int = 1 << 40
+    synced: list[str] = field(default_factory=list)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if position + len(data) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().pwrite(fd, data, position)
+
+    def fdatasync(self, fd: int) -> None:
+        self.synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        super().fdatasync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("open_files", [1, 9])
+def test_bytes_and_names_are_durable(data: Path, open_files: int) -> None:
+    disk = Disk()
+    one = begin(data, files=disk, open_files=open_files)
+    one.add(batch([{**GOOD, "partition": number} for number in range(3)]))
+    one.finish()
+    directories = [str(data / f"orders-{number}") for number in range(3)]
+    files = [os.path.join(directory, str(NAME)) for directory in directories]
+    assert sorted(disk.synced) == sorted(directories + files)
+    for directory, file in zip(directories, files, strict=True):
+        assert disk.synced.index(file) < disk.synced.index(directory)
+
+
+def test_a_full_disk(data: Path) -> None:
+    one = begin(data, files=Disk(room=1000), held_bytes=1)
+    one.add(batch([GOOD]))
+    with pytest.raises(OSError, match="No space"):
+        one.add(batch([GOOD] * 100))
+    one.discard()
+    assert staged_in(data) == []
+
+
+def test_a_partition_that_goes_away_meanwhile(data: Path) -> None:
+    one = begin(data)
+    one.add(batch([GOOD]))
+    os.rename(data / "orders-0", data / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        one.finish()
+    one.discard()
+
+
+def test_batches_are_of_a_size_that_reads_well(data: Path) -> None:
+    write(data, batch([{"topic": "payments", "value": b"v" * 100}] * 10_000))
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("payments", 0)
+        stored = Path(log.directory, "00000000000000000000.log").read_bytes()
+    at, sizes = 0, []
+    while at < len(stored):
+        sizes.append(parse_header(stored, at).size)
+        at += sizes[-1]
+    assert staging.BATCH_BYTES - 200 < max(sizes) <= staging.BATCH_BYTES
+    assert len(sizes) == 18
