@@ -18,8 +18,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 from storage import paths
 from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
@@ -42,6 +42,9 @@ _CHECKED_BYTES = 16 * 1024 * 1024
 # How often in a row a file goes between being listed and being read.
 _TRIES = 20
 _GONE = (errno.ENOENT, errno.ESTALE)
+
+
+Seen: TypeAlias = Callable[[bytearray, int, int], None]
 
 
 class AbortedSpan(NamedTuple):
@@ -96,26 +99,37 @@ class _Place(NamedTuple):
 
 
 def read_split(
-    files: Files, split: Split, wanted: Wanted | None = None, *, chunk_bytes: int = CHUNK_BYTES
+    files: Files,
+    split: Split,
+    wanted: Wanted | None = None,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    seen: Seen = lambda data, position, size: None,
 ) -> Iterator[Columns]:
     """The records of a split, some ``chunk_bytes`` of log at a time.
 
+    ``seen`` is told of the batches that columns were made of, before those are yielded: whole and
+    back to back at ``data[position : position + size]``, perhaps some of before the split among
+    them.  Of format 0.7 it is not told.
     OffsetOutOfRange where the first ones are gone (retention), or the log ends before the split
     does; CorruptRecord with path, position and offset; UnknownTopicOrPartition where the directory
     is gone; SegmentGone where a cleaner was stopped in the middle; OSError.
     """
-    reader = _Reader(files, split, wanted or Wanted(), chunk_bytes)
+    reader = _Reader(files, split, wanted or Wanted(), chunk_bytes, seen)
     return reader.run()
 
 
 class _Reader:
     """See the module.  ``next_offset``: all before it has been read."""
 
-    def __init__(self, files: Files, split: Split, wanted: Wanted, chunk_bytes: int) -> None:
+    def __init__(
+        self, files: Files, split: Split, wanted: Wanted, chunk_bytes: int, seen: Seen
+    ) -> None:
         self._files = files
         self._split = split
         self._wanted = wanted
         self._chunk_bytes = max(chunk_bytes, HEADER_SIZE)
+        self._seen = seen
         self._aborted = AbortedSpans(split.aborted)
         self._buffer = bytearray(0)
         self.next_offset = split.from_offset
@@ -331,6 +345,7 @@ class _Reader:
             lowest_offset=lowest,
             plain_bytes=_PLAIN_BYTES,
         )
+        self._seen(self._buffer, at, columns.consumed)
         return columns, columns.consumed, columns.next_offset, columns.ended
 
     def _decode_old(
