@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from storage import checkpoint, paths
 from storage.adoptions import Adoptions
-from storage.counters import LogCounters
+from storage.counters import CleanerCounters, LogCounters
 from storage.cut import Cut
 from storage.errors import CorruptCheckpoint, SegmentGone
 from storage.files import Files
@@ -84,6 +84,7 @@ class DataDirectory:
         self.skipped: list[str] = []
         self.listeners: list[LogListener] = []
         self.counters = LogCounters()
+        self.cleaner_counters = CleanerCounters()
         # Up to where each log has been cleaned, by topic and partition.
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
         # What was adopted; one at a time may adopt. What the disk is to say of it before anything
@@ -293,8 +294,12 @@ class DataDirectory:
         )
 
     def _may_be_cleaned(self, item: tuple[str, int]) -> bool:
-        """Whether a cleaner was there or may have been: of a broker's topics nothing tells."""
-        if self.files.exists(os.path.join(self.path, paths.META_PROPERTIES)):
+        """Whether a cleaner was there or may have been: of a broker's topics nothing tells.
+
+        But for what it has written down, where records may be missing for other reasons.
+        """
+        is_brokers = self.files.exists(os.path.join(self.path, paths.META_PROPERTIES))
+        if is_brokers and self.files.in_order:
             return True
         return item in self._read_offsets(paths.CLEANER_OFFSETS)
 

@@ -212,6 +212,8 @@ class LogFollower(LogTail):
             return False
         if base < active.next_offset:
             raise Moved
+        if base > active.next_offset and not (log.files.in_order or log.may_be_cleaned):
+            return False  # what lies between is still to appear
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
         active.refresh_indexes()
@@ -410,4 +412,5 @@ class LogFollower(LogTail):
             log_start=0,
             writable=False,
             now_ms=self._clock_ns() // 1_000_000,
+            may_be_cleaned=log.may_be_cleaned,
         )

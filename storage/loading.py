@@ -134,18 +134,38 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
                 mtime_ns=facts.mtime_ns,
                 sealed=True,
             )
+            end = None
         else:
             segment.close_descriptors()
             segment.sealed = False
             _recover_segment(origin, result, facts, following, may_cut=active or unflushed)
+            end = segment.next_offset
             if following is not None and not result.damaged:
                 if origin.writable:
                     segment.seal()
                 segment.next_offset = max(segment.next_offset, following)
                 segment.sealed = True
+        if following is not None and not origin.files.in_order:
+            _refuse_gap(origin, segment, end, following)
     finally:
         segment.close_descriptors()
     return result
+
+
+def _refuse_gap(origin: Origin, segment: Segment, end: int | None, following: int) -> None:
+    """CorruptRecord where what lies before the next segment is still to appear, or was lost."""
+    if origin.config.is_compacted or origin.may_be_cleaned:
+        return
+    if end is None:
+        last = segment.last_batch()
+        end = segment.base_offset if last is None else last[1].last_offset + 1
+    if end < following:
+        raise CorruptRecord(
+            f"offsets {end} to {following - 1} are missing: copy what is not there yet; where a "
+            f"cleaner has taken them, also {paths.CLEANER_OFFSETS}",
+            path=segment.log_path,
+            offset=end,
+        )
 
 
 def _look(origin: Origin, segment: Segment, following: int | None, present: set[str]) -> _Facts:

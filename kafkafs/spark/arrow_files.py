@@ -163,6 +163,7 @@ class ArrowFiles(Files):
 
     def forget(self) -> None:
         """Names, sizes and times shall be looked at anew."""
+        self._store.forget()
         with self._guard:
             self._listings.clear()
             self._read.clear()
@@ -198,6 +199,7 @@ class ArrowFiles(Files):
         """What was listed there is not so any more."""
         with self._guard:
             self._listings.pop(os.path.dirname(path), None)
+        self._store.forget(self._inner(path))
 
     def _list(self, path: str) -> _Listing | None:
         """What a directory has; None where there is none."""

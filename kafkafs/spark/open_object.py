@@ -48,11 +48,30 @@ class Version(NamedTuple):
 
 
 class ObjectStore:
-    """A `pyarrow.fs.FileSystem`, and how its paths are called in errors."""
+    """A `pyarrow.fs.FileSystem`, how its paths are called in errors, and what is open of it.
+
+    To open an object is a request, so that those of a listing stay open until `forget`.
+    """
 
     def __init__(self, filesystem: Any, prefix: str) -> None:
         self.filesystem = filesystem
         self._prefix = prefix
+        self._kept: dict[str, tuple[Any, Version]] = {}
+
+    def forget(self, path: str | None = None) -> None:
+        """Let go of what stays open: of one object, or all."""
+        kept = dict(self._kept) if path is None else {path: self._kept.get(path)}
+        for each, found in kept.items():
+            if found is not None:
+                self._kept.pop(each, None)
+                found[0].close()
+
+    def keep(self, path: str) -> tuple[Any, Version]:
+        """As `open`; it is closed by `forget`."""
+        found = self._kept.get(path)
+        if found is None:
+            found = self._kept[path] = self.open(path)
+        return found
 
     def name(self, path: str) -> str:
         """As the user writes it: `s3://bucket/…`."""
@@ -104,6 +123,7 @@ class OpenObject:
         self._is_checked = is_checked
         self._ahead = ahead
         self._gone = gone
+        self._is_kept = listed is not None
         self._file: Any = None
         self._lock = threading.Lock()
         # The bytes at hand: from where on, and which.
@@ -140,7 +160,7 @@ class OpenObject:
         """Let go of it; a block that is still being fetched closes it when it is there."""
         ahead, self._next = self._next, None
         file, self._file, self._data = self._file, None, b""
-        if file is None:
+        if file is None or self._is_kept:
             return
         if ahead is None or ahead.cancel():
             file.close()
@@ -204,11 +224,10 @@ class OpenObject:
         """The input file, opened when it is first read: then it is still what the listing said."""
         if self._file is None:
             try:
-                file, version = self._store.open(self.path)
+                file, version = self._store.keep(self.path)
             except FileNotFoundError:
                 raise self._changed() from None
             if not version.can_be(self.version):
-                file.close()
                 raise self._changed()
             self._file, self.version = file, version
         return self._file

@@ -22,13 +22,16 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.follow_directory import DirectoryFollower
 from storage.manager import LogManager
+
+if TYPE_CHECKING:
+    from kafkafs.spark.arrow_files import ArrowFiles
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # How often a store is listed at most, in seconds: who waits for more asks all the time.
@@ -54,18 +57,7 @@ class Place:
 
     def files(self, *, listed: bool = False) -> Files:
         """To read it by, in any process.  `listed`: see `ArrowFiles`.  OSError."""
-        if self.is_local:
-            return Files()
-        from kafkafs.spark.arrow_files import ArrowFiles
-
-        filesystem, path = _filesystem(self.option)
-        return ArrowFiles(
-            filesystem,
-            self.path,
-            prefix=_prefix(self.option, path),
-            rooted=path.startswith("/"),
-            listed=listed,
-        )
+        return Files() if self.is_local else _objects(self, listed=listed)
 
     def __str__(self) -> str:
         """For people: without the secrets that a URI may have."""
@@ -86,6 +78,20 @@ def place(option: str) -> Place:
     option = re.sub(r"\As3[an]://", "s3://", option)
     _, path = _filesystem(option)
     return Place(option, "/" + path.strip("/"), False)
+
+
+def _objects(place: Place, *, listed: bool) -> ArrowFiles:
+    """The files of a place that is not on a disk."""
+    from kafkafs.spark.arrow_files import ArrowFiles
+
+    filesystem, path = _filesystem(place.option)
+    return ArrowFiles(
+        filesystem,
+        place.path,
+        prefix=_prefix(place.option, path),
+        rooted=path.startswith("/"),
+        listed=listed,
+    )
 
 
 def _shown(uri: str) -> str:
@@ -170,12 +176,17 @@ class Opened:
         self.close()
 
     def close(self) -> None:
+        """Let go of everything."""
         self.manager.close()
+        if self._objects is not None:
+            self._objects.forget()
 
     def _open(self) -> None:
         """Open it; again where its objects change meanwhile."""
         for tries in range(_TRIES, 0, -1):
-            files = self.place.files(listed=True)
+            self._asked = time.monotonic()
+            self._objects = None if self.place.is_local else _objects(self.place, listed=True)
+            files = self._objects or Files()
             self._check(files)
             try:
                 self._open_by(files)
@@ -185,7 +196,21 @@ class Opened:
             else:
                 return
 
+    def _open_by(self, files: Files) -> None:
+        manager = LogManager.open(self.place.path, read_only=True, files=files, wanted=self._wanted)
+        try:
+            self._follower = DirectoryFollower(
+                manager, until_high_watermark=self._until_high_watermark
+            )
+            if self._objects is not None:
+                self._objects.confirm()
+        except BaseException:
+            manager.close()
+            raise
+        self.manager = manager
+
     def _check(self, files: Files) -> None:
+        """FileNotFoundError, NotADirectoryError."""
         path = self.place.path
         if not files.is_directory(path):
             if files.exists(path):
@@ -193,36 +218,10 @@ class Opened:
             raise FileNotFoundError(
                 errno.ENOENT, "there is no such data directory", str(self.place)
             )
-        if self.place.is_local and os.path.ismount(path) and self._is_mount(path):
-            raise NotADirectoryError(
-                errno.ENOTDIR,
-                "a mount of kafkafs: give the data directory that it shows",
-                str(self.place),
-            )
-
-    @staticmethod
-    def _is_mount(path: str) -> bool:
-        return os.path.isdir(os.path.join(path, _MOUNTED))
-
-    def _open_by(self, files: Files) -> None:
-        self._asked = time.monotonic()
-        manager = LogManager.open(self.place.path, read_only=True, files=files, wanted=self._wanted)
-        try:
-            self._follower = DirectoryFollower(
-                manager, until_high_watermark=self._until_high_watermark
-            )
-            self._confirm(files)
-        except BaseException:
-            manager.close()
-            raise
-        self.manager = manager
-
-    @staticmethod
-    def _confirm(files: Files) -> None:
-        from kafkafs.spark.arrow_files import ArrowFiles
-
-        if isinstance(files, ArrowFiles):
-            files.confirm()
+        mounted = self.place.is_local and os.path.ismount(path)
+        if mounted and files.is_directory(os.path.join(path, _MOUNTED)):
+            reason = "a mount of kafkafs: give the data directory that it shows"
+            raise NotADirectoryError(errno.ENOTDIR, reason, str(self.place))
 
     # -- staying up to date --------------------------------------------------------------------
 
@@ -230,15 +229,13 @@ class Opened:
         """See what has become of it: partitions, log starts, ends, last stable offsets.
 
         Costs two stats a partition where nothing has changed on a disk.  In an object store each
-        directory is listed, once a second at most unless `at_once`.
+        directory is listed, once a second at most unless `at_once`.  StorageError, OSError.
         """
-        files = self.manager.files
-        if self.place.is_local:
+        if self._objects is None:
             self._look()
-            return
-        if not at_once and time.monotonic() - self._asked < LISTED_EVERY_S:
-            return
-        self._refresh_listed(files)
+        elif at_once or time.monotonic() - self._asked >= LISTED_EVERY_S:
+            self._asked = time.monotonic()
+            self._list(self._objects)
 
     def _look(self) -> None:
         manager, follower = self.manager, self._follower
@@ -251,22 +248,17 @@ class Opened:
             self._swept_ms = now_ms
             manager.sweep(now_ms)
 
-    def _refresh_listed(self, files: Files) -> None:
-        from kafkafs.spark.arrow_files import ArrowFiles
-
-        assert isinstance(files, ArrowFiles)
-        self._asked = time.monotonic()
+    def _list(self, objects: ArrowFiles) -> None:
         for log in self.manager.logs():
             for segment in log.segments:
                 # An open object is what it was; the next read is of what is there now.
                 segment.close_descriptors()
-        files.forget()
+        objects.forget()
+        objects.prepare([self.place.path, *(log.directory for log in self.manager.logs())])
         try:
-            if files.scan(self.place.path):
-                files.prepare(log.directory for log in self.manager.logs())
             self._look()
-            files.confirm()
+            objects.confirm()
         except SegmentGone:
             # Something was replaced between two looks, and may have been read in part.
-            self.manager.close()
+            self.close()
             self._open()

@@ -1,0 +1,110 @@
+"""S3 on this machine: a server of moto in a thread, and what it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs
+from moto.server import ThreadedMotoServer
+
+from kafkafs.spark.opened import Place, place
+
+_REQUEST = re.compile(r'"(GET|HEAD) /([^ ?]*)(\S*list-type=2)?\S* HTTP')
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Requests(logging.Handler):
+    """What was asked for, as (GET, HEAD or LIST, path)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = _REQUEST.search(_COLOURS.sub("", record.getMessage()))
+        if found is not None:
+            self.seen.append(("LIST" if found[3] else found[1], found[2]))
+
+    def of(self, suffix: str) -> list[str]:
+        """What was done to the objects whose names end so."""
+        return [kind for kind, path in self.seen if path.endswith(suffix)]
+
+
+class Bucket:
+    """A bucket with a data directory at `prefix`."""
+
+    prefix = "some/where"
+
+    def __init__(self, name: str, address: str, requests: Requests) -> None:
+        self.name = name
+        self.requests = requests
+        self.uri = (
+            f"s3://key:secret@{name}/{self.prefix}"
+            f"?endpoint_override={address}&scheme=http&region=us-east-1"
+        )
+        self.filesystem, self.root = pyarrow.fs.FileSystem.from_uri(
+            f"{self.uri}&allow_bucket_creation=true"
+        )
+        self.filesystem.create_dir(name)
+        self._put: dict[str, bytes] = {}
+
+    @property
+    def place(self) -> Place:
+        return place(self.uri)
+
+    def put(self, name: str, data: bytes) -> None:
+        with self.filesystem.open_output_stream(f"{self.root}/{name}") as stream:
+            stream.write(data)
+
+    def delete(self, name: str) -> None:
+        self.filesystem.delete_file(f"{self.root}/{name}")
+
+    def sync(self, data: Path) -> None:
+        """Make it like a directory: what is new or other, by name, and what is gone."""
+        now = {
+            str(path.relative_to(data)): path.read_bytes()
+            for path in sorted(data.rglob("*"))
+            if path.is_file() and path.name != ".lock"
+        }
+        for name, content in now.items():
+            if self._put.get(name) != content:
+                self.put(name, content)
+        for name in self._put.keys() - now.keys():
+            self.delete(name)
+        self._put = now
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Requests]:
+        """The requests that are made within."""
+        self.requests.seen.clear()
+        yield self.requests
+
+
+class ObjectStore:
+    """The server."""
+
+    def __init__(self) -> None:
+        self._requests = Requests()
+        self._log = logging.getLogger("werkzeug")
+        self._before = self._log.level, self._log.propagate
+        self._log.propagate = False
+        self._log.setLevel(logging.INFO)
+        self._log.addHandler(self._requests)
+        self._server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        self._server.start()
+        host, port = self._server.get_host_and_port()
+        self.address = f"{host}:{port}"
+        self._buckets = 0
+
+    def bucket(self) -> Bucket:
+        self._buckets += 1
+        return Bucket(f"bucket{self._buckets}", self.address, self._requests)
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._log.removeHandler(self._requests)
+        self._log.level, self._log.propagate = self._before

@@ -1,0 +1,353 @@
+"""Data directories in an object store are opened and read as those on a disk."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark.arrow_files import ArrowFiles
+from kafkafs.spark.opened import Opened, place
+from storage import LogManager, Record
+from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.files import Files
+from tests.spark.object_store import Bucket, ObjectStore
+from tests.storage.logs import NOW_MS, append, values
+from tests.storage.segmented import DAY_MS, fill, segmented
+from tests.storage.transactions import Client
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    store = ObjectStore()
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+def bucket(store: ObjectStore) -> Bucket:
+    return store.bucket()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two topics: one of many segments, one with transactions, one of which is open."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+        segmented(manager, "many", 4)
+        topic = manager.create_topic("atomic", 1)
+        aborted, committed, left_open = (Client(topic.partitions[0], n) for n in (7, 8, 9))
+        aborted.send(b"never", b"seen")
+        committed.send(b"first")
+        aborted.abort()
+        left_open.send(b"undecided")
+        committed.commit()
+    return data
+
+
+def everything(manager: LogManager) -> dict[str, tuple[int, int, int, list[Record]]]:
+    return {
+        f"{log.topic}-{log.partition}": (
+            log.log_start_offset,
+            log.last_stable_offset,
+            log.log_end_offset,
+            list(log.records()),
+        )
+        for log in manager.logs()
+    }
+
+
+def of_disk(data: Path) -> dict[str, tuple[int, int, int, list[Record]]]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        return everything(manager)
+
+
+def test_it_is_what_lies_on_the_disk(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    with Opened(bucket.place) as opened, LogManager.open(str(data), read_only=True) as local:
+        assert everything(opened.manager) == everything(local)
+        log, same = opened.manager.log("many", 0), local.log("many", 0)
+        for day in range(5):
+            at = NOW_MS + day * DAY_MS
+            assert log.offset_for_timestamp(at) == same.offset_for_timestamp(at)
+        assert [segment.aborted for segment in opened.manager.log("atomic", 0).segments] == [
+            segment.aborted for segment in local.log("atomic", 0).segments
+        ]
+        assert opened.manager.check() == []
+
+
+def test_only_what_is_wanted_is_looked_at(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    with bucket.counted() as requests, Opened(bucket.place, lambda topic: topic == "atomic") as it:
+        assert list(it.manager.topics) == ["atomic"]
+        assert not [path for _, path in requests.seen if "many-0" in path]
+
+
+def test_a_segment_costs_a_few_requests(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    with bucket.counted() as requests, Opened(bucket.place):
+        sealed = f"{2:020d}"
+        assert len(requests.of(f"{sealed}.log")) <= 3
+        assert len(requests.of(f"{sealed}.timeindex")) <= 2
+        # It is empty, and its size was listed.
+        assert requests.of(f"{sealed}.index") == []
+        # A listing of the top and of two partitions, and those again in the end.
+        assert len([kind for kind, _ in requests.seen if kind == "LIST"]) <= 6
+
+
+def test_looking_again_costs_a_listing_of_each_directory(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    with Opened(bucket.place) as opened:
+        opened.refresh(at_once=True)
+        with bucket.counted() as requests:
+            opened.refresh(at_once=True)
+            assert [kind for kind, _ in requests.seen] == ["LIST"] * 3
+        with bucket.counted() as requests:
+            for _ in range(100):
+                opened.refresh()
+            # Once a second at most; a slow machine may need one.
+            assert len(requests.seen) <= 6
+
+
+def test_large_indexes_are_not_read_to_open(tmp_path: Path, bucket: Bucket) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.change_topic_settings("t", {"index.interval.bytes": "0"})
+        for number in range(20_000):
+            append(log, b"%d" % number)
+        log.roll(NOW_MS)
+    bucket.sync(data)
+    assert (data / "t-0" / f"{0:020d}.index").stat().st_size > 128 * 1024
+    with Opened(bucket.place) as opened:
+        files = opened.manager.files
+        got: list[int] = []
+        fd = files.open(f"{opened.place.path}/t-0/{0:020d}.log", os.O_RDONLY)
+        size = files.size(fd)
+        for position in range(0, size, 100_000):
+            got.append(len(files.pread(fd, 100_000, position)))
+        files.close(fd)
+        assert sum(got) == size
+        log = opened.manager.log("t", 0)
+        for offset in (0, 1, 777, 19_999):
+            assert next(iter(log.records(offset))).offset == offset
+        assert len(values(log)) == 20_000
+
+
+# -- what others do ------------------------------------------------------------------------------
+
+
+def test_what_is_copied_later_appears(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    with Opened(bucket.place) as opened:
+        with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+            append(manager.log("many", 0), b"more")
+        bucket.sync(data)
+        opened.refresh(at_once=True)
+        assert everything(opened.manager) == of_disk(data)
+        with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+            fill(manager.log("many", 0), 2, 5)
+            append(manager.create_topic("new", 1).partitions[0], b"new")
+            Client(manager.log("atomic", 0), 9).abort()
+        bucket.sync(data)
+        opened.refresh(at_once=True)
+        assert everything(opened.manager) == of_disk(data)
+        with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+            manager.log("many", 0).remove_head(2, 0)
+            manager.log("many", 0).raise_log_start(7)
+            manager.delete_topic("new")
+        bucket.sync(data)
+        opened.refresh(at_once=True)
+        assert everything(opened.manager) == of_disk(data)
+
+
+def test_records_wait_for_those_before_them(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    before = of_disk(data)
+    with Opened(bucket.place) as opened:
+        with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+            fill(manager.log("many", 0), 2, 4)
+        last = f"many-0/{10:020d}.log"
+        bucket.put(last, (data / last).read_bytes())
+        opened.refresh(at_once=True)
+        assert everything(opened.manager) == before
+        bucket.sync(data)
+        opened.refresh(at_once=True)
+        assert everything(opened.manager) == of_disk(data)
+
+
+def test_a_segment_that_is_missing_is_an_error(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    bucket.delete(f"many-0/{4:020d}.log")
+    with pytest.raises(CorruptRecord, match="offsets 4 to 5 are missing: copy what is not there"):
+        Opened(bucket.place)
+
+
+def test_of_a_compacted_topic_offsets_may_be_missing(data: Path, bucket: Bucket) -> None:
+    (data / "cleaner-offset-checkpoint").write_text("0\n1\nmany 0 6\n")
+    bucket.sync(data)
+    bucket.delete(f"many-0/{4:020d}.log")
+    with Opened(bucket.place, lambda topic: topic == "many") as opened:
+        offsets = [record.offset for record in opened.manager.log("many", 0).records()]
+        assert offsets == [*range(4), 6, 7]
+
+
+def test_what_is_replaced_while_it_is_read_is_not_mixed(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    name = f"many-0/{0:020d}.log"
+    old = b"a" * 3_000_000
+    bucket.put(name, old)
+    files = bucket.place.files()
+    fd = files.open(f"{bucket.place.path}/{name}", os.O_RDONLY)
+    assert files.pread(fd, 1000, 0) == old[:1000]
+    bucket.put(name, b"b" * len(old))
+    with pytest.raises(SegmentGone, match=f"replaced or removed while it was read .*{name}"):
+        files.pread(fd, 1_000_000, 1000)
+    files.close(fd)
+    bucket.delete(name)
+    with pytest.raises(FileNotFoundError, match="no such object"):
+        files.open(f"{bucket.place.path}/{name}", os.O_RDONLY)
+
+
+def test_what_is_removed_while_it_is_read_is_told(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    name = f"many-0/{0:020d}.log"
+    bucket.put(name, b"a" * 3_000_000)
+    files = bucket.place.files()
+    fd = files.open(f"{bucket.place.path}/{name}", os.O_RDONLY)
+    bucket.delete(name)
+    with pytest.raises(SegmentGone, match="replaced or removed"):
+        files.pread(fd, 10, 2_000_000)
+    files.close(fd)
+
+
+def test_what_is_replaced_while_it_is_opened_is_opened_again(
+    data: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.sync(data)
+    confirm = ArrowFiles.confirm
+    tries = 0
+
+    def replaced_first(files: ArrowFiles) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+                append(manager.log("many", 0), b"meanwhile")
+            bucket.sync(data)
+        confirm(files)
+
+    monkeypatch.setattr(ArrowFiles, "confirm", replaced_first)
+    with Opened(bucket.place) as opened:
+        assert tries == 2
+        assert everything(opened.manager) == of_disk(data)
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def writing(files: Files, path: str) -> list[Callable[[], object]]:
+    return [
+        lambda: files.open(path, os.O_RDWR),
+        lambda: files.open(path, os.O_WRONLY | os.O_CREAT),
+        lambda: files.rename(path, path + ".deleted"),
+        lambda: files.unlink(path),
+        lambda: files.mkdir(path + "-0"),
+        lambda: files.rmdir(path),
+        lambda: files.utime_ns(path, 0),
+        lambda: files.sync_directory(path),
+        lambda: files.replace_atomically(path, b""),
+        lambda: files.lock(path),
+    ]
+
+
+def test_nothing_is_written(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    files = bucket.place.files()
+    name = f"many-0/{0:020d}.log"
+    path = f"{bucket.place.path}/{name}"
+    for write in writing(files, path):
+        with pytest.raises(OSError, match=f"only read; write to one on a disk: 's3://.*{name}"):
+            write()
+    fd = files.open(path, os.O_RDONLY)
+    by_descriptor: list[Callable[[], object]] = [
+        lambda: files.pwrite(fd, b"x", 0),
+        lambda: files.ftruncate(fd, 0),
+        lambda: files.fsync(fd),
+        lambda: files.fdatasync(fd),
+        lambda: files.map(fd, 1),
+    ]
+    for write in by_descriptor:
+        with pytest.raises(OSError, match="only read"):
+            write()
+    files.close(fd)
+    with pytest.raises(OSError, match="only read"):
+        LogManager.open(bucket.place.path, files=files)
+
+
+def test_what_is_not_there(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    nowhere = bucket.uri.replace("some/where", "no/where")
+    with pytest.raises(FileNotFoundError, match=r"no such data directory: .*/no/where'"):
+        Opened(place(nowhere))
+    no_bucket = bucket.uri.replace(bucket.name, "nobody")
+    with pytest.raises(OSError, match=r"bucket does not exist.*'s3://nobody/some/where'"):
+        Opened(place(no_bucket))
+    a_file = bucket.uri.replace("some/where", f"some/where/many-0/{0:020d}.log")
+    with pytest.raises(OSError, match=r"no such data directory|no directory"):
+        Opened(place(a_file))
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("", "the option path is empty"),
+        ("what://is/this", "what://is/this: Unrecognized filesystem type"),
+        ("s3://bucket/x?colour=red", "s3://bucket/x: Unexpected query parameter"),
+        ("s3://bucket/x?anonymous=true&colour=red&region=us-east-1", "s3://bucket/x: .*colour"),
+        ("file://elsewhere/data", "of another host"),
+    ],
+)
+def test_a_path_that_is_none(option: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        place(option)
+
+
+def test_secrets_are_not_shown(bucket: Bucket) -> None:
+    here = place(bucket.uri)
+    assert str(here) == f"s3://{bucket.name}/some/where"
+    with pytest.raises(OSError, match="no such data directory") as caught:
+        Opened(here)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_pyarrow_takes_in_calls_only(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    for more in ("anonymous=true", "session_token=abc"):
+        uri = f"{bucket.uri}&{more}"
+        if more.startswith("anonymous"):
+            uri = uri.replace("key:secret@", "")
+        with Opened(place(uri)) as opened:
+            assert everything(opened.manager) == of_disk(data)
+
+
+def test_a_place_goes_to_other_processes(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    there = pickle.loads(pickle.dumps(bucket.place))
+    name = f"{there.path}/many-0/partition.metadata"
+    assert there.files().read_whole(name) == (data / "many-0/partition.metadata").read_bytes()
+
+
+def test_damage_is_told_as_on_a_disk(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    name = f"many-0/{2:020d}.log"
+    content = bytearray((data / name).read_bytes())
+    content[-1] ^= 1
+    bucket.put(name, bytes(content))
+    with Opened(bucket.place) as opened, pytest.raises(StorageError, match="CRC"):
+        list(opened.manager.log("many", 0).records())
