@@ -510,3 +510,54 @@ def columns(log: bytes, first: int, last: int) -> list[tuple[int, int, bytes | N
         if first <= offset < last:
             out.append((offset, timestamp, row.key, row.value))
     return out
+
+
+@dataclass
+class Shown:
+    """One record as a source shows it; timestamp in ms; no headers are None."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+
+
+def shown_records(
+    log: bytes, first: int, last: int, aborted: list[tuple[int, int, int]]
+) -> list[Shown]:
+    """The same with all columns, without what is of an aborted transaction."""
+    out = []
+    for batch, _, row in shown(log):
+        (producer_id,) = struct.unpack_from(">q", log, batch.position + 43)
+        hidden = batch.attributes & 0x10 and any(
+            producer_id == producer and start <= batch.base_offset <= end
+            for producer, start, end in aborted
+        )
+        offset = batch.base_offset + row.offset_delta
+        append_time = bool(batch.attributes & 8)
+        timestamp = batch.max_timestamp if append_time else batch.base_timestamp
+        timestamp += 0 if append_time else row.timestamp_delta
+        if first <= offset < last and not hidden:
+            headers = [(java_text(name), value) for name, value in row.headers]
+            out.append(
+                Shown(offset, timestamp, int(append_time), row.key, row.value, headers or None)
+            )
+    return out
+
+
+def java_text(data: bytes) -> str:
+    """Bytes as `new String(data, UTF_8)`: as Python replaces, but for halves of surrogate pairs."""
+    out = ""
+    while data:
+        half = re.match(rb"\xed[\xa0-\xbf][\x80-\xbf]?", data)
+        if half is not None:
+            out += "\N{REPLACEMENT CHARACTER}"
+            data = data[half.end() :]
+            continue
+        until = data.find(b"\xed", 1)
+        piece = data if until < 0 else data[:until]
+        out += piece.decode(errors="replace")
+        data = data[len(piece) :]
+    return out

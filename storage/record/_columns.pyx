@@ -121,6 +121,7 @@ cdef Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept no
     cdef int64_t timestamp
     cdef int32_t number
     cdef int64_t row = rows.count
+    cdef int32_t type_
     cdef bint wanted
     cdef Fault fault
     if count > rows.room - rows.count:
@@ -172,8 +173,9 @@ cdef Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept no
     if at != end:
         return BAD_RECORDS_COUNT
     if rows.types != NULL:
+        type_ = -1 if rows.without_times else 1 if append_time else 0
         for row in range(row, rows.count):
-            rows.types[row] = -1 if rows.without_times else append_time
+            rows.types[row] = type_
     return NO_FAULT
 
 
@@ -537,6 +539,8 @@ cdef class Parts:
             except CorruptRecord:
                 self.check_crcs(rows, start, position)
                 raise
+        if rows.stops and self.found.next_offset >= rows.to_offset:
+            self.found.ended = True
         return 0
 
     cdef bint add_plain(
@@ -615,7 +619,6 @@ cdef Fault survey_plain(const Rows *rows, bytearray made, Survey *found):
     cdef Fault fault
     loose.stops = False
     fault = survey(&loose, batch, len(made), found)
-    found.ended = rows.stops and found.next_offset >= rows.to_offset
     return fault
 
 
