@@ -191,3 +191,7 @@ class Fenced(StorageError):
 
 class BatchGap(StorageError):
     """A batch of a query that does not follow its last one that was adopted."""
+
+
+class SwapRefused(StorageError):
+    """Cleaned segments that do not fit what the log has by now, or are not whole."""

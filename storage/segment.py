@@ -120,6 +120,26 @@ class Segment(SegmentFiles):
         segment.mtime_ns = now_ms * 1_000_000
         return segment
 
+    @classmethod
+    def named(
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        suffix: str,
+        now_ms: int,
+    ) -> Segment:
+        """A sealed one that another process has made, whose files' names end in ``suffix``.
+
+        The caller ``restore``s it.
+        """
+        segment = cls(files, directory, base_offset, config, writable=True, created_ms=now_ms)
+        segment._suffix = suffix
+        segment.sealed = True
+        return segment
+
     def restore(
         self,
         *,

@@ -109,7 +109,8 @@ class SegmentFiles:
         """
         renamed: list[tuple[str, str]] = []
         # What is not of the log yet nobody else opens, and the disk may take its time.
-        with contextlib.nullcontext() if self._suffix == paths.CLEANED else _lease_lock:
+        made_aside = self._suffix.endswith((paths.CLEANED, paths.STAGED))
+        with contextlib.nullcontext() if made_aside else _lease_lock:
             try:
                 for kind in _KINDS:
                     path = self.file_path(kind)

@@ -350,6 +350,11 @@ cdef class KeyMerge:
                 return False
         return True
 
+    @property
+    def keys(self):
+        """How many dirty keys there are."""
+        return len(self.map)
+
     def superseded_by_group(self, bases not None):
         """As of a `KeyScan`: what is superseded from one range to another."""
         return self.superseded.by_group(bases)

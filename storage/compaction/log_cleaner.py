@@ -4,9 +4,9 @@
 from which on it is dirty (``LogManager.cleaner_offsets``).  It is written when a round is over, so
 it never claims too much.
 
-Invariant: one log is cleaned at a time, in the caller's worker thread; everything else here is the
-owner's.  A log that could not be cleaned is not tried again before a restart
-(``LogCleanerManager.markPartitionUncleanable``).
+Invariant: one log is cleaned at a time, in the caller's worker thread; what others have cleaned is
+put in by any.  Everything else here is the owner's.  A log that could not be cleaned is not tried
+again before a restart (``LogCleanerManager.markPartitionUncleanable``).
 
 Not here: the cleaning itself (``cleaner``), threads and schedules.
 """
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from storage.compaction import cleaner
+from storage.compaction import cleaner, swap_in
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable
 from storage.compaction.cleaner import Cleaned
-from storage.counters import CleanerCounters
-from storage.errors import StorageError, TaskCancelled
+from storage.compaction.swap_request import SwapRequest
+from storage.errors import StorageError, SwapRefused, TaskCancelled
 from storage.log import Log
 from storage.manager import LogManager
 from storage.task import Task
@@ -33,7 +33,7 @@ class LogCleaner:
         self._manager = manager
         self.uncleanable: dict[Log, str] = {}
         self.cleaning: Log | None = None
-        self.counters = CleanerCounters()
+        self.counters = manager.cleaner_counters
 
     # -- what there is to do -------------------------------------------------------------------
 
@@ -81,6 +81,50 @@ class LogCleaner:
         """What ``clean`` would do now; changes nothing.  The same errors."""
         return self._with(log, task, self._preview)
 
+    def swap_in(self, request: SwapRequest, task: Task) -> Cleaned:
+        """Put in what another process has cleaned of a log; in a worker thread, at any time.
+
+        SwapRefused, UnknownTopicOrPartition, TaskCancelled, StorageError, OSError: nothing has
+        changed, and the request's files are gone.
+        """
+        log, plan = task.by_owner(lambda: self._begin_swap(request))
+        if plan is None:
+            # What the round that is under way puts in was not read.
+            swap_in.discard(log, request)
+            raise SwapRefused(f"{log.topic}-{log.partition} is being cleaned: clean it again")
+        try:
+            old = swap_in.old_segments(log, plan, request)
+            if old is not None:
+                if self.first_dirty(log) is None:
+                    self._checkpoint(log, request.first_dirty_offset, task)
+                if request.new:
+                    swap_in.swap_in(log, old, request, task, self._manager.clock_ms())
+            cleaned = swap_in.cleaned_of(request)
+            if (self.first_dirty(log) or 0) < cleaned.end_offset:
+                self._checkpoint(log, cleaned.end_offset, task)
+        except (StorageError, OSError) as error:
+            swap_in.discard(log, request)
+            if log.closed:
+                raise TaskCancelled("the topic has been deleted") from error
+            raise
+        finally:
+            task.by_owner(lambda: self._end_swap(log))
+        if old is not None:
+            # It can be cleaned, whatever was wrong when it could not.
+            self.uncleanable.pop(log, None)
+            self._count(cleaned)
+        return cleaned
+
+    def _begin_swap(self, request: SwapRequest) -> tuple[Log, CleanableRange | None]:
+        log = self._manager.log(request.topic, request.partition)
+        if log.cleaning:
+            return log, None
+        log.cleaning = True
+        return log, self.plan(log, self._manager.clock_ms())
+
+    def _end_swap(self, log: Log) -> None:
+        log.cleaning = False
+
     def _with(
         self, log: Log, task: Task, work: Callable[[Log, CleanableRange, Task, int], Cleaned]
     ) -> Cleaned | None:
@@ -123,10 +167,11 @@ class LogCleaner:
                 raise TaskCancelled("the topic has been deleted") from error
             self.uncleanable[log] = str(error)
             raise
-        self._count(cleaned, offset_map)
+        self.counters.map_fill = cleaned.map_keys / max(offset_map.usable, 1)
+        self._count(cleaned)
         return cleaned
 
-    def _count(self, cleaned: Cleaned, offset_map: OffsetMap) -> None:
+    def _count(self, cleaned: Cleaned) -> None:
         """By the worker, of which there is one."""
         counters = self.counters
         counters.bytes_read += cleaned.bytes_before
@@ -134,7 +179,6 @@ class LogCleaner:
         counters.records_read += cleaned.records_read
         counters.records_kept += cleaned.records_kept
         counters.elapsed_ms += cleaned.elapsed_ms
-        counters.map_fill = cleaned.map_keys / max(offset_map.usable, 1)
         counters.rounds += 1
 
     def _preview(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:

@@ -128,7 +128,7 @@ class MapPass:
 
     def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         if header.is_control:
-            self._transactions.can_go(header, _marker(plain, header))
+            self._transactions.can_go(header, marker_of(plain, header))
         elif not self._transactions.is_aborted(header):
             self.finished = map_batch(self._map, plain, self._first)
         last = parse_header(plain).last_offset
@@ -276,7 +276,7 @@ class KeepPass:
 
     def _control(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         self._figures.records_read += header.records_count
-        can_go = self._transactions.can_go(header, _marker(plain, header))
+        can_go = self._transactions.can_go(header, marker_of(plain, header))
         horizon = header.delete_horizon
         if not header.records_count:
             self._keep_empty(header)
@@ -313,7 +313,7 @@ class KeepPass:
         figures.rewritten += keeper.tombstones_kept
 
 
-def _marker(plain: bytearray, header: BatchHeader) -> Marker | None:
+def marker_of(plain: bytearray, header: BatchHeader) -> Marker | None:
     return parse_marker(plain) if header.records_count else None
 
 

@@ -30,15 +30,18 @@ class GroupWriter:
         *,
         now_ms: int,
         pace: Callable[[int], None],
+        suffix: str = paths.CLEANED,
     ) -> None:
-        """``pace`` is told of bytes that were written.  OSError from the disk; nothing is left
-        behind then.
+        """``pace`` is told of bytes that were written; ``suffix``: what the files' names end in.
+
+        OSError from the disk; nothing is left behind then.
         """
         self._files = files
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
         self._pace = pace
+        self._suffix = suffix
         self.segments: list[Segment] = []
         self._begin(base_offset)
 
@@ -50,7 +53,7 @@ class GroupWriter:
                 base_offset,
                 self._config,
                 now_ms=self._now_ms,
-                suffix=paths.CLEANED,
+                suffix=self._suffix,
             )
         )
 
@@ -112,7 +115,9 @@ class GroupWriter:
         for segment in self.segments:
             segment.stable_size = segment.size
             segment.sync()
-            segment.set_mtime(mtime_ns)
+            if self._suffix == paths.CLEANED:
+                # Others are as old as they are, until they are of the log.
+                segment.set_mtime(mtime_ns)
             segment.mtime_ns = mtime_ns
             segment.close_descriptors()
         return len(self.segments)

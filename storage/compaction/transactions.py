@@ -5,17 +5,66 @@ of its transaction, also an empty one, in what is being cleaned; when it met non
 goes a delete.retention.ms later (the caller's business).  An aborted transaction whose marker stays
 because of batches keeps its entry in the transaction index of the segment that the marker is in.
 
-One pass over the log, in order, is one ``CleanedTransactions``.
+One pass over the log, in order, is one ``CleanedTransactions``.  What is cleaned part by part, in
+any order, tells of each part what was ``Met`` there, and gets for each an ``Opening``.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT, Marker
 from storage.record.header import BatchHeader
+
+
+class Opening(NamedTuple):
+    """What a pass over a log knows by some place of it, of transactions that reach beyond.
+
+    ``aborted``: those that were aborted and of which a batch was met; ``committed``: the producers
+    of the others.
+    """
+
+    committed: frozenset[int] = frozenset()
+    aborted: tuple[TxnEntry, ...] = ()
+
+
+class Met(NamedTuple):
+    """What of transactions was met in a part of a log.
+
+    ``committed``: the producers of those that were not aborted and had not ended by its end;
+    ``ended``: the producers whose last transactional batch or COMMIT there was the latter;
+    ``aborted``: by producer, the last offset of its last batch that was aborted.
+    """
+
+    committed: frozenset[int] = frozenset()
+    ended: frozenset[int] = frozenset()
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
+def openings(parts: Iterable[tuple[int, Met]], aborted: Sequence[TxnEntry]) -> Iterator[Opening]:
+    """Before each part of a log, (first offset, what was met there), what is known by then.
+
+    ``aborted``: all aborted transactions, in the order of their markers.
+    """
+    committed: set[int] = set()
+    met: dict[int, int] = {}
+    for first_offset, part in parts:
+        open_ones = []
+        number = bisect_left(aborted, first_offset, key=lambda entry: entry.last_offset)
+        for entry in islice(aborted, number, None):
+            if entry.first_offset <= met.get(entry.producer_id, -1):
+                open_ones.append(entry)
+            if entry.last_stable_offset >= first_offset:
+                break  # what ended later began later, too
+        yield Opening(frozenset(committed), tuple(open_ones))
+        committed -= part.ended
+        committed |= part.committed
+        met.update(part.aborted)
 
 
 class CleanedTransactions:
@@ -28,6 +77,14 @@ class CleanedTransactions:
         self._aborted: dict[int, tuple[TxnEntry, bool]] = {}
         self._committed: set[int] = set()
         self.index: list[TxnEntry] = []
+
+    @classmethod
+    def resumed(cls, opening: Opening) -> CleanedTransactions:
+        """A pass that begins in the midst of a log."""
+        made = cls()
+        made._committed = set(opening.committed)
+        made._aborted = {entry.producer_id: (entry, True) for entry in opening.aborted}
+        return made
 
     def add_aborted(self, entries: Iterable[TxnEntry]) -> None:
         """Aborted transactions that lie, with any part of theirs, in what comes next."""
