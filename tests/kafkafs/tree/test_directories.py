@@ -24,7 +24,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         yield tree
 
 
-ABOUT_NAMES = ["config", "help", "log", "metrics", "topics", "version"]
+ABOUT_NAMES = ["adopt", "config", "help", "log", "metrics", "topics", "version"]
 
 
 def owner(tree: Tree, path: str) -> tuple[int, int, int]:
