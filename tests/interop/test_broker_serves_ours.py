@@ -11,6 +11,10 @@ from typing import Literal
 import pytest
 
 from storage import Log, LogManager, Record, encode
+from storage.adopt import adopt
+from storage.errors import TaskCancelled
+from storage.staged import AdoptRequest, StagedName
+from storage.task import Task
 from storage.verify import verify
 from tests.interop import workload
 from tests.interop.brokers import Broker
@@ -18,6 +22,7 @@ from tests.interop.clients import Sender, consume, consume_all, create_topic
 from tests.interop.kafka_tools import batches, complaints, dump_log_segments
 from tests.interop.workload import CODECS, T, mixed, values
 from tests.mount.mounting import Mount
+from tests.storage.staging import stage
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
@@ -30,6 +35,7 @@ TOPICS = (
     "append-time",
     "mounted",
     "transactions",
+    "adopted",
 )
 Consumed = dict[Isolation, dict[str, list[Record]]]
 
@@ -67,7 +73,42 @@ def write_ours(data: Path) -> dict[str, list[Record]]:
             record._replace(timestamp=T, timestamp_type=1)
             for record in write(log, [mixed(20, seed=n) for n in range(3)])
         ]
+        expected["adopted"] = write_adopted(manager)
     return expected
+
+
+class StoppedHalfway(Task):
+    """Has an adoption end when a part of it has been appended."""
+
+    def advance(self, size: int) -> None:
+        super().advance(size)
+        if self.phase == "adopting" and self.done > 1000:
+            raise TaskCancelled("cancelled")
+
+
+def write_adopted(manager: LogManager) -> list[Record]:
+    """Staged batches of two queries, of one run and of another, and one that was given up."""
+    log = manager.create_topic("adopted", 1).partitions[0]
+    written: list[Record] = []
+    for query, batch, run in (("q", 0, "1"), ("other", 0, "1"), ("q", 1, "1"), ("q", 2, "2")):
+        batches = [mixed(5, T + n, seed=n + batch) for n in range(9)]
+        content = b"".join(
+            encode([record._replace(offset=n) for n, record in enumerate(records)])
+            for records in batches
+        )
+        name = StagedName(query, batch, 0, 0)
+        file = stage(manager.files, manager.path, ("adopted", 0), name, content)
+        request = AdoptRequest(query, batch, run, (file,))
+        if batch == 1:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("storage.adopt._CHUNK_BYTES", 500)
+                with pytest.raises(TaskCancelled):
+                    adopt(manager, request, StoppedHalfway(), lambda: T * 1_000_000)
+        first = adopt(manager, request, Task(), lambda: T * 1_000_000).offsets["adopted", 0][0]
+        records = [record for batch in batches for record in batch]
+        written += [record._replace(offset=first + n) for n, record in enumerate(records)]
+        log.roll(T)
+    return written
 
 
 def write_mounted(data: Path, base: Path, transactions: Path) -> list[bytes]:
@@ -237,6 +278,13 @@ def test_records_that_we_encoded(topic: str, handed: Handed) -> None:
     assert found[topic][: len(expected)] == expected
     copied = found[topic.replace("ours", "copied")]
     assert copied[: len(expected)] == expected
+
+
+def test_batches_that_were_adopted(handed: Handed) -> None:
+    found = handed.first["read_committed"]["adopted"]
+    assert found[:-2] == handed.expected["adopted"]
+    # Of the one that was given up halfway something is there, for who wants the uncommitted too.
+    assert len(handed.first["read_uncommitted"]["adopted"]) > len(found)
 
 
 def test_a_log_that_begins_late(handed: Handed) -> None:
