@@ -144,6 +144,7 @@ class StreamPlan:
     def partitions(self, start: Offsets, end: Offsets) -> list[planning.SplitPartition]:
         """The tasks of a batch.  DataLoss, StorageError, OSError."""
         is_first_again = not self._has_begun and start == self._initial
+        self._has_begun = True
         if is_first_again and _moves(self._options.starting):
             return []
         self._assigned.refresh()

@@ -1,0 +1,356 @@
+"""Streaming queries over logs that change: what each batch reads, run after run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark.data_loss import DataLoss
+from kafkafs.spark.offsets import Offsets, TopicPartition
+from kafkafs.spark.option_values import InvalidOption
+from storage import Log, LogManager
+from storage.errors import UnknownTopicOrPartition
+from tests.spark.reading import Stream, read, values
+from tests.storage.compaction import cleaned
+from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.segmented import segmented
+from tests.storage.transactions import Client
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def topic(manager: LogManager, partitions: int = 1, name: str = "t") -> list[Log]:
+    return list(manager.create_topic(name, partitions).partitions.values())
+
+
+# -- where a query starts --------------------------------------------------------------------------
+
+
+def test_reads_what_is_there_and_what_comes(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a", b"b")
+        with Stream(tmp_path, startingOffsets="earliest") as stream:
+            assert values(stream.next() or []) == [b"a", b"b"]
+            assert stream.next() is None
+            append(log, b"c")
+            assert values(stream.next() or []) == [b"c"]
+            assert stream.end() == 3
+            assert stream.plan.latest == {T0: 3}
+
+
+def test_latest_is_the_default_and_written_down_before_anything_is_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        with Stream(tmp_path) as stream:
+            assert stream.plan.initial() == {T0: 1}
+            append(log, b"b")
+            assert stream.plan.initial() == {T0: 1}
+            assert stream.next() == []
+            assert stream.log == [{T0: 1}]
+            assert values(stream.rest()) == [b"b"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"t":{"0":-1}}'},
+        {"startingTimestamp": NOW_MS + 1, "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+)
+def test_a_query_that_dies_in_its_first_batch_misses_nothing(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        with Stream(tmp_path, **options) as stream:
+            stream.next()
+        append(log, b"b", timestamp_ms=NOW_MS + 5)
+        with Stream(tmp_path, stream.log, **options) as again:
+            assert again.run(0) == []
+            assert values(again.rest()) == [b"b"]
+
+
+def test_an_interrupted_first_batch_from_earliest_is_read_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        with Stream(tmp_path, startingOffsets="earliest") as stream:
+            stream.next()
+        append(log, b"b")
+        topic(manager, name="u")
+        with Stream(tmp_path, stream.log, startingOffsets="earliest") as again:
+            assert values(again.run(0)) == [b"a"]
+            assert values(again.rest()) == [b"b"]
+
+
+def test_starts_at_offsets(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        first, second = topic(manager, 2)
+        append(first, b"a", b"b", b"c")
+        append(second, b"d", b"e")
+        with Stream(tmp_path, startingOffsets='{"t":{"0":1,"1":-2}}') as stream:
+            assert values(stream.rest()) == [b"b", b"c", b"d", b"e"]
+        with (
+            Stream(tmp_path, startingOffsets='{"t":{"0":1}}') as stream,
+            pytest.raises(InvalidOption, match=r"Specified: \[t-0\] Assigned: \[t-0, t-1\]"),
+        ):
+            stream.plan.initial()
+
+
+def test_starts_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        for number in range(3):
+            append(log, b"%d" % number, timestamp_ms=NOW_MS + number)
+        with Stream(tmp_path, startingTimestamp=NOW_MS + 1) as stream:
+            assert values(stream.rest()) == [b"1", b"2"]
+        with Stream(tmp_path, startingOffsetsByTimestamp=f'{{"t":{{"0":{NOW_MS + 2}}}}}') as stream:
+            assert values(stream.rest()) == [b"2"]
+        with (
+            Stream(tmp_path, startingTimestamp=NOW_MS + 3) as stream,
+            pytest.raises(InvalidOption, match="No offset matched from request of"),
+        ):
+            stream.plan.initial()
+
+
+def test_a_topic_that_is_named_must_be_there_at_the_start(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        topic(manager)
+        with (
+            Stream(tmp_path, subscribe="t,other") as stream,
+            pytest.raises(UnknownTopicOrPartition, match="there is no topic other"),
+        ):
+            stream.plan.initial()
+        with (
+            Stream(tmp_path, assign='{"t":[0,1]}') as stream,
+            pytest.raises(UnknownTopicOrPartition, match="there is no partition t-1"),
+        ):
+            stream.plan.initial()
+
+
+# -- how far a batch goes --------------------------------------------------------------------------
+
+
+def test_a_limit_is_shared_by_partitions(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        first, second = topic(manager, 2)
+        append(first, *[b"a"] * 30)
+        append(second, *[b"b"] * 10)
+        with Stream(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=8) as stream:
+            assert values(stream.next() or []) == [b"a"] * 6 + [b"b"] * 2
+            assert stream.log == [{T0: 6, T1: 2}]
+            assert stream.plan.latest == {T0: 30, T1: 10}
+            assert len(stream.next(is_limited=False) or []) == 32
+
+
+def test_waits_for_more_but_not_for_ever(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        options = {"minOffsetsPerTrigger": 3, "maxTriggerDelay": "5s"}
+        with Stream(tmp_path, startingOffsets="earliest", **options) as stream:
+            assert values(stream.next() or []) == [b"a"]
+            append(log, b"b", b"c")
+            assert stream.next() is None
+            append(log, b"d")
+            assert values(stream.next() or []) == [b"b", b"c", b"d"]
+            append(log, b"e")
+            stream.now_ms += 4_999
+            assert stream.next() is None
+            stream.now_ms += 1
+            assert values(stream.next() or []) == [b"e"]
+
+
+def test_stops_at_what_was_there(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a", b"b", b"c")
+        options: dict[str, object] = {"maxOffsetsPerTrigger": 2, "minOffsetsPerTrigger": 2}
+        with Stream(tmp_path, startingOffsets="earliest", **options) as stream:
+            stream.plan.stop_at_latest()
+            append(log, b"d")
+            append(topic(manager, name="u")[0], b"u")
+            assert values(stream.next() or []) == [b"a", b"b"]
+            assert values(stream.next() or []) == [b"c"]
+            assert stream.next() is None
+        with Stream(tmp_path, stream.log, startingOffsets="earliest") as again:
+            again.plan.stop_at_latest()
+            assert values(again.rest()) == [b"d", b"u"]
+
+
+def test_latest_of_a_query_that_stops_is_where_it_stops(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        with Stream(tmp_path) as stream:
+            stream.plan.stop_at_latest()
+            append(log, b"b")
+            topic(manager, name="u")
+            assert stream.rest() == []
+            assert stream.end() == 1
+
+
+# -- logs that change ------------------------------------------------------------------------------
+
+
+def test_partitions_and_topics_that_appear_are_read_from_their_start(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a")
+        with Stream(tmp_path, maxOffsetsPerTrigger=100) as stream:
+            assert stream.rest() == []
+            append(manager.create_partition("t", 1), b"b")
+            append(topic(manager, name="u")[0], b"c")
+            assert values(stream.rest()) == [b"b", b"c"]
+            assert stream.run(1) == stream.run(1)
+
+
+def test_rolls_and_compaction_change_nothing(tmp_path: Path) -> None:
+    with cleaned.compacted(tmp_path) as (manager, log):
+        for number in range(4):
+            cleaned.put(log, (b"k", b"%d" % number), (b"other%d" % number, b"x"))
+            cleaned.roll(log)
+        with Stream(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=3) as stream:
+            assert [row.offset for row in stream.next() or []] == [0, 1, 2]
+            cleaned.clean(manager, log)
+            assert [row.offset for row in stream.rest()] == [3, 5, 6, 7]
+            cleaned.put(log, (b"k", b"5"))
+        with Stream(tmp_path, stream.log, startingOffsets="earliest") as again:
+            assert [row.offset for row in again.rest()] == [8]
+
+
+def test_open_transactions_hold_back_and_aborted_ones_are_left_out(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        client = Client(log, 7)
+        client.send(b"lost")
+        append(log, b"a")
+        with (
+            Stream(tmp_path, startingOffsets="earliest") as stream,
+            Stream(tmp_path, startingOffsets="earliest", isolationLevel="read_uncommitted") as all_,
+        ):
+            assert stream.rest() == []
+            assert values(all_.rest()) == [b"lost", b"a"]
+            client.abort()
+            assert values(stream.rest()) == [b"a"]
+            assert all_.rest() == []
+            client.send(b"kept")
+            client.commit()
+            assert values(stream.rest()) == [b"kept"]
+            assert stream.end() == log.log_end_offset
+
+
+# -- lost data -------------------------------------------------------------------------------------
+
+
+def retained(manager: LogManager, tmp_path: Path, **options: object) -> list[Offsets]:
+    """A query that has read up to offset 1 of a log that starts at 4 now."""
+    log = segmented(manager)
+    with Stream(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=1, **options) as stream:
+        stream.next()
+    log.remove_head(2, NOW_MS)
+    manager.checkpoint()
+    return stream.log
+
+
+def test_retention_before_reading_fails(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager, Stream(tmp_path, retained(manager, tmp_path)) as stream:
+        with pytest.raises(DataLoss) as loss:
+            stream.next()
+        assert "failOnDataLoss to false" in str(loss.value)
+        assert str(loss.value).endswith(
+            "Could not read records in offset [1, 4) for topic partition t-0: the log starts at 4"
+        )
+
+
+def test_or_goes_on_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as manager:
+        log = retained(manager, tmp_path)
+        with Stream(tmp_path, log, failOnDataLoss="false") as stream:
+            assert values(stream.next() or []) == [b"a2", b"b2", b"a3", b"b3"]
+            assert values(stream.run(1)) == [b"a2", b"b2", b"a3", b"b3"]
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert "[1, 4) for topic partition t-0" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_retention_after_planning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager)
+        with Stream(tmp_path, startingOffsets="earliest", failOnDataLoss=fails) as stream:
+            start = stream.plan.initial()
+            parts = stream.plan.partitions(start, stream.plan.next_end(start, is_limited=True))
+            log.remove_head(1, NOW_MS)
+            log.flush()
+            if fails:
+                with pytest.raises(DataLoss, match=r"\[0, 2\) for topic partition t-0"):
+                    read(parts)
+            else:
+                assert [row.offset for row in read(parts)] == [2, 3, 4, 5, 6, 7]
+                assert len(caplog.records) == 1
+
+
+def test_a_partition_that_is_deleted_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a")
+        append(topic(manager, name="u")[0], b"b")
+        with Stream(tmp_path, startingOffsets="earliest") as stream:
+            stream.rest()
+            manager.delete_topic("u")
+            with pytest.raises(DataLoss, match=r"Partitions \[u-0\] have been deleted"):
+                stream.next()
+        with Stream(tmp_path, stream.log[:-1], failOnDataLoss="false") as stream:
+            append(manager.log("t", 0), b"c")
+            assert values(stream.rest()) == [b"c"]
+            assert stream.log[-1] == {T0: 2}
+            assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_topic_made_anew_is_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        with Stream(tmp_path, startingOffsets="earliest") as stream:
+            stream.rest()
+            manager.delete_topic("t")
+            new = [b"%d" % number for number in range(count)]
+            append(topic(manager)[0], *new)
+            with pytest.raises(DataLoss, match="Partition t-0's offset was changed from 2 to 1"):
+                stream.next()
+        failed = len(stream.log) - 1
+        with (
+            Stream(tmp_path, stream.log, startingOffsets="earliest") as again,
+            pytest.raises(DataLoss, match="its topic was made anew"),
+        ):
+            again.run(failed)
+        with Stream(tmp_path, stream.log, failOnDataLoss="false") as again:
+            assert values(again.run(failed) + again.rest()) == new
+        assert len(caplog.records) == 1
+
+
+def test_a_start_that_is_too_high(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        with (
+            Stream(tmp_path, startingOffsets='{"t":{"0":3}}') as stream,
+            pytest.raises(DataLoss, match="the start offset was set too high"),
+        ):
+            stream.next()
+        options = {"startingOffsets": '{"t":{"0":3}}', "failOnDataLoss": "false"}
+        with Stream(tmp_path, **options) as stream:
+            assert stream.next() == []
+            append(log, b"b", b"c", b"d")
+            assert values(stream.rest()) == [b"d"]
+            assert len(caplog.records) == 1
