@@ -30,6 +30,9 @@ ERRNO: dict[type[Exception], int] = {
     errors.SegmentGone: errno.ESTALE,
     errors.LogClosed: errno.ESHUTDOWN,
     errors.TaskCancelled: errno.ECANCELED,
+    errors.Fenced: errno.EPERM,
+    errors.BatchGap: errno.EINVAL,
+    errors.SwapRefused: errno.EINVAL,
 }
 
 #: Errors whose reason is a line in the log, as the caller sees a number only; not those that
