@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from storage import paths
@@ -161,16 +161,7 @@ class _Reader:
     def _find(self) -> _Place:
         """The segment that holds the next offset, by a fresh look at the directory."""
         directory = self._split.directory
-        names = self._settled_names()
-        old = is_old(names)
-        logs: list[tuple[int, str]] = []
-        for name in names:
-            base = paths.old_base_offset_of(name) if old else paths.base_offset_of(name)
-            if base is not None and (old or name == paths.file_name(base, paths.LOG)):
-                logs.append((base, name))
-        logs.sort()
-        if not logs:
-            raise UnknownTopicOrPartition("the partition has no segments", path=directory)
+        logs, old = self._settled_logs()
         number = sum(base <= self.next_offset for base, _ in logs) - 1
         if number < 0:
             raise OffsetOutOfRange(
@@ -180,23 +171,25 @@ class _Reader:
         following = logs[number + 1][0] if number + 1 < len(logs) else None
         return _Place(os.path.join(directory, name), base, following, old, logs[0][0])
 
-    def _settled_names(self) -> list[str]:
-        """The directory's names while no cleaner is about to change those that count here."""
-        directory, to_offset = self._split.directory, self._split.to_offset
+    def _settled_logs(self) -> tuple[list[tuple[int, str]], bool]:
+        """(base offset, name) of each segment, once no cleaner is about to change those that count.
+
+        And whether they are of Kafka 0.7.
+        """
+        directory = self._split.directory
         end = time.monotonic() + _SWAP_S
         while True:
             try:
                 names = [name for name, _ in self._files.scan(directory)]
             except FileNotFoundError:
                 raise UnknownTopicOrPartition("the partition is gone", path=directory) from None
-            swapped = [
-                name
-                for name in names
-                if name.endswith(paths.LOG + paths.SWAP)
-                and (paths.base_offset_of(name) or 0) < to_offset
-            ]
+            old = is_old(names)
+            logs = _logs(names, old)
+            if not logs:
+                raise UnknownTopicOrPartition("the partition has no segments", path=directory)
+            swapped = [name for name in names if self._may_concern(name, logs[-1][0])]
             if not swapped:
-                return names
+                return logs, old
             if time.monotonic() > end:
                 raise SegmentGone(
                     "a cleaner that was stopped has not given all segments their names: open the "
@@ -205,6 +198,12 @@ class _Reader:
                     offset=self.next_offset,
                 )
             time.sleep(_LOOK_S)
+
+    def _may_concern(self, name: str, last: int) -> bool:
+        """Whether a file is put into the log where the split reads on; never behind all others."""
+        if not name.endswith(paths.LOG + paths.SWAP) or self.next_offset >= last:
+            return False
+        return (paths.base_offset_of(name) or 0) < self._split.to_offset
 
     # -- a segment -----------------------------------------------------------------------------
 
@@ -381,3 +380,13 @@ class _Reader:
             position=position + (error.position or 0),
             offset=self.next_offset if error.offset is None else error.offset,
         )
+
+
+def _logs(names: Iterable[str], old: bool) -> list[tuple[int, str]]:
+    """(base offset, name) of the segments among these files; ``old``: of Kafka 0.7's."""
+    found: list[tuple[int, str]] = []
+    for name in names:
+        base = paths.old_base_offset_of(name) if old else paths.base_offset_of(name)
+        if base is not None and (old or name == paths.file_name(base, paths.LOG)):
+            found.append((base, name))
+    return sorted(found)
