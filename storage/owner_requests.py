@@ -6,8 +6,8 @@ to be asked for.
 
 An outcome is one line too: ``{"id": …, "kind": …, "state": …}`` with figures of the kind, or with a
 ``reason``.  States: ``queued``, ``running``, and as ends what the kind says (``adopted``,
-``duplicate``), ``refused`` (the request cannot be carried out, and nothing has changed), ``failed``
-(the disk), ``cancelled`` (the owner has stopped before: ask the next one).
+``duplicate``, ``swapped``), ``refused`` (the request cannot be carried out, and nothing has
+changed), ``failed`` (the disk), ``cancelled`` (the owner has stopped before: ask the next one).
 
 Whoever asks by the mount and whoever has the directory open himself go through the same table, so
 that they get the same answers and errors.
@@ -17,6 +17,7 @@ Not here: the file that lines are written to (the mount), how an owner is found 
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -28,6 +29,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from storage import errors
 from storage.adopt import Adopted, adopt
+from storage.compaction.cleaner import Cleaned
+from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.swap_request import SwapRequest
 from storage.errors import InvalidRecord, StorageError, TaskCancelled
 from storage.manager import LogManager
 from storage.staged import AdoptRequest, StagedFile
@@ -111,7 +115,25 @@ ADOPT: Kind[AdoptRequest, Adopted] = Kind(
     lambda request: f"adoption of batch {request.batch} of {request.query}",
 )
 
-KINDS: Mapping[str, Kind[Any, Any]] = {kind.name: kind for kind in (ADOPT,)}
+
+def _swap(
+    manager: LogManager, request: SwapRequest, task: Task, now_ns: Callable[[], int]
+) -> Cleaned:
+    return LogCleaner(manager).swap_in(request, task)
+
+
+SWAP: Kind[SwapRequest, Cleaned] = Kind(
+    "swap",
+    SwapRequest.encode,
+    SwapRequest.parse,
+    _swap,
+    lambda cleaned: {"state": "swapped", **dataclasses.asdict(cleaned)},
+    lambda facts: Cleaned(**{each.name: facts[each.name] for each in dataclasses.fields(Cleaned)}),
+    SwapRequest.staged_files,
+    lambda request: f"swap of what was cleaned of {request.topic}-{request.partition}",
+)
+
+KINDS: Mapping[str, Kind[Any, Any]] = {kind.name: kind for kind in (ADOPT, SWAP)}
 """By name."""
 
 

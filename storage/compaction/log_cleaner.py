@@ -84,8 +84,8 @@ class LogCleaner:
     def swap_in(self, request: SwapRequest, task: Task) -> Cleaned:
         """Put in what another process has cleaned of a log; in a worker thread, at any time.
 
-        SwapRefused, UnknownTopicOrPartition, TaskCancelled, StorageError, OSError: nothing has
-        changed, and the request's files are gone.
+        SwapRefused, UnknownTopicOrPartition, StorageError, OSError: nothing has changed, and the
+        request's files are gone.  TaskCancelled: the same, but they may be there still.
         """
         log, plan = task.by_owner(lambda: self._begin_swap(request))
         if plan is None:
@@ -102,6 +102,8 @@ class LogCleaner:
             cleaned = swap_in.cleaned_of(request)
             if (self.first_dirty(log) or 0) < cleaned.end_offset:
                 self._checkpoint(log, cleaned.end_offset, task)
+        except TaskCancelled:
+            raise
         except (StorageError, OSError) as error:
             swap_in.discard(log, request)
             if log.closed:

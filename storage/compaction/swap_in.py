@@ -10,7 +10,8 @@ In a worker thread; only ``task.by_owner`` parts touch the log.  In this order:
 4. The files are called ``.cleaned``, and from there on all is as after a cleaning of our own
    (``replacing``): a crash leaves the old segments or the new ones.
 
-What is refused or fails leaves the log as it was, and no staged file.  A request that was carried
+What is refused or fails leaves the log as it was, and no staged file; what is cancelled leaves them
+to whoever asks the next owner.  A request that was carried
 out before, whose asker did not learn of it, is answered as if it were now.
 
 Not here: whether the right records were kept; who asks has to be believed that, as has whoever may
@@ -28,7 +29,7 @@ from storage.compaction.cleanable import CleanableRange
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.replacing import prepare, publish
 from storage.compaction.swap_request import NewSegment, SourceSegment, SwapRequest
-from storage.errors import SwapRefused
+from storage.errors import SwapRefused, TaskCancelled
 from storage.files import Files
 from storage.log import Log
 from storage.record._batch import Rebuild
@@ -45,6 +46,8 @@ def old_segments(
     ``plan``: what of the log can be cleaned now.  Nobody changes the log's past meanwhile.
     SwapRefused, OSError.
     """
+    if not log.config.is_compacted:
+        raise _refused(request, "its cleanup.policy is without compact")
     new = [(each.base_offset, each.size, each.inode) for each in request.new]
     if new and _are_first(log, new, request.end_offset):
         return None
@@ -104,15 +107,21 @@ def swap_in(
         prepare(log, old, new, task)
         for segment, each in zip(new, request.new, strict=True):
             segment.set_suffix(paths.CLEANED)
+            _check_names(log, segment, request)
             segment.set_mtime(each.mtime_ns)
             task.check()
         log.files.sync_directory(log.directory)
-    except BaseException:
-        for segment in new:
-            with contextlib.suppress(OSError):
-                segment.discard()
+    except BaseException as error:
+        if not isinstance(error, TaskCancelled) or any(map(_is_cleaned, new)):
+            for segment in new:
+                with contextlib.suppress(OSError):
+                    segment.discard()
         raise
     publish(log, old, new, task, now_ms)
+
+
+def _is_cleaned(segment: Segment) -> bool:
+    return segment.log_path.endswith(paths.CLEANED)
 
 
 def discard(log: Log, request: SwapRequest) -> None:
@@ -182,6 +191,17 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
         sealed=True,
     )
     segment.close_descriptors()
+
+
+def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
+    """That no file of it has been removed meanwhile: from now on nobody else knows of them."""
+    kinds = [paths.LOG, paths.INDEX, paths.TIMEINDEX]
+    if segment.aborted:
+        kinds.append(paths.TXNINDEX)
+    for kind in kinds:
+        path = segment.file_path(kind)
+        if not log.files.exists(path):
+            raise _refused(request, f"{path} is not there any more")
 
 
 def _refused(request: SwapRequest, reason: str) -> SwapRefused:

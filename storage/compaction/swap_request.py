@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from storage import paths
 from storage.errors import InvalidRecord
-from storage.staged import StagedName, check_query, parse_name
+from storage.staged import StagedFile, StagedName, check_query, parse_name
 
 FIGURES = (
     "records_read",
@@ -82,6 +82,19 @@ class SwapRequest(NamedTuple):
     sources: tuple[SourceSegment, ...]
     new: tuple[NewSegment, ...]
     figures: Mapping[str, int]
+
+    def staged_files(self) -> list[StagedFile]:
+        """All files of the new segments that there may be; sizes are those of logs only."""
+        return [
+            StagedFile(
+                self.topic,
+                self.partition,
+                paths.file_name(each.base_offset, kind) + each.suffix,
+                each.size if kind == paths.LOG else 0,
+            )
+            for each in self.new
+            for kind in (paths.LOG, *paths.INDEX_SUFFIXES)
+        ]
 
     def encode(self) -> str:
         """One line, without its end."""

@@ -1,0 +1,328 @@
+"""Compaction on Spark: of each key's records only the latest stays, in logs of any size.
+
+A partition is cleaned as the mount's own cleaner would at that moment, to the same bytes: each
+record that stays keeps its offset. Tasks read segment files and write new ones beside them; only
+hashes and offsets of keys go from task to task, values never. Then the owner of the directory, the
+daemon that has it mounted or this process, puts the new segments in, all of a partition at once;
+where its log is not what was read any more he refuses, and nothing has changed.
+
+Three stages (`compact_tasks`): the ranges of all partitions are scanned, keys are merged in
+buckets, groups of segments are written. Memory that a task needs depends on what is done at a time
+(`storage.compaction.shared_plan.Limits`), not on how many keys there are.
+
+Executors need the directory under the same path as the driver, and may write to it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_place
+from kafkafs.spark.jobs.compact_tasks import (
+    Item,
+    Kind,
+    Part,
+    Shares,
+    bundled,
+    by_group,
+    keep_groups,
+    merge_buckets,
+    scan_ranges,
+)
+from kafkafs.spark.jobs.progress import working
+from kafkafs.spark.jobs.report import Report, Table, total
+from kafkafs.spark.opened import Opened
+from kafkafs.spark.owner import ask_owner
+from storage.compaction.cleaner import Cleaned
+from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.shared_plan import Limits, SharedRound, plan
+from storage.compaction.shared_round import Kept, finished, openings_of
+from storage.compaction.swap_in import cleaned_of
+from storage.compaction.swap_request import SwapRequest
+from storage.compaction.transactions import Met, Opening
+from storage.errors import InvalidConfig, StorageError
+from storage.owner_requests import SWAP
+from storage.staged import parse_name
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+# Less than that is not worth a task of its own.
+_LEAST_BYTES = 8 << 20
+_COLUMNS = (
+    *("topic", "partition", "first_dirty", "clean_up_to"),
+    *("segments_before", "segments_after", "bytes_before", "bytes_after"),
+    *("records_read", "records_kept"),
+)
+
+
+def run(
+    session: SparkSession,
+    path: str,
+    choice: Choice = EVERYTHING,
+    *,
+    only_due: bool = False,
+    dry_run: bool = False,
+    limits: Limits | None = None,
+) -> Report:
+    """Clean the partitions of compacted topics that can be cleaned.
+
+    `only_due`: those only that min.cleanable.dirty.ratio or max.compaction.lag.ms ask for.
+    `dry_run`: say what would be done; nothing is written. Partitions that could not be cleaned are
+    the report's faults, and are as they were. OSError, StorageError; what Spark raises.
+    """
+    started = time.monotonic()
+    limits = limits or Limits(parallel=session.sparkContext.defaultParallelism)
+    work = _Work(session, path, dry_run)
+    work.rounds = _planned(path, choice, only_due, limits, work.faults)
+    try:
+        if work.rounds:
+            with working(session, "compacting"):
+                work.clean()
+                work.swap(started)
+    finally:
+        work.tidy()
+    return _report_of(work, time.monotonic() - started)
+
+
+def _planned(
+    path: str, choice: Choice, only_due: bool, limits: Limits, faults: list[str]
+) -> list[SharedRound]:
+    """The rounds that there are to be done, of one time and one secret."""
+    where = data_place(path)
+    if not where.is_local:
+        raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
+    choice.check(where.files(), where.path)
+    secret, now_ms = os.urandom(16), time.time_ns() // 1_000_000
+    found = []
+    with Opened(where, choice.wants_topic) as opened:
+        cleaner = LogCleaner(opened.manager)
+        for log in sorted(opened.manager.logs(), key=lambda log: (log.topic, log.partition)):
+            if not choice.wants(log.topic, log.partition) or not log.config.is_compacted:
+                continue
+            try:
+                cleanable = cleaner.plan(log, now_ms)
+                if only_due and not cleanable.is_due(log.config):
+                    continue
+                shared = plan(log, cleanable, now_ms=now_ms, secret=secret, limits=limits)
+            except (StorageError, OSError) as error:
+                faults.append(f"{log.topic}-{log.partition}: {error}")
+                continue
+            if shared is not None:
+                found.append(shared)
+    return found
+
+
+@dataclass(slots=True)
+class _Work:
+    """One run. `unasked`: of these rounds files may be left that nobody asks for."""
+
+    session: SparkSession
+    path: str
+    dry_run: bool
+    rounds: list[SharedRound] = field(default_factory=list)
+    job: str = field(default_factory=lambda: f"compact.{uuid.uuid4().hex}")
+    faults: list[str] = field(default_factory=list)
+    kept: dict[int, list[Kept]] = field(default_factory=dict)
+    keys: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
+    cleaned: dict[int, Cleaned] = field(default_factory=dict)
+
+    # -- Spark's part --------------------------------------------------------------------------
+
+    def clean(self) -> None:
+        """All stages: what has become of each group."""
+        from pyspark import StorageLevel
+
+        context = self.session.sparkContext
+        shares = _shares(self.rounds, self.job)
+        told = context.broadcast(shares)
+        scanned: RDD[tuple[int, Item]] = context.parallelize(
+            range(len(shares.ranges)), len(shares.ranges)
+        ).flatMap(partial(scan_ranges, told))
+        merged: RDD[Item] = (
+            scanned.partitionBy(len(shares.buckets), _same)
+            .mapPartitions(partial(merge_buckets, told))
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+        try:
+            openings = self._openings(merged.filter(_is_for_driver).collect())
+            opened = context.broadcast(openings)
+            write = partial(keep_groups, told, opened, not self.dry_run)
+            kept = (
+                merged.mapPartitions(partial(by_group, told))
+                .partitionBy(len(shares.groups), _same)
+                .mapPartitionsWithIndex(write)
+                .collect()
+            )
+        finally:
+            merged.unpersist()
+            told.unpersist()
+        for item in kept:
+            if item.kind == Kind.FAULT:
+                self._fail(item.round, item.data.decode())
+            else:
+                self.kept.setdefault(item.round, []).append(pickle.loads(item.data))
+
+    def _openings(self, items: Sequence[Item]) -> dict[Part, Opening]:
+        """By group, what it has to know of those before it; and take notes of the rest."""
+        met: dict[int, dict[int, list[tuple[int, Met]]]] = {}
+        for item in items:
+            if item.kind == Kind.FAULT:
+                self._fail(item.round, item.data.decode())
+            elif item.kind == Kind.KEYS:
+                count = int.from_bytes(item.data, "little")
+                self.keys[item.round] = self.keys.get(item.round, 0) + count
+            else:
+                met.setdefault(item.round, {})[item.number] = pickle.loads(item.data)
+        openings: dict[Part, Opening] = {}
+        for number, ranges in met.items():
+            if number in self.failed:
+                continue
+            in_order = [each for at in sorted(ranges) for each in ranges[at]]
+            for group, opening in enumerate(openings_of(self.rounds[number], in_order)):
+                openings[Part(number, group)] = opening
+        return openings
+
+    def _fail(self, number: int, reason: str) -> None:
+        shared = self.rounds[number]
+        if number not in self.failed:
+            self.failed.add(number)
+            self.faults.append(f"{shared.topic}-{shared.partition}: {reason}")
+
+    # -- the owner's part ----------------------------------------------------------------------
+
+    def swap(self, started: float) -> None:
+        """Have the owner put in what was cleaned, partition by partition."""
+        for number, shared in enumerate(self.rounds):
+            if number in self.failed:
+                continue
+            elapsed_ms = int((time.monotonic() - started) * 1000)
+            request = finished(
+                shared,
+                self.job,
+                self.kept[number],
+                keys=self.keys.get(number, 0),
+                elapsed_ms=elapsed_ms,
+            )
+            if self.dry_run:
+                kept = self.kept[number]
+                self.cleaned[number] = replace(
+                    cleaned_of(request),
+                    segments_after=sum(each.made for each in kept),
+                    bytes_after=sum(each.bytes_kept for each in kept),
+                )
+                continue
+            try:
+                self.cleaned[number] = self._ask(number, request)
+            except (StorageError, OSError) as error:
+                self._fail(number, str(error))
+
+    def _ask(self, number: int, request: SwapRequest) -> Cleaned:
+        if request.new:
+            # Only who carries it out knows from now on what files are still needed.
+            self.asked.add(number)
+        return ask_owner(self.path, SWAP, request)
+
+    def tidy(self) -> None:
+        """Remove files that were written and that nobody was asked to put in."""
+        if self.dry_run:
+            return
+        for number, shared in enumerate(self.rounds):
+            if number in self.asked:
+                continue
+            with suppress(OSError):
+                for name in os.listdir(shared.directory):
+                    staged = parse_name(name)
+                    if staged is not None and staged.query.endswith(f".{self.job}"):
+                        os.unlink(os.path.join(shared.directory, name))
+
+
+def _same(number: int) -> int:
+    """Items go to the task that they are for."""
+    return number
+
+
+def _is_for_driver(item: Item) -> bool:
+    return item.kind in (Kind.MET, Kind.KEYS, Kind.FAULT)
+
+
+def _shares(rounds: Sequence[SharedRound], job: str) -> Shares:
+    """Which task does what; what is small is done with others."""
+
+    def parts(
+        numbers: Callable[[SharedRound], Iterable[tuple[int, int]]],
+    ) -> Iterator[tuple[Part, int]]:
+        for number, shared in enumerate(rounds):
+            for at, size in numbers(shared):
+                yield Part(number, at), size
+
+    def ranges(shared: SharedRound) -> Iterator[tuple[int, int]]:
+        for number, pieces in enumerate(shared.ranges):
+            yield number, sum(piece.end - piece.position for piece in pieces)
+
+    def buckets(shared: SharedRound) -> Iterator[tuple[int, int]]:
+        for number in range(shared.buckets):
+            yield number, shared.size // shared.buckets
+
+    def groups(shared: SharedRound) -> Iterator[tuple[int, int]]:
+        for group in range(len(shared.firsts)):
+            yield group, sum(shared.segments[number].size for number in shared.members(group))
+
+    return Shares(
+        tuple(rounds),
+        job,
+        bundled(list(parts(ranges)), _LEAST_BYTES),
+        bundled(list(parts(buckets)), _LEAST_BYTES),
+        bundled(list(parts(groups)), _LEAST_BYTES),
+    )
+
+
+def _report_of(work: _Work, seconds: float) -> Report:
+    report = Report("compact", is_dry_run=work.dry_run, faults=work.faults)
+    table = Table("partitions", _COLUMNS)
+    for number, cleaned in sorted(work.cleaned.items()):
+        shared = work.rounds[number]
+        facts = (
+            *(cleaned.first_dirty_offset, cleaned.end_offset),
+            *(cleaned.segments_before, cleaned.segments_after),
+            *(cleaned.bytes_before, cleaned.bytes_after),
+            *(cleaned.records_read, cleaned.records_kept),
+        )
+        table.rows.append((shared.topic, shared.partition, *facts))
+    if table.rows:
+        report.tables.append(table)
+    done = work.cleaned.values()
+    for name in ("segments_before", "segments_after", "bytes_before", "bytes_after"):
+        report.figures[name] = total([getattr(cleaned, name) for cleaned in done])
+    read = total([cleaned.records_read for cleaned in done])
+    kept = total([cleaned.records_kept for cleaned in done])
+    invalid = total([cleaned.records_invalid for cleaned in done])
+    aborted = total([cleaned.records_aborted for cleaned in done])
+    markers = total([cleaned.markers for cleaned in done])
+    report.figures.update(
+        partitions=len(work.cleaned),
+        records_read=read,
+        records_kept=kept,
+        records_dropped=read - kept,
+        dropped_superseded=read - kept - invalid - aborted - markers,
+        dropped_without_key=invalid,
+        dropped_aborted=aborted,
+        dropped_markers=markers,
+        keys=total([cleaned.map_keys for cleaned in done]),
+        seconds=round(seconds, 3),
+        faults=len(work.faults),
+    )
+    if not work.rounds and not work.faults:
+        report.notes.append("there is nothing that can be cleaned")
+    return report

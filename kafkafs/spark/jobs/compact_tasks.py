@@ -1,0 +1,195 @@
+"""What Spark's tasks do of a compaction: to scan ranges, to merge buckets, to write groups.
+
+What goes from one stage to the next are items: the number of a round, a kind, the number of a
+bucket or of a group, and bytes. A task has several small ranges, buckets or groups, of any rounds.
+
+A fault of a log (damage, files that were replaced meanwhile) is an item too: it ends its round and
+no other one.
+
+Not here: what is done (`storage.compaction.shared_round`), how stages follow each other
+(`compact`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.compaction._offset_map import OffsetMap
+from storage.compaction._superseded import KeyMerge, Superseded
+from storage.compaction.shared_plan import SharedRound
+from storage.compaction.shared_round import keep, new_superseded, scan
+from storage.compaction.swap_request import staged_suffix
+from storage.compaction.transactions import Opening
+from storage.errors import StorageError
+from storage.files import Files
+from storage.task import Task
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+
+# A map's memory grows with its keys.
+_UNLIMITED = 1 << 46
+
+
+class Kind(IntEnum):
+    """What an item is."""
+
+    DIRTY = 0  # keys of a bucket
+    CLEAN = 1
+    SUPERSEDED = 2  # offsets of a group
+    MET = 3  # of transactions, in a range
+    KEYS = 4  # how many a bucket has
+    KEPT = 5  # what has become of a group
+    FAULT = 6
+
+
+class Item(NamedTuple):
+    """`number`: of the bucket, range or group of that round."""
+
+    round: int
+    kind: Kind
+    number: int
+    data: bytes
+
+
+class Part(NamedTuple):
+    """A range, bucket or group of a round."""
+
+    round: int
+    number: int
+
+
+class Shares(NamedTuple):
+    """What all tasks are told. `ranges`, `buckets`, `groups`: by task, what it has."""
+
+    rounds: tuple[SharedRound, ...]
+    job: str
+    ranges: tuple[tuple[Part, ...], ...]
+    buckets: tuple[tuple[Part, ...], ...]
+    groups: tuple[tuple[Part, ...], ...]
+
+    def task_of_bucket(self) -> dict[Part, int]:
+        """The number of the task that merges a bucket."""
+        return {part: task for task, parts in enumerate(self.buckets) for part in parts}
+
+    def task_of_group(self) -> dict[Part, int]:
+        """The number of the task that writes a group."""
+        return {part: task for task, parts in enumerate(self.groups) for part in parts}
+
+
+def scan_ranges(shares: Broadcast[Shares], task: int) -> Iterator[tuple[int, Item]]:
+    """Scan the ranges of a task; each item with the number of the task that merges it.
+
+    What is for no bucket goes through the merge of any.
+    """
+    told = shares.value
+    tasks = told.task_of_bucket()
+    for number, at in told.ranges[task]:
+        shared = told.rounds[number]
+        anyone = tasks[Part(number, 0)]
+        try:
+            scanned = scan(shared, at, Files(), Task())
+        except (StorageError, OSError) as error:
+            yield anyone, _fault(number, at, error)
+            continue
+        for kind, keys in ((Kind.DIRTY, scanned.dirty), (Kind.CLEAN, scanned.clean)):
+            for bucket, data in enumerate(keys):
+                if data:
+                    yield tasks[Part(number, bucket)], Item(number, kind, bucket, data)
+        for group, data in scanned.superseded:
+            yield anyone, Item(number, Kind.SUPERSEDED, group, data)
+        yield anyone, Item(number, Kind.MET, at, pickle.dumps(scanned.met))
+
+
+def merge_buckets(shares: Broadcast[Shares], items: Iterable[tuple[int, Item]]) -> Iterator[Item]:
+    """Merge the buckets of a task; what is for none is handed on."""
+    told = shares.value
+    merges: dict[Part, KeyMerge] = {}
+    later: list[Item] = []
+    for _, item in items:
+        if item.kind not in (Kind.DIRTY, Kind.CLEAN):
+            yield item
+            continue
+        part = Part(item.round, item.number)
+        if part not in merges:
+            secret = told.rounds[item.round].secret
+            merges[part] = KeyMerge(OffsetMap(_UNLIMITED, secret=secret))
+        if item.kind == Kind.DIRTY:
+            merges[part].add_dirty(item.data)
+        else:
+            later.append(item)
+    for item in later:
+        merges[Part(item.round, item.number)].add_clean(item.data)
+    for (number, bucket), merge in merges.items():
+        for group, data in merge.superseded_by_group(told.rounds[number].group_bases):
+            yield Item(number, Kind.SUPERSEDED, group, data)
+        yield Item(number, Kind.KEYS, bucket, merge.keys.to_bytes(8, "little"))
+
+
+def by_group(shares: Broadcast[Shares], items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
+    """What of the items groups have to know, with the numbers of the tasks that write them."""
+    tasks = shares.value.task_of_group()
+    for item in items:
+        if item.kind == Kind.SUPERSEDED:
+            yield tasks[Part(item.round, item.number)], item
+
+
+def keep_groups(
+    shares: Broadcast[Shares],
+    openings: Broadcast[dict[Part, Opening]],
+    writes: bool,
+    task: int,
+    items: Iterable[tuple[int, Item]],
+) -> Iterator[Item]:
+    """Write the groups of a task, or only count what would stay.
+
+    `openings`: of all groups of rounds that have had no fault so far.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = context.taskAttemptId() if context is not None else 0
+    told = shares.value
+    superseded: dict[Part, Superseded] = {}
+    for _, (number, _, group, data) in items:
+        part = Part(number, group)
+        if part not in superseded:
+            superseded[part] = new_superseded(told.rounds[number], group)
+        superseded[part].add(data)
+    for part in told.groups[task]:
+        opening = openings.value.get(part)
+        if opening is None:
+            continue
+        shared, group = told.rounds[part.round], part.number
+        suffix = staged_suffix(told.job, group, attempt) if writes else None
+        gone = superseded.pop(part, None) or new_superseded(shared, group)
+        try:
+            kept = keep(shared, group, opening, gone, Files(), Task(), suffix)
+        except (StorageError, OSError) as error:
+            yield _fault(part.round, group, error)
+        else:
+            yield Item(part.round, Kind.KEPT, group, pickle.dumps(kept))
+
+
+def _fault(number: int, at: int, error: Exception) -> Item:
+    if isinstance(error, FileNotFoundError):
+        reason = f"{error.filename} is not there any more: the log was cleaned or deleted meanwhile"
+    else:
+        reason = str(error)
+    return Item(number, Kind.FAULT, at, reason.encode())
+
+
+def bundled(parts: Sequence[tuple[Part, int]], least: int) -> tuple[tuple[Part, ...], ...]:
+    """Parts in order, with what each weighs, as many to a task as weigh `least` together."""
+    bundles: list[list[Part]] = []
+    weight = least
+    for part, weighs in parts:
+        if weight >= least:
+            bundles.append([])
+            weight = 0
+        bundles[-1].append(part)
+        weight += weighs
+    return tuple(map(tuple, bundles))
