@@ -37,7 +37,7 @@ def read(parts: Iterable[InputPartition]) -> list[Seen]:
     ]
     for _, group in itertools.groupby(found, lambda row: row[:2]):
         offsets = [row.offset for row in group]
-        assert offsets == sorted(set(offsets))
+        assert offsets == sorted(offsets)
     return found
 
 
@@ -68,7 +68,7 @@ class Stream:
     `log` is what its checkpoint holds, the ends of all batches so far.
     """
 
-    def __init__(self, data: Path, log: list[Offsets] | None = None, **options: object) -> None:
+    def __init__(self, data: Path, log: list[Offsets] | None = None, /, **options: object) -> None:
         self.now_ms = 1_000_000
         self.plan = StreamPlan(parse(given(data, options), "stream"), lambda: self.now_ms)
         self.log: list[Offsets] = [] if log is None else log
