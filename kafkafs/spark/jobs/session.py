@@ -43,6 +43,7 @@ _LOCAL = {
 }
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _TOLD_LINES = 3
+_PACKAGES = ("pyspark", "pyarrow", "pandas")
 
 
 class CannotStartError(Exception):
@@ -51,9 +52,9 @@ class CannotStartError(Exception):
 
 def check_installed() -> None:
     """CannotStartError where a package of the extra, or Java, is missing."""
-    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise CannotStartError(f"{' and '.join(missing)} missing: pip install 'kafkafs[spark]'")
+        raise CannotStartError(f"{', '.join(missing)} missing: pip install 'kafkafs[spark]'")
     if _SUBMITTED not in os.environ and not _java():
         raise CannotStartError(
             "Spark needs Java 17 or later, and there is none in JAVA_HOME or PATH: install one "

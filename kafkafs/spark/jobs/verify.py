@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_place
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import Report
+from kafkafs.spark.jobs.splits import fair_bytes
 from storage import paths
 from storage.errors import SegmentGone
 from storage.files import Files
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kafkafs.spark.opened import Place
-
-_LARGEST_BUNDLE = 128 << 20
-_SMALLEST_BUNDLE = 8 << 20
-# So many bundles for each of Spark's slots, so that none waits long for the last one.
-_BUNDLES_A_SLOT = 4
 
 
 def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report:
@@ -113,8 +109,7 @@ def _size(files: Files, piece: Piece) -> int:
 
 def _bundles(pieces: Sequence[Piece], sizes: Sequence[int], slots: int) -> list[list[Piece]]:
     """The pieces, in order, in bundles of a task each."""
-    fair = sum(sizes) // max(slots * _BUNDLES_A_SLOT, 1)
-    wanted = min(max(fair, _SMALLEST_BUNDLE), _LARGEST_BUNDLE)
+    wanted = fair_bytes(sum(sizes), slots)
     bundles: list[list[Piece]] = []
     room = 0
     for piece, size in zip(pieces, sizes, strict=True):

@@ -1,0 +1,69 @@
+"""`kafkafs spark stats DIR`: what is in topics, as tables and as a picture."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from kafkafs.cli.spark.job import job_options, places_argument, run_job, told
+
+_DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any) -> Any:
+    match = _DURATION.fullmatch(str(text))
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not a number with ms, s, m, h or d")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+@click.command("stats")
+@click.argument("data_dir", metavar="DATA_DIR")
+@places_argument
+@click.option("--chart", metavar="FILE", help="Draw rates over time and sizes: .png or .svg.")
+@click.option(
+    "--gap",
+    "gap_ms",
+    default="1h",
+    show_default=True,
+    metavar="DURATION",
+    callback=_milliseconds,
+    help="List where so long no record came: a number with ms, s, m, h or d.",
+)
+@click.option("--no-keys", is_flag=True, help="Do not count different keys.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+    help="Whether aborted and open transactions count.",
+)
+@job_options
+def command(
+    data_dir: str,
+    places: tuple[tuple[str, int | None], ...],
+    chart: str | None,
+    gap_ms: int,
+    no_keys: bool,
+    isolation: Any,
+    dry_run: bool,
+    **spark: Any,
+) -> None:
+    """Count records, bytes, batches and codecs, sizes, keys, tombstones, rates and gaps.
+
+    By topic and by partition, of all that is there when it starts. Sizes are of key and value; the
+    quantiles are within 1 %. Different keys are counted exactly up to some millions, and estimated
+    within 1 % or so above; the report says which. Offsets are missing where transactions were
+    marked or aborted, and where a cleaner was.
+    """
+    from kafkafs.spark.jobs import stats
+    from kafkafs.spark.jobs.choice import Choice
+
+    wishes = stats.Wishes(Choice(places), gap_ms, not no_keys, isolation)
+    if dry_run:
+        told(lambda: stats.plan(data_dir, wishes), spark)
+    else:
+        run_job("stats", lambda session: stats.run(session, data_dir, wishes, chart=chart), spark)

@@ -1,0 +1,171 @@
+"""A picture of what `stats` has counted: rates over time by topic, and sizes by partition.
+
+Drawn by matplotlib without a display.  Where there are many topics or partitions the largest are
+drawn, and the rest together.  A few records that lie far away in time are left out of the picture
+and are named in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from kafkafs.spark.jobs.stats_report import Counted
+from storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from kafkafs.spark.jobs.facts import Facts
+
+KINDS = (".png", ".svg")
+_MOST_LINES = 8
+_MOST_BARS = 32
+# Bins at the ends that hold no more than this part of the records are left out where the rest of
+# the time is a tenth or less.
+_FAR = 0.001
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
+
+
+def check(path: str) -> None:
+    """InvalidConfig where no chart can be made there, ModuleNotFoundError without matplotlib."""
+    if not path.lower().endswith(KINDS):
+        raise InvalidConfig(f"{path}: a chart's name ends in .png or .svg")
+    directory = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(directory):
+        raise InvalidConfig(f"{path}: there is no directory {directory}")
+    import matplotlib  # noqa: F401
+
+
+def draw(counted: Counted, path: str) -> None:
+    """Draw it into a file, which is replaced.  OSError."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    topics = _topics(counted.partitions)
+    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
+        figure = Figure(figsize=(10, 7.5), dpi=120, layout="constrained")
+        rates, sizes = figure.subplots(2, 1)
+        colours = _rates(rates, topics)
+        _sizes(sizes, counted, colours)
+        figure.savefig(path)
+
+
+def _topics(partitions: Sequence[Facts]) -> dict[str, Facts]:
+    """The figures of each topic, by records; all that are too many under one name."""
+    from kafkafs.spark.jobs.facts import Facts
+
+    topics: dict[str, Facts] = {}
+    for facts in partitions:
+        total = topics.setdefault(facts.topic, Facts(facts.topic, -1, 0, 0))
+        total.add_counts(facts)
+    ordered = sorted(topics.items(), key=lambda item: -item[1].records)
+    if len(ordered) <= _MOST_LINES:
+        return dict(ordered)
+    rest = Facts("others", -1, 0, 0)
+    others = ordered[_MOST_LINES - 1 :]
+    for _, facts in others:
+        rest.add_counts(facts)
+    return {**dict(ordered[: _MOST_LINES - 1]), f"{len(others)} other topics": rest}
+
+
+def _rates(axes: Any, topics: dict[str, Facts]) -> dict[str, str]:
+    """Records a second over time, a line for each topic; the colours they have."""
+    from matplotlib import dates
+
+    plain: Any = dates  # without types
+    width_ms = max((facts.width_ms for facts in topics.values()), default=1000)
+    for facts in topics.values():
+        facts.widen(width_ms)
+    first, last, hidden = _range(list(topics.values()), width_ms)
+    colours: dict[str, str] = {}
+    for number, (name, facts) in enumerate(topics.items()):
+        colours[name] = f"C{number}"
+        if first < 0:
+            continue
+        # From an empty bin to an empty bin, so that what rises and falls is seen.
+        starts = range(first - width_ms, last + 2 * width_ms, width_ms)
+        times = [datetime.fromtimestamp(start / 1000, UTC) for start in starts]
+        rate = [facts.bins.get(start, [0])[0] * 1000 / width_ms for start in starts]
+        axes.step(times, rate, where="post", color=colours[name], label=name, linewidth=1.4)
+    locator = plain.AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(plain.ConciseDateFormatter(locator))
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("records per second")
+    axes.set_xlabel("time of the records, UTC")
+    left_out = f"; {hidden:,} far outside of this time are left out" if hidden else ""
+    axes.set_title(f"Records over time, in steps of {_duration(width_ms)}{left_out}", loc="left")
+    axes.grid(axis="y", alpha=0.3)
+    if colours and first >= 0:
+        axes.legend(loc="upper left", fontsize=9, framealpha=0.85)
+    return colours
+
+
+def _range(topics: Sequence[Facts], width_ms: int) -> tuple[int, int, int]:
+    """The first and last bin that are drawn, -1 for none, and how many records lie outside."""
+    bins: dict[int, int] = {}
+    for facts in topics:
+        for start, (records, _) in facts.bins.items():
+            bins[start] = bins.get(start, 0) + records
+    if not bins:
+        return -1, -1, 0
+    starts = sorted(bins)
+    spare = sum(bins.values()) * _FAR
+    first, last = 0, len(starts) - 1
+    hidden = 0
+    while first < last:
+        # From the end that is farther away from its neighbour.
+        low = starts[first + 1] - starts[first]
+        high = starts[last] - starts[last - 1]
+        drop = bins[starts[first if low >= high else last]]
+        if hidden + drop > spare:
+            break
+        hidden += drop
+        first, last = (first + 1, last) if low >= high else (first, last - 1)
+    if (starts[last] - starts[first] + width_ms) * 10 > starts[-1] - starts[0]:
+        return starts[0], starts[-1], 0
+    return starts[first], starts[last], hidden
+
+
+def _sizes(axes: Any, counted: Counted, colours: dict[str, str]) -> None:
+    """Bytes of log by partition, coloured as the topics' lines are."""
+    logs = sorted(counted.log_bytes.items())
+    rest: list[tuple[tuple[str, int], int]] = []
+    if len(logs) > _MOST_BARS:
+        by_size = sorted(logs, key=lambda item: -item[1])
+        kept = set(dict(by_size[: _MOST_BARS - 1]))
+        logs, rest = (
+            [item for item in logs if item[0] in kept],
+            [item for item in logs if item[0] not in kept],
+        )
+    others = next(reversed(colours.values()), "C0")
+    names = [f"{topic}-{partition}" for (topic, partition), _ in logs]
+    values = [size for _, size in logs]
+    shades = [colours.get(topic, others) for (topic, _), _ in logs]
+    if rest:
+        names.append(f"{len(rest)} more")
+        values.append(sum(size for _, size in rest))
+        shades.append("0.6")
+    factor, unit = next(each for each in _UNITS if each[0] <= max([*values, 1]))
+    places = range(len(values))
+    axes.bar(places, [value / factor for value in values], color=shades, width=0.75)
+    crowded = len(names) > 8 or max(map(len, names), default=0) > 12
+    axes.set_xticks(places, names)
+    if crowded:
+        axes.tick_params(axis="x", labelrotation=45, labelsize=8)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
+            label.set_rotation_mode("anchor")
+    axes.set_ylabel(unit)
+    axes.set_title("Size of the logs", loc="left")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _duration(width_ms: int) -> str:
+    names = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+    seconds = width_ms // 1000
+    size, name = next(each for each in names if seconds % each[0] == 0)
+    count = seconds // size
+    return f"{count} {name}{'s' if count > 1 else ''}"

@@ -1,0 +1,263 @@
+"""Figures of a range of a partition, counted column by column, and how those of two ranges add up.
+
+Sizes are counted in buckets that are exact up to 255 bytes and within 1 % above, so that quantiles
+of a whole topic come from what each task has counted; record and byte counts over time in bins,
+whose width grows with the time that they cover.  Times are in ms.
+
+A *time gap* lies between a record and the newest one before it.  Which record is the newest before
+a range is not known while that is counted, so its gaps are judged again when it is added to what
+comes before it.
+
+Not here: reading (`stats`), how it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.record._census import Census
+from storage.record._columns import Columns
+
+_Longs = npt.NDArray[np.int64]
+
+# Widths of bins in ms, and how many bins there are at most.
+WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000)
+_MOST_BINS = 1000
+# The longest time gaps of a range that are kept.
+_MOST_GAPS = 1000
+_EXACT_BITS = 8
+
+
+@dataclass(slots=True)
+class Facts:
+    """Of the records shown from `from_offset` to before `to_offset`; -1: there is none."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    records: int = 0
+    tombstones: int = 0
+    without_key: int = 0
+    without_time: int = 0
+    key_bytes: int = 0
+    value_bytes: int = 0
+    largest: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    first_offset: int = -1
+    last_offset: int = -1
+    offset_gaps: int = 0
+    missing_offsets: int = 0
+    gone: int = 0
+    """Offsets that were deleted between planning and reading."""
+    first_ms: int = -1
+    """The time of the first record that has one."""
+    oldest_ms: int = -1
+    newest_ms: int = -1
+    gaps: list[tuple[int, int, int]] = field(default_factory=list)
+    """(the newest time before, the record's time, its offset)"""
+    more_gaps: int = 0
+    width_ms: int = WIDTHS_MS[0]
+    bins: dict[int, list[int]] = field(default_factory=dict)
+    """By the time where a bin begins: records, bytes."""
+    keys: int = 0
+    """How many different keys there are; only of one task's range."""
+    batches: list[int] = field(default_factory=lambda: [0] * 8)
+    batch_bytes: list[int] = field(default_factory=lambda: [0] * 8)
+    control: int = 0
+    transactional: int = 0
+
+    def encode(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Facts:
+        fields = json.loads(text)
+        for name in ("sizes", "bins"):
+            fields[name] = {int(key): value for key, value in fields[name].items()}
+        fields["gaps"] = [tuple(gap) for gap in fields["gaps"]]
+        return cls(**fields)
+
+    # -- counting ------------------------------------------------------------------------------
+
+    def count(self, columns: Columns, gap_ms: int) -> None:
+        """Add what follows: keys, values, offsets and times (in µs) of these columns."""
+        rows = columns.rows
+        keys = np.diff(np.frombuffer(columns.key_positions or b"", "<i4", rows + 1))
+        values = np.diff(np.frombuffer(columns.value_positions or b"", "<i4", rows + 1))
+        sizes = (keys + values).astype(np.int64)
+        self.records += rows
+        self.tombstones += columns.value_nulls
+        self.without_key += columns.key_nulls
+        self.key_bytes += int(keys.sum(dtype=np.int64))
+        self.value_bytes += int(values.sum(dtype=np.int64))
+        self.largest = max(self.largest, int(sizes.max()))
+        counts = np.bincount(_buckets(sizes))
+        for bucket in np.flatnonzero(counts).tolist():
+            self.sizes[bucket] = self.sizes.get(bucket, 0) + int(counts[bucket])
+        offsets = np.frombuffer(columns.offsets, "<i8", rows)
+        self._count_offsets(offsets)
+        times = np.frombuffer(columns.timestamps, "<i8", rows) // 1000
+        has_time = times >= 0
+        if not has_time.all():
+            self.without_time += rows - int(has_time.sum())
+            times, offsets, sizes = times[has_time], offsets[has_time], sizes[has_time]
+        if len(times):
+            self._count_times(times, offsets, gap_ms)
+            self._count_bins(times, sizes)
+
+    def _count_offsets(self, offsets: _Longs) -> None:
+        first, last = int(offsets[0]), int(offsets[-1])
+        steps = np.diff(offsets)
+        self.offset_gaps += int((steps > 1).sum())
+        self.missing_offsets += last - first + 1 - len(offsets)
+        self._join_offsets(first)
+        if self.first_offset < 0:
+            self.first_offset = first
+        self.last_offset = last
+
+    def _join_offsets(self, first: int) -> None:
+        if self.last_offset >= 0 and first > self.last_offset + 1:
+            self.offset_gaps += 1
+            self.missing_offsets += first - self.last_offset - 1
+
+    def _count_times(self, times: _Longs, offsets: _Longs, gap_ms: int) -> None:
+        newest = np.maximum.accumulate(times)
+        if self.first_ms < 0:
+            self.first_ms = self.oldest_ms = int(times[0])
+            self.newest_ms = self.first_ms
+        before = np.empty_like(times)
+        before[0] = self.newest_ms
+        np.maximum(newest[:-1], self.newest_ms, out=before[1:])
+        for at in np.flatnonzero(times - before > gap_ms).tolist():
+            self.gaps.append((int(before[at]), int(times[at]), int(offsets[at])))
+        self._drop_gaps()
+        self.oldest_ms = min(self.oldest_ms, int(times.min()))
+        self.newest_ms = max(self.newest_ms, int(newest[-1]))
+
+    def _drop_gaps(self) -> None:
+        if len(self.gaps) > _MOST_GAPS:
+            kept = sorted(self.gaps, key=lambda gap: gap[0] - gap[1])[:_MOST_GAPS]
+            self.more_gaps += len(self.gaps) - len(kept)
+            self.gaps = sorted(kept, key=lambda gap: gap[2])
+
+    def _count_bins(self, times: _Longs, sizes: _Longs) -> None:
+        width_ms = self.width_ms
+        found, places = np.unique(times // width_ms, return_inverse=True)
+        records = np.bincount(places)
+        total = np.bincount(places, weights=sizes)
+        for number, count, size in zip(found.tolist(), records, total, strict=True):
+            self._add_bin(number * width_ms, int(count), int(size))
+        while len(self.bins) > _MOST_BINS and self.width_ms != WIDTHS_MS[-1]:
+            self.widen()
+
+    def _add_bin(self, start: int, records: int, size: int) -> None:
+        held = self.bins.setdefault(start - start % self.width_ms, [0, 0])
+        held[0] += records
+        held[1] += size
+
+    def widen(self, width_ms: int = 0) -> None:
+        """Make the bins as wide as this, or one step wider."""
+        self.width_ms = width_ms or WIDTHS_MS[WIDTHS_MS.index(self.width_ms) + 1]
+        bins, self.bins = self.bins, {}
+        for start, (records, size) in bins.items():
+            self._add_bin(start, records, size)
+
+    def count_batches(self, census: Census) -> None:
+        """What `census` has counted of the same range."""
+        self.batches = census.batches
+        self.batch_bytes = census.bytes
+        self.control = census.control
+        self.transactional = census.transactional
+
+    # -- adding up -----------------------------------------------------------------------------
+
+    def add(self, other: Facts, gap_ms: int) -> None:
+        """Add what follows in the same partition."""
+        if other.first_offset >= 0:
+            self._join_offsets(other.first_offset)
+            self.last_offset = other.last_offset
+            if self.first_offset < 0:
+                self.first_offset = other.first_offset
+        self.to_offset = other.to_offset
+        self._join_times(other, gap_ms)
+        self.add_counts(other)
+        self.offset_gaps += other.offset_gaps
+        self.missing_offsets += other.missing_offsets
+        self.more_gaps += other.more_gaps
+
+    def _join_times(self, other: Facts, gap_ms: int) -> None:
+        if other.first_ms < 0:
+            return
+        if self.first_ms < 0:
+            self.first_ms, self.newest_ms = other.first_ms, other.newest_ms
+            self.gaps = list(other.gaps)
+            return
+        known = self.newest_ms
+        if other.first_ms - known > gap_ms:
+            self.gaps.append((known, other.first_ms, other.first_offset))
+        for before, after, offset in other.gaps:
+            if after - max(known, before) > gap_ms:
+                self.gaps.append((max(known, before), after, offset))
+        self.newest_ms = max(known, other.newest_ms)
+
+    def add_counts(self, other: Facts) -> None:
+        """Add what is the same in whatever order: also another partition's."""
+        for name in (
+            *("records", "tombstones", "without_key", "without_time", "key_bytes", "value_bytes"),
+            *("gone", "control", "transactional"),
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest = max(self.largest, other.largest)
+        for bucket, count in other.sizes.items():
+            self.sizes[bucket] = self.sizes.get(bucket, 0) + count
+        self.batches = [a + b for a, b in zip(self.batches, other.batches, strict=True)]
+        self.batch_bytes = [a + b for a, b in zip(self.batch_bytes, other.batch_bytes, strict=True)]
+        if other.oldest_ms >= 0:
+            times = [each for each in (self.oldest_ms, other.oldest_ms) if each >= 0]
+            self.oldest_ms = min(times)
+            self.newest_ms = max(self.newest_ms, other.newest_ms)
+        width_ms = max(self.width_ms, other.width_ms)
+        self.widen(width_ms)
+        for start, (records, size) in other.bins.items():
+            self._add_bin(start, records, size)
+        while len(self.bins) > _MOST_BINS and self.width_ms != WIDTHS_MS[-1]:
+            self.widen()
+
+    # -- what it says --------------------------------------------------------------------------
+
+    def quantile(self, part: float) -> int:
+        """The size that this part of the records does not exceed; within 1 %."""
+        rank = part * self.records
+        for bucket in sorted(self.sizes):
+            rank -= self.sizes[bucket]
+            if rank <= 0:
+                return min(_size_of(bucket), self.largest)
+        return self.largest
+
+    @property
+    def peak(self) -> tuple[float, int]:
+        """Records a second in the bin that has most, and where it begins."""
+        if not self.bins:
+            return 0.0, -1
+        start = max(self.bins, key=lambda start: self.bins[start][0])
+        return self.bins[start][0] * 1000 / self.width_ms, start
+
+
+def _buckets(sizes: _Longs) -> _Longs:
+    """The bucket of each size: itself, or its eight highest bits and how many there are below."""
+    bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
+    below: _Longs = np.maximum(bits - _EXACT_BITS, 0)
+    buckets: _Longs = (below << _EXACT_BITS) + (sizes >> below)
+    return buckets
+
+
+def _size_of(bucket: int) -> int:
+    """The size in the middle of a bucket."""
+    below, high = bucket >> _EXACT_BITS, bucket & ((1 << _EXACT_BITS) - 1)
+    return (high << below) + ((1 << below) >> 1)

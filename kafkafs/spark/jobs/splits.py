@@ -1,0 +1,45 @@
+"""What the tasks of a job read: the records of the chosen partitions, cut into splits.
+
+Not here: reading them (`storage.split`), a streaming query's offsets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkafs.spark.jobs.choice import Choice
+from storage.split import Split, plan_splits
+
+if TYPE_CHECKING:
+    from kafkafs.spark.opened import Opened
+    from storage.log import Log
+    from storage.read import Isolation
+
+LARGEST = 128 << 20
+SMALLEST = 8 << 20
+#: So many splits for each of Spark's slots, so that none waits long for the last one.
+A_SLOT = 4
+
+
+def fair_bytes(total: int, slots: int) -> int:
+    """How much a task reads of so many bytes."""
+    return min(max(total // max(slots * A_SLOT, 1), SMALLEST), LARGEST)
+
+
+def chosen_logs(opened: Opened, choice: Choice) -> list[Log]:
+    """By topic and partition."""
+    logs = (log for log in opened.manager.logs() if choice.wants(log.topic, log.partition))
+    return sorted(logs, key=lambda log: (log.topic, log.partition))
+
+
+def all_splits(logs: list[Log], slots: int, isolation: Isolation) -> list[Split]:
+    """All that `isolation` shows of these logs, by topic, partition and offset."""
+    target_bytes = fair_bytes(sum(log.size for log in logs), slots)
+    splits = []
+    for log in logs:
+        committed = isolation == "read_committed"
+        end = log.last_stable_offset if committed else log.high_watermark
+        splits += plan_splits(
+            log, log.log_start_offset, end, target_bytes=target_bytes, isolation=isolation
+        )
+    return splits
