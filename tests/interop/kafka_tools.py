@@ -24,6 +24,7 @@ import pytest
 CURRENT_POM = Path(__file__).with_name("pom.xml")  # 4.3.1
 V0_POM = CURRENT_POM.with_name("pom-0.8.xml")
 V1_POM = CURRENT_POM.with_name("pom-0.10.xml")
+SPARK_POM = CURRENT_POM.with_name("pom-spark.xml")
 CACHE = CURRENT_POM.parents[2] / ".cache" / "kafka-jars"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
@@ -72,7 +73,10 @@ def _fetch(maven: str, pom: Path, kept: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         fetched = Path(scratch, "jars")
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
-        subprocess.run([maven, "-q", "-B", "-f", pom, *goal], check=True)
+        done = subprocess.run([maven, "-q", "-B", "-f", pom, *goal], check=False)
+        if done.returncode:
+            again = f"{maven} -f {pom} dependency:copy-dependencies"
+            pytest.fail(f"Maven has not got what {pom.name} names; run: {again}", pytrace=False)
         os.rename(fetched, kept)
 
 
