@@ -2,9 +2,10 @@
 
 Writing: each line is a request (`storage.owner_requests`), as long as `LONGEST_LINE` and in as many
 writes as it takes; what follows the last newline acts at release. `write()` only begins the work.
-All lines of a write are looked at first: a wrong one is EINVAL and changes nothing, one that is too
-long EMSGSIZE; what belongs to such a line is dropped. With any other error the handle is as before,
-so that the same bytes can be written again.
+All lines of a write are looked at first: a wrong one is EINVAL and changes nothing, and what it had
+begun with is dropped. With any other error (EMSGSIZE for a longer line) the handle is as before: of
+a large write() the kernel reports a piece that is refused as a short count, and the writer learns
+why by writing the rest again.
 
 Reading: a line for each request, as it is at open, the newest last.
 
@@ -84,7 +85,6 @@ class AdoptHandle(Handle):
         # The first of the lines is the one that may be long.
         first = data.find(b"\n") if end else len(data)
         if len(self._rest) + first > LONGEST_LINE:
-            self._rest.clear()
             reason = f"a line of more than {LONGEST_LINE} bytes"
             self._say(reason)
             raise OSError(errno.EMSGSIZE, reason)

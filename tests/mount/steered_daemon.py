@@ -55,13 +55,17 @@ class Disk(Files):
     def __init__(self) -> None:
         self.bytes_read = 0
         self._paths: dict[int, str] = {}
-        self._held: list[tuple[str, str, threading.Event, threading.Event]] = []
+        self._held: list[list[Any]] = []
         self._failing: list[list[Any]] = []
 
-    def hold(self, operation: str, suffix: str, release: threading.Event) -> threading.Event:
-        """Hold the next call on a path that ends so; the event returned says that it is there."""
+    def hold(
+        self, operation: str, suffix: str, after: int, release: threading.Event
+    ) -> threading.Event:
+        """Hold the next call on a path that ends so, when there were `after` of them; the event
+        returned says that it is there.
+        """
         reached = threading.Event()
-        self._held.append((operation, suffix, release, reached))
+        self._held.append([operation, suffix, release, reached, after])
         return reached
 
     def fail(self, operation: str, suffix: str, error: int, times: int, after: int) -> None:
@@ -74,6 +78,9 @@ class Disk(Files):
     def _enter(self, operation: str, path: str) -> None:
         for held in self._held:
             if held[0] == operation and path.endswith(held[1]):
+                if held[4]:
+                    held[4] -= 1
+                    continue
                 self._held.remove(held)
                 held[3].set()
                 held[2].wait()
@@ -95,6 +102,14 @@ class Disk(Files):
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
         self._enter("pwrite", self._paths[fd])
         super().pwrite(fd, data, position)
+
+    def rename(self, source: str, target: str) -> None:
+        self._enter("rename", target)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._enter("unlink", path)
+        super().unlink(path)
 
     def fsync(self, fd: int) -> None:
         self._enter("fsync", self._paths[fd])
@@ -282,9 +297,11 @@ class Commands:
 
     # -- the disk ------------------------------------------------------------------------------
 
-    def hold(self, operation: str, suffix: str) -> int:
-        """Hold the next call on a path that ends so; the number is for `reached` and `release`."""
-        return self._hold(lambda release: self._disk.hold(operation, suffix, release))
+    def hold(self, operation: str, suffix: str, after: int = 0) -> int:
+        """Hold the next call on a path that ends so, when there were `after` of them; the number is
+        for `reached` and `release`.
+        """
+        return self._hold(lambda release: self._disk.hold(operation, suffix, after, release))
 
     def hold_notices(self) -> int:
         """Hold the thread that tells the kernel to drop entries."""

@@ -36,9 +36,11 @@ class SteeredMount(Mount):
         )
 
     @contextlib.contextmanager
-    def held(self, operation: str, suffix: str) -> Iterator[Hold]:
-        """Hold the daemon's next call of a method of its disk, on a path that ends so."""
-        with Hold(self.daemon, self.daemon.hold(operation, suffix)) as hold:
+    def held(self, operation: str, suffix: str, after: int = 0) -> Iterator[Hold]:
+        """Hold the daemon's next call of a method of its disk, on a path that ends so; `after`: so
+        many calls go through before.
+        """
+        with Hold(self.daemon, self.daemon.hold(operation, suffix, after)) as hold:
             yield hold
 
     @contextlib.contextmanager
