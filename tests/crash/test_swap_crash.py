@@ -1,0 +1,112 @@
+"""A crash at every file operation of two cleanings that others have done and the owner swaps in.
+
+The same log and the same promises as in ``test_cleaner_crash``: wherever it stops, the log has
+every batch from before or exactly those that are left.  Who got no answer asks again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.swap_request import SwapRequest
+from storage.errors import SwapRefused
+from storage.task import Task
+from tests.compaction_model import clean, cleanable
+from tests.crash.cleaned_log import Life
+from tests.crash.histories import content
+from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.crash.test_cleaner_crash import check, check_readers
+from tests.observed import observe, rules_of
+from tests.storage.compaction.sharing import planned, shared_out
+from tests.storage.logs import opened
+
+
+class SharedLife(Life):
+    """Its cleanings are shared out; ``requests``: what was asked of the owner, by stage."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.requests: dict[int, SwapRequest] = {}
+
+    def clean(self) -> None:
+        facts, before = observe(self.log), self.stages[-1]
+        where = cleanable(facts, before.checkpoint, rules_of(self.log.config), self.now_ms)
+        outcome = clean(facts, where, rules_of(self.log.config), self.now_ms)
+        assert len(outcome.segments) > 1
+        after = outcome.content(facts)
+        request = shared_out(self.manager, planned(self.manager, self.log), len(self.stages))
+        self.enter(contents=(before.contents[0], after))
+        self.requests[len(self.stages) - 1] = request
+        LogCleaner(self.manager).swap_in(request, Task())
+        assert content(self.log) == after
+        self.enter(contents=(after,), checkpoint=outcome.first_dirty)
+        self.requests[len(self.stages) - 1] = request
+
+
+def check_that_it_is_asked_again(life: SharedLife, path: Path, found: Found) -> None:
+    """It is carried out now, or was before, or the files are gone and it is refused."""
+    check(life, path, found)
+    (number,) = found.expected
+    assert isinstance(number, int)
+    request = life.requests.get(number)
+    if request is None:
+        return
+    stage = life.stages[number]
+    with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
+        log = manager.log("t", 0)
+        before, end = content(log), log.log_end_offset
+        try:
+            LogCleaner(manager).swap_in(request, Task())
+        except SwapRefused:
+            assert content(log) == before
+        else:
+            after = tuple(b for b in stage.contents[-1] if b.base_offset < end)
+            assert content(log) == after
+            assert LogCleaner(manager).first_dirty(log) == request.end_offset
+        assert not [each for each in (path / "t-0").iterdir() if each.name.endswith(".staged")]
+        check_readers(life, log)
+
+
+def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[SharedLife, Stops]:
+    life = SharedLife(tmp_path / "data")
+    life.build()
+    stops = Stops(life.data, seeds=seeds, expected=life.expected)
+    life.run(stops.disk)
+    stops.end()
+    for kind in (".staged", ".cleaned", ".swap", ".deleted"):
+        assert any(kind in moment for moment in stops.moments)
+    return life, stops
+
+
+def test_a_kill_at_every_operation(tmp_path: Path) -> None:
+    life, stops = stops_of(tmp_path, seeds=())
+    stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+def test_a_power_cut_at_every_operation(tmp_path: Path) -> None:
+    life, stops = stops_of(tmp_path, seeds=(0, 2))
+    stops.found = [found for found in stops.found if found.lost]
+    stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+def test_who_got_no_answer_asks_again(tmp_path: Path) -> None:
+    life, stops = stops_of(tmp_path, seeds=())
+    stops.found = [each for each in stops.found if each.expected[0] in life.requests]
+    assert len(stops.found) > 50
+    stops.judge(functools.partial(check_that_it_is_asked_again, life), tmp_path / "found")
+
+
+@pytest.mark.soak
+def test_many_power_cuts_and_openings_stopped_too(tmp_path: Path) -> None:
+    life, stops = stops_of(tmp_path, seeds=range(30))
+    stops.judge(functools.partial(check_that_it_is_asked_again, life), tmp_path / "found")
+    stops.found = stops.found[::10]
+    again = during_opening(
+        functools.partial(check, life), seeds=(0, 2), clock_ms=lambda: life.now_ms
+    )
+    stops.judge(again, tmp_path / "found")
