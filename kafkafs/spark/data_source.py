@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from kafkafs.spark import rows
-from kafkafs.spark.options import include_headers
+from kafkafs.spark import options, rows
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -33,7 +32,8 @@ class KafkafsDataSource(DataSource):
         return "kafkafs"
 
     def schema(self) -> StructType:
-        return rows.full_schema(include_headers(self.options))
+        """Called by `load()`, so that options that cannot be are refused there."""
+        return rows.full_schema(options.parse(self.options, "any").include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from kafkafs.spark.reader import BatchReader

@@ -41,7 +41,7 @@ from kafkafs.spark.source_options import (
 )
 from storage.read import Isolation
 
-__all__ = ["InvalidOption", "include_headers", "parse"]
+__all__ = ["InvalidOption", "parse"]
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 KNOWN = {
@@ -96,11 +96,14 @@ REFUSED = {
 }
 
 
-Mode = Literal["batch", "stream"]
+Mode = Literal["batch", "stream", "any"]
 
 
 def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
-    """InvalidOption where one is unknown, no value of its kind, or contradicts another."""
+    """InvalidOption where one is unknown, no value of its kind, or contradicts another.
+
+    "any": it is not known yet what kind of query it is for.
+    """
     options = {name.lower(): value for name, value in given.items()}
     if mode == "stream":
         for name, reason in BATCH_ONLY.items():
@@ -142,7 +145,7 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
         ending=ending,
         isolation=_isolation(options),
         fail_on_data_loss=values.flag(options, "failOnDataLoss", True),
-        include_headers=include_headers(options),
+        include_headers=values.flag(options, "includeHeaders", False),
         min_partitions=values.positive(options, "minPartitions"),
         max_records=values.positive(options, "maxRecordsPerPartition"),
         max_offsets=most,
@@ -151,13 +154,6 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
         partition_bytes=values.positive(options, "maxPartitionBytes") or PARTITION_BYTES,
         until_high_watermark=values.flag(options, "untilHighWatermark", False),
         remarks=tuple(remarks),
-    )
-
-
-def include_headers(options: Mapping[str, str]) -> bool:
-    """Whether rows have a column of headers where no schema says so."""
-    return values.flag(
-        {name.lower(): value for name, value in options.items()}, "includeHeaders", False
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kafkafs.spark.offsets import EARLIEST, LATEST, TopicPartition
-from kafkafs.spark.options import InvalidOption, include_headers, parse
+from kafkafs.spark.options import InvalidOption, parse
 from kafkafs.spark.source_options import Limit, SourceOptions, Subscription
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -270,6 +270,8 @@ def test_delays_have_units(text: str, delay_ms: int) -> None:
     assert parse({**LEAST, "maxTriggerDelay": text}, "stream").max_delay_ms == delay_ms
 
 
-def test_headers_are_asked_for_before_anything_else_is_read() -> None:
-    assert not include_headers({})
-    assert include_headers({"INCLUDEHEADERS": "true"})
+def test_before_it_is_known_what_kind_of_query_it_is() -> None:
+    options = parse({**LEAST, "startingOffsets": "latest", "endingOffsets": "earliest"}, "any")
+    assert options.starting.offset == LATEST
+    with pytest.raises(InvalidOption, match="Unknown option 'topic'"):
+        parse({**LEAST, "topic": "a"}, "any")
