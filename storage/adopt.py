@@ -311,7 +311,8 @@ def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
     _, _, largest, max_timestamp, codecs = survey_staged(chunk)
     if largest > config.max_message_bytes:
         raise RecordTooLarge(largest, config.max_message_bytes)
-    check_not_ahead(max_timestamp, config, now_ms)
+    if config.message_timestamp_type == "CreateTime":
+        check_not_ahead(max_timestamp, config, now_ms)
     if _changes(codecs, config):
         for _ in admitted(chunk, config, now_ms):
             pass
