@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KINDS = (".png", ".svg")
 _MOST_LINES = 8
 _MOST_BARS = 32
+_MOST_STEPS = 200
 # Bins at the ends that hold no more than this part of the records are left out where the rest of
 # the time is a tenth or less.
 _FAR = 0.001
@@ -73,15 +74,23 @@ def _rates(axes: Any, topics: dict[str, Facts]) -> dict[str, str]:
     """Records a second over time, a line for each topic; the colours they have."""
     from matplotlib import dates
 
+    from kafkafs.spark.jobs.facts import WIDTHS_MS
+
     plain: Any = dates  # without types
-    width_ms = max((facts.width_ms for facts in topics.values()), default=1000)
+    width_ms = max((facts.width_ms for facts in topics.values()), default=WIDTHS_MS[0])
+    first, last, hidden = _range(list(topics.values()), width_ms)
+    for wider_ms in WIDTHS_MS[WIDTHS_MS.index(width_ms) :]:
+        width_ms = wider_ms
+        if last - first <= _MOST_STEPS * width_ms:
+            break
+    first, last = first - first % width_ms, last - last % width_ms
     for facts in topics.values():
         facts.widen(width_ms)
-    first, last, hidden = _range(list(topics.values()), width_ms)
+    found = any(facts.bins for facts in topics.values())
     colours: dict[str, str] = {}
     for number, (name, facts) in enumerate(topics.items()):
         colours[name] = f"C{number}"
-        if first < 0:
+        if not found:
             continue
         # From an empty bin to an empty bin, so that what rises and falls is seen.
         starts = range(first - width_ms, last + 2 * width_ms, width_ms)
@@ -97,8 +106,10 @@ def _rates(axes: Any, topics: dict[str, Facts]) -> dict[str, str]:
     left_out = f"; {hidden:,} far outside of this time are left out" if hidden else ""
     axes.set_title(f"Records over time, in steps of {_duration(width_ms)}{left_out}", loc="left")
     axes.grid(axis="y", alpha=0.3)
-    if colours and first >= 0:
-        axes.legend(loc="upper left", fontsize=9, framealpha=0.85)
+    if found:
+        # Above the axes, where it covers nothing.
+        where = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+        axes.legend(**where, ncols=4, fontsize=9, frameon=False)
     return colours
 
 

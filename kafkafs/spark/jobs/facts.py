@@ -24,8 +24,10 @@ from storage.record._columns import Columns
 
 _Longs = npt.NDArray[np.int64]
 
-# Widths of bins in ms, and how many bins there are at most.
-WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 604_800_000)
+#: Widths of bins in ms; each is some times the one before.
+WIDTHS_MS = tuple(
+    seconds * 1000 for seconds in (1, 10, 60, 300, 1800, 3600, 21_600, 86_400, 604_800)
+)
 _MOST_BINS = 1000
 # The longest time gaps of a range that are kept.
 _MOST_GAPS = 1000
