@@ -1,7 +1,6 @@
 """Reads a split: batches to columns, from a directory that another process writes.
 
-Segments are found by their names.  Meanwhile their owner may have rolled, deleted or cleaned them,
-and a swap leaves short moments in which a name is missing: what is not found, or goes while it is
+Its owner may roll, delete or clean segments all the while: what is not there, or goes while it is
 read, is looked for again, from the offset that was reached.  A position, from the split or from an
 index, counts where a sound batch lies there that begins at or before the offset that is looked for.
 
@@ -10,7 +9,7 @@ one row or more, in the order of offsets, timestamps in µs.  Control records an
 transactions are left out; every CRC is checked.
 
 Works on any ``Files`` that can list a directory and read: no maps, no locks.  Not here: planning
-(``split``).
+(``split``), which file is a segment's (``split_finder``).
 """
 
 from __future__ import annotations
@@ -18,60 +17,30 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from storage import paths
 from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files import ByteSource, Files, FileSource
 from storage.index.offset_index import OffsetIndex
-from storage.old_segment import is_old, step_to
+from storage.old_segment import step_to
 from storage.record._batch import find_next_batch
 from storage.record._columns import AbortedSpans, Columns, decode_columns
-from storage.record.header import HEADER_SIZE, parse_header
+from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header, size_at
 from storage.record.legacy_07 import plain_07
+from storage.split_finder import LOOK_S, PATIENCE_S, Finder, Place, Split
 
-CHUNK_BYTES = 4 * 1024 * 1024
+# What stays in the processor's cache between being read and being decoded is fastest.
+CHUNK_BYTES = 1024 * 1024
 # Plain forms of compressed batches that are in memory at once, unless one is larger.
 _PLAIN_BYTES = 32 * 1024 * 1024
-# How long a cleaner may take to name what it puts into the log, and how often one looks.
-_SWAP_S = 1.0
-_LOOK_S = 0.005
 # Of a batch that is larger than this the header has to do, to see whether a position fits.
 _CHECKED_BYTES = 16 * 1024 * 1024
-# How often in a row a file goes between being listed and being read.
-_TRIES = 20
 _GONE = (errno.ENOENT, errno.ESTALE)
 
 
 Seen: TypeAlias = Callable[[bytearray, int, int], None]
-
-
-class AbortedSpan(NamedTuple):
-    """Between these offsets, both included, a producer's transactional records are aborted."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
-class Split(NamedTuple):
-    """A piece of a partition: the offsets from ``from_offset`` to before ``to_offset``.
-
-    ``directory`` is the partition's.  At planning a batch began at ``position`` of the log with
-    ``base_offset``, and no record of the piece lay before it; ``size``: bytes of log, about.
-    ``aborted``: what of it is not to be read; empty where uncommitted records are wanted.
-    """
-
-    topic: str
-    partition: int
-    directory: str
-    base_offset: int
-    position: int
-    size: int
-    from_offset: int
-    to_offset: int
-    aborted: tuple[AbortedSpan, ...] = ()
 
 
 class Wanted(NamedTuple):
@@ -83,19 +52,6 @@ class Wanted(NamedTuple):
     offsets: bool = True
     timestamps: bool = True
     timestamp_types: bool = True
-
-
-class _Place(NamedTuple):
-    """The segment that holds an offset; ``following``: the next one's base offset, if there is one.
-
-    ``is_old``: of Kafka 0.7; ``log_start``: the first segment's base offset.
-    """
-
-    path: str
-    base_offset: int
-    following: int | None
-    is_old: bool
-    log_start: int
 
 
 def read_split(
@@ -127,6 +83,7 @@ class _Reader:
     ) -> None:
         self._files = files
         self._split = split
+        self._finder = Finder(files, split)
         self._wanted = wanted
         self._chunk_bytes = max(chunk_bytes, HEADER_SIZE)
         self._seen = seen
@@ -135,79 +92,31 @@ class _Reader:
         self.next_offset = split.from_offset
 
     def run(self) -> Iterator[Columns]:
-        tries = 0
+        end = time.monotonic() + PATIENCE_S
         while self.next_offset < self._split.to_offset:
             before = self.next_offset
-            place = self._find()
+            place = self._finder.find(self.next_offset)
             try:
                 yield from self._read(place)
+                failure = None
+            except SegmentGone as error:
+                failure = error
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
+                failure = SegmentGone(
+                    "this segment is listed but not there", path=place.path, offset=before
+                )
             if self.next_offset > before:
-                tries = 0
-                continue
-            tries += 1
-            if tries == _TRIES:
-                raise SegmentGone(
-                    "this segment was listed but cannot be read: it goes each time",
-                    path=place.path,
-                    offset=self.next_offset,
-                )
-            time.sleep(_LOOK_S)
-
-    # -- the directory -------------------------------------------------------------------------
-
-    def _find(self) -> _Place:
-        """The segment that holds the next offset, by a fresh look at the directory."""
-        directory = self._split.directory
-        logs, old = self._settled_logs()
-        number = sum(base <= self.next_offset for base, _ in logs) - 1
-        if number < 0:
-            raise OffsetOutOfRange(
-                self.next_offset, logs[0][0], self._split.to_offset, path=directory
-            )
-        base, name = logs[number]
-        following = logs[number + 1][0] if number + 1 < len(logs) else None
-        return _Place(os.path.join(directory, name), base, following, old, logs[0][0])
-
-    def _settled_logs(self) -> tuple[list[tuple[int, str]], bool]:
-        """(base offset, name) of each segment, once no cleaner is about to change those that count.
-
-        And whether they are of Kafka 0.7.
-        """
-        directory = self._split.directory
-        end = time.monotonic() + _SWAP_S
-        while True:
-            try:
-                names = [name for name, _ in self._files.scan(directory)]
-            except FileNotFoundError:
-                raise UnknownTopicOrPartition("the partition is gone", path=directory) from None
-            old = is_old(names)
-            logs = _logs(names, old)
-            if not logs:
-                raise UnknownTopicOrPartition("the partition has no segments", path=directory)
-            swapped = [name for name in names if self._may_concern(name, logs[-1][0])]
-            if not swapped:
-                return logs, old
-            if time.monotonic() > end:
-                raise SegmentGone(
-                    "a cleaner that was stopped has not given all segments their names: open the "
-                    "directory for writing, and read it again",
-                    path=os.path.join(directory, swapped[0]),
-                    offset=self.next_offset,
-                )
-            time.sleep(_LOOK_S)
-
-    def _may_concern(self, name: str, last: int) -> bool:
-        """Whether a file is put into the log where the split reads on; never behind all others."""
-        if not name.endswith(paths.LOG + paths.SWAP) or self.next_offset >= last:
-            return False
-        return (paths.base_offset_of(name) or 0) < self._split.to_offset
+                end = time.monotonic() + PATIENCE_S
+            elif failure is not None:
+                if time.monotonic() > end:
+                    raise failure
+                time.sleep(LOOK_S)
 
     # -- a segment -----------------------------------------------------------------------------
 
-    def _read(self, place: _Place) -> Iterator[Columns]:
+    def _read(self, place: Place) -> Iterator[Columns]:
         """What the segment has from the next offset on, which moves along."""
         fd = self._files.open(place.path, os.O_RDONLY)
         try:
@@ -220,14 +129,14 @@ class _Reader:
         if place.following is not None:
             self.next_offset = max(self.next_offset, place.following)
             return
-        now = self._find()
+        now = self._finder.find(self.next_offset)
         if (now.base_offset, now.following) == (place.base_offset, None):
             raise OffsetOutOfRange(
                 self._split.to_offset, now.log_start, self.next_offset, path=self._split.directory
             )
         # It was rolled meanwhile: the same offset once more.
 
-    def _start(self, source: ByteSource, place: _Place) -> int:
+    def _start(self, source: ByteSource, place: Place) -> int:
         """Where a batch begins that no record from the next offset on lies before."""
         offset = self.next_offset
         if offset <= place.base_offset:
@@ -241,7 +150,7 @@ class _Reader:
         position = self._indexed(place, offset)
         return position if self._is_before(source, position, offset) else 0
 
-    def _indexed(self, place: _Place, offset: int) -> int:
+    def _indexed(self, place: Place, offset: int) -> int:
         """Where the index says that a batch lies; 0 where it says nothing."""
         path = place.path.removesuffix(paths.LOG) + paths.INDEX
         try:
@@ -276,13 +185,14 @@ class _Reader:
             return True
         return find_next_batch(source.read_at(position, header.size), 0, 0) == 0
 
-    def _chunks(self, fd: int, place: _Place, position: int) -> Iterator[Columns]:
+    def _chunks(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
         """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
         decode = self._decode_old if place.is_old else self._decode
         lowest = place.base_offset
         used = 0  # bytes of the buffer, which lie at `position`
+        needed = self._chunk_bytes
         while True:
-            self._make_room(used)
+            self._make_room(needed, used)
             with memoryview(self._buffer) as view, view[used:] as free:
                 count = self._files.preadv(fd, free, position + used)
             used += count
@@ -301,24 +211,38 @@ class _Reader:
                     return
                 if not size:
                     break
-            if not count:
-                if at < used and place.following is not None:
-                    raise self._located(CorruptRecord("the last batch is incomplete"), place, at)
-                return
             self._buffer[: used - at] = self._buffer[at:used]
             position += at
             used -= at
+            needed = self._chunk_bytes
+            if not at and count:
+                needed = self._needed(used, self._files.size(fd) - position, place)
+            if not count or not needed:
+                if used and place.following is not None:
+                    error = CorruptRecord("the last batch is incomplete")
+                    raise self._located(error, place, position)
+                return
 
-    def _make_room(self, used: int) -> None:
-        """For a chunk, or for more of a batch that is larger."""
-        if used == len(self._buffer):
-            self._buffer.extend(bytes(max(self._chunk_bytes, used)))
+    def _make_room(self, needed: int, used: int) -> None:
+        """A buffer of ``needed`` bytes with what is used of the one there is."""
+        size = max(needed, used + 1)
+        if len(self._buffer) != size:
+            buffer = bytearray(size)
+            buffer[:used] = self._buffer[:used]
+            self._buffer = buffer
 
-    def _end(self, place: _Place, position: int, at: int) -> None:
+    def _needed(self, used: int, left: int, place: Place) -> int:
+        """How large a buffer has to be for the batch that it begins with; 0: more than is left."""
+        if place.is_old:
+            return used + max(used, self._chunk_bytes)
+        size = size_at(self._buffer, 0) if used >= LOG_OVERHEAD else 0
+        return 0 if size > left else max(size, used + 1, self._chunk_bytes)
+
+    def _end(self, place: Place, position: int, at: int) -> None:
         """A batch lies behind the split.  No CRC covers its base offset, which may be damaged."""
         if self.next_offset < self._split.to_offset and not place.is_old:
             base = int.from_bytes(self._buffer[at : at + 8], "big", signed=True)
-            following = self._find().following
+            following = self._finder.find(self.next_offset).following
             if following is not None and base >= following:
                 raise CorruptRecord(
                     f"offset {base} is not below the next segment's, {following}",
@@ -329,7 +253,7 @@ class _Reader:
         self.next_offset = self._split.to_offset
 
     def _decode(
-        self, place: _Place, position: int, at: int, size: int, lowest: int
+        self, place: Place, position: int, at: int, size: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
         """(columns, bytes they were made of, the offset behind them, whether the split ends)."""
         columns = decode_columns(
@@ -348,7 +272,7 @@ class _Reader:
         return columns, columns.consumed, columns.next_offset, columns.ended
 
     def _decode_old(
-        self, place: _Place, position: int, at: int, size: int, lowest: int
+        self, place: Place, position: int, at: int, size: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
         """The same of format 0.7, whose offsets are positions."""
         end = at + size
@@ -372,7 +296,7 @@ class _Reader:
         )
         return columns, lowest - start, lowest, lowest >= self._split.to_offset
 
-    def _located(self, error: CorruptRecord, place: _Place, position: int) -> CorruptRecord:
+    def _located(self, error: CorruptRecord, place: Place, position: int) -> CorruptRecord:
         """The same error with where it is in the file."""
         return CorruptRecord(
             error.message,
@@ -380,13 +304,3 @@ class _Reader:
             position=position + (error.position or 0),
             offset=self.next_offset if error.offset is None else error.offset,
         )
-
-
-def _logs(names: Iterable[str], old: bool) -> list[tuple[int, str]]:
-    """(base offset, name) of the segments among these files; ``old``: of Kafka 0.7's."""
-    found: list[tuple[int, str]] = []
-    for name in names:
-        base = paths.old_base_offset_of(name) if old else paths.base_offset_of(name)
-        if base is not None and (old or name == paths.file_name(base, paths.LOG)):
-            found.append((base, name))
-    return sorted(found)

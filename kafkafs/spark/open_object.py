@@ -27,7 +27,8 @@ from storage.errors import SegmentGone
 # Of a log: what the first read takes at least, and the largest block.
 _FIRST_BLOCK = 4 * 1024
 _LARGEST_BLOCK = 8 * 1024 * 1024
-# From blocks of this size on the next one is fetched ahead.
+# From the second read of this size on that goes on from the one before the next block is fetched
+# ahead: one alone may be all that is wanted.
 _AHEAD_FROM = 1024 * 1024
 _SECOND_NS = 1_000_000_000
 # Of an index: one of this size or less is read whole at once; else its end first.
@@ -130,6 +131,7 @@ class OpenObject:
         self._start = 0
         self._data = b""
         self._block = _FIRST_BLOCK
+        self._large_reads = 0
         self._next: Future[bytes] | None = None
         self._next_at = 0
         if listed is None:
@@ -184,7 +186,11 @@ class OpenObject:
         """Fetch a block that begins there, or goes on from the one at hand."""
         end = self._start + len(self._data)
         goes_on = bool(self._data) and self._start <= position <= end
-        self._block = min(self._block * 4, _LARGEST_BLOCK) if goes_on else _FIRST_BLOCK
+        if goes_on:
+            self._block = min(max(self._block * 4, 2 * size), _LARGEST_BLOCK)
+            self._large_reads += size >= _AHEAD_FROM
+        else:
+            self._block, self._large_reads = _FIRST_BLOCK, 0
         rest = b""
         if goes_on:
             rest = self._data[position - self._start :]
@@ -202,7 +208,7 @@ class OpenObject:
             parts.append(self._fetch(at, wanted - at))
             at = wanted
         self._start, self._data = position, b"".join(parts) if rest else b"".join(parts[1:])
-        if self._block >= _AHEAD_FROM and at < self.size:
+        if self._large_reads > 1 and at < self.size:
             self._next_at = at
             self._next = self._ahead().submit(self._fetch, at, min(self._block, self.size - at))
 

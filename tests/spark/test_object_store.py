@@ -6,8 +6,10 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from kafkafs.spark.arrow_files import ArrowFiles
 from kafkafs.spark.opened import Opened, place
@@ -18,6 +20,9 @@ from tests.spark.object_store import Bucket, ObjectStore
 from tests.storage.logs import NOW_MS, append, values
 from tests.storage.segmented import DAY_MS, fill, segmented
 from tests.storage.transactions import Client
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -351,3 +356,69 @@ def test_damage_is_told_as_on_a_disk(data: Path, bucket: Bucket) -> None:
     bucket.put(name, bytes(content))
     with Opened(bucket.place) as opened, pytest.raises(StorageError, match="CRC"):
         list(opened.manager.log("many", 0).records())
+
+
+# -- through Spark -------------------------------------------------------------------------------
+
+
+def load(spark: SparkSession, path: str, **options: str) -> DataFrame:
+    given = {"subscribePattern": ".*", "includeHeaders": "true", **options}
+    return spark.read.format("kafkafs").options(path=path, **given).load()
+
+
+def test_spark_reads_it(spark: SparkSession, data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    order = ["topic", "partition", "offset"]
+    for isolation in ("read_committed", "read_uncommitted"):
+        here = load(spark, str(data), isolationLevel=isolation).orderBy(*order).collect()
+        there = load(spark, bucket.uri, isolationLevel=isolation).orderBy(*order).collect()
+        assert there == here
+        assert len(here) == (9 if isolation == "read_committed" else 12)
+
+
+def test_spark_reads_a_part_of_it(spark: SparkSession, data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    found = load(
+        spark,
+        bucket.uri,
+        subscribePattern="many",
+        startingTimestamp=str(NOW_MS + DAY_MS),
+        endingTimestamp=str(NOW_MS + 3 * DAY_MS),
+        minPartitions="4",
+    )
+    assert sorted(row.offset for row in found.select("offset").collect()) == [2, 3, 4, 5]
+
+
+def test_spark_follows_what_is_copied_there(
+    spark: SparkSession, data: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    def run() -> list[int]:
+        query = (
+            spark.readStream.format("kafkafs")
+            .options(path=bucket.uri, subscribe="many", startingOffsets="earliest")
+            .load()
+            .select("offset")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        assert query.awaitTermination(60)
+        written = spark.read.schema("offset bigint").parquet(str(tmp_path / "out"))
+        return sorted(row.offset for row in written.collect())
+
+    bucket.sync(data)
+    assert run() == list(range(8))
+    with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+        append(manager.log("many", 0), b"more")
+        fill(manager.log("many", 0), 1, 5)
+    bucket.sync(data)
+    assert run() == list(range(11))
+
+
+def test_spark_says_what_is_not_there(spark: SparkSession, data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    nowhere = bucket.uri.replace("some/where", "no/where")
+    with pytest.raises(PySparkException, match=r"no such data directory: .*/no/where") as caught:
+        load(spark, nowhere).collect()
+    assert "secret@" not in str(caught.value)
