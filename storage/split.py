@@ -22,7 +22,8 @@ from storage.index.txn_index import TxnEntry
 from storage.log import Log
 from storage.read import Isolation
 from storage.segment import Segment
-from storage.split_reader import CHUNK_BYTES, AbortedSpan, Split, Wanted, read_split
+from storage.split_finder import AbortedSpan, Split
+from storage.split_reader import CHUNK_BYTES, Wanted, read_split
 
 __all__ = ["CHUNK_BYTES", "AbortedSpan", "Split", "Wanted", "plan_splits", "read_split"]
 
@@ -62,19 +63,27 @@ def plan_splits(
         size = sum(piece.size for piece in open_pieces)
         if size:
             first, last = open_pieces[0], open_pieces[-1]
-            spans = tuple(_touching(aborted, first.start, last.end))
+            bases = [piece.segment.base_offset for piece in open_pieces]
             splits.append(
                 Split(
-                    *(log.topic, log.partition, log.directory),
-                    *(first.segment.base_offset, first.position, size),
-                    *(first.start, last.end, spans),
+                    topic=log.topic,
+                    partition=log.partition,
+                    directory=log.directory,
+                    base_offset=first.segment.base_offset,
+                    position=first.position,
+                    size=size,
+                    from_offset=first.start,
+                    to_offset=last.end,
+                    aborted=tuple(_touching(aborted, first.start, last.end)),
+                    topic_id=log.topic_id,
+                    segments=() if log.may_be_cleaned else tuple(bases),
                 )
             )
         open_pieces.clear()
 
     room = target_bytes
-    for segment, start, end in _ranges(log.segments, from_offset, to_offset):
-        for piece in _pieces(segment, start, end, room, target_bytes):
+    for segment, start, end, is_whole in _ranges(log.segments, from_offset, to_offset):
+        for piece in _pieces(segment, start, end, is_whole, room, target_bytes):
             open_pieces.append(piece)
             room -= piece.size
             if piece.is_cut or room <= 0:
@@ -86,24 +95,46 @@ def plan_splits(
 
 def _ranges(
     segments: Sequence[Segment], from_offset: int, to_offset: int
-) -> Iterator[tuple[Segment, int, int]]:
-    """Each segment that the range touches, with the part of the range that is its own."""
+) -> Iterator[tuple[Segment, int, int, bool]]:
+    """Each segment that the range touches, and the part of the range that is its own.
+
+    And whether that goes to the segment's end.
+    """
     for number, segment in enumerate(segments):
         last = number + 1 == len(segments)
-        end = to_offset if last else min(to_offset, segments[number + 1].base_offset)
-        start = max(from_offset, segment.base_offset)
+        following = segment.next_offset if last else segments[number + 1].base_offset
+        start, end = max(from_offset, segment.base_offset), min(to_offset, following)
         if start < end:
-            yield segment, start, end
+            yield segment, start, end, end == following
 
 
-def _pieces(segment: Segment, start: int, end: int, room: int, target: int) -> Iterator[_Piece]:
-    """Cut a segment's range: a piece of ``room`` bytes, the others of ``target``."""
-    index = segment.offset_index if not segment.always_expand else None
-    if index is None or not index.count or index.sanity() is not None:
-        size = segment.size
-        if segment.always_expand:
-            size = min(end - segment.base_offset, size) - (start - segment.base_offset)
-        yield _Piece(segment, 0, size, start, end, False)
+def _pieces(
+    segment: Segment, start: int, end: int, is_whole: bool, room: int, target: int
+) -> Iterator[_Piece]:
+    """Cut a segment's range: a piece of ``room`` bytes, the others of ``target``.
+
+    ``is_whole``: it goes to the segment's end.
+    """
+    if segment.always_expand:
+        # Its offsets are positions.
+        yield _Piece(segment, 0, end - start, start, end, False)
+        return
+    if start == segment.base_offset and is_whole and segment.size <= room + target // 4:
+        yield _Piece(segment, 0, segment.size, start, end, False)
+        return
+    was_open = segment.is_open
+    try:
+        yield from _by_index(segment, start, end, room, target)
+    finally:
+        # A log may have thousands.
+        if segment.sealed and not was_open:
+            segment.close_descriptors()
+
+
+def _by_index(segment: Segment, start: int, end: int, room: int, target: int) -> Iterator[_Piece]:
+    index = segment.offset_index
+    if not index.count or index.sanity() is not None:
+        yield _Piece(segment, 0, segment.size, start, end, False)
         return
     position = index.lookup(start)[1]
     stop = segment.size

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from storage import paths
-from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import ByteSource, Files, FileSource
 from storage.index.offset_index import OffsetIndex
 from storage.old_segment import step_to
@@ -219,8 +219,8 @@ class _Reader:
                 needed = self._needed(used, self._files.size(fd) - position, place)
             if not count or not needed:
                 if used and place.following is not None:
-                    error = CorruptRecord("the last batch is incomplete")
-                    raise self._located(error, place, position)
+                    torn = CorruptRecord("the last batch is incomplete")
+                    raise self._located(torn, place, position)
                 return
 
     def _make_room(self, needed: int, used: int) -> None:

@@ -602,7 +602,7 @@ def test_read_while_a_cleaner_swaps(tmp_path: Path, skip: int) -> None:
 
 
 def test_a_cleaner_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.split_reader._SWAP_S", 0.02)
+    monkeypatch.setattr("storage.split_finder.PATIENCE_S", 0.02)
     with a_log(tmp_path) as log:
         segmented_log(log)
         (split,) = plan(log)
@@ -626,6 +626,37 @@ def test_a_log_that_has_gone(tmp_path: Path) -> None:
     shutil.rmtree(split.directory)
     with pytest.raises(UnknownTopicOrPartition):
         read(split)
+
+
+def test_another_topic_of_the_same_name(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        lines(log, 1)
+        (split,) = plan(log)
+        assert len(read(split)) == 10
+    metadata = Path(split.directory) / "partition.metadata"
+    text = metadata.read_text()
+    assert split.topic_id in text
+    metadata.write_text(text.replace(split.topic_id, "AAAAAAAAAAAAAAAAAAAAAQ"))
+    with pytest.raises(UnknownTopicOrPartition, match="another topic"):
+        read(split)
+    metadata.unlink()
+    assert len(read(split)) == 10
+
+
+def test_a_segment_that_somebody_has_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.split_finder.PATIENCE_S", 0.02)
+    with a_log(tmp_path) as log:
+        segmented_log(log)
+        (split,) = plan(log)
+        (behind,) = plan(log, 65)
+    (Path(split.directory) / f"{30:020}.log").unlink()
+    with pytest.raises(SegmentGone, match="missing"):
+        read(split)
+    assert len(read(behind)) == 55
+    # A cleaner may have put it together with others.
+    assert len(read(split._replace(segments=()))) == 90
 
 
 def test_retention_takes_what_was_planned(tmp_path: Path) -> None:

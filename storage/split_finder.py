@@ -1,0 +1,161 @@
+"""Where a split's records are, in a directory that another process writes.
+
+Segments are found by their names.  Meanwhile their owner may have rolled, deleted or cleaned them,
+and a swap leaves short moments in which a name is missing: it is waited for.
+
+Not here: reading (``split_reader``), planning (``split``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from storage import checkpoint, paths
+from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.files import Files
+from storage.old_segment import is_old
+
+# How long a cleaner may take to name what it puts into the log, or a file that is listed may not
+# be there, and how often one looks.
+PATIENCE_S = 1.0
+LOOK_S = 0.005
+
+
+class AbortedSpan(NamedTuple):
+    """Between these offsets, both included, a producer's transactional records are aborted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Split(NamedTuple):
+    """A piece of a partition: the offsets from ``from_offset`` to before ``to_offset``.
+
+    ``directory`` is the partition's.  At planning a batch began at ``position`` of the log with
+    ``base_offset``, and no record of the piece lay before it; ``size``: bytes of log, about.
+    ``aborted``: what of it is not to be read; empty where uncommitted records are wanted.
+    ``topic_id``: no other topic of that name is meant.  ``segments``: base offsets of segments that
+    must still be there, as nothing but retention removes any; empty where a cleaner may.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    base_offset: int
+    position: int
+    size: int
+    from_offset: int
+    to_offset: int
+    aborted: tuple[AbortedSpan, ...] = ()
+    topic_id: str = ""
+    segments: tuple[int, ...] = ()
+
+
+class Place(NamedTuple):
+    """The segment that holds an offset; ``following``: the next one's base offset, if there is one.
+
+    ``is_old``: of Kafka 0.7; ``log_start``: the first segment's base offset.
+    """
+
+    path: str
+    base_offset: int
+    following: int | None
+    is_old: bool
+    log_start: int
+
+
+class Finder:
+    """Finds a split's segments."""
+
+    def __init__(self, files: Files, split: Split) -> None:
+        self._files = files
+        self._split = split
+
+    def find(self, offset: int) -> Place:
+        """The segment that holds an offset of the split, by a fresh look at the directory.
+
+        OffsetOutOfRange where it is gone, UnknownTopicOrPartition where all is, SegmentGone where
+        a cleaner was stopped in the middle or a segment is missing; OSError.
+        """
+        directory = self._split.directory
+        logs, old = self._settled_logs(offset)
+        number = sum(base <= offset for base, _ in logs) - 1
+        if number < 0:
+            raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
+        self._check_topic()
+        self._check_segments(offset, logs)
+        base, name = logs[number]
+        following = logs[number + 1][0] if number + 1 < len(logs) else None
+        return Place(os.path.join(directory, name), base, following, old, logs[0][0])
+
+    def _check_topic(self) -> None:
+        """UnknownTopicOrPartition where the topic was deleted and made anew."""
+        directory = self._split.directory
+        if self._split.topic_id:
+            path = os.path.join(directory, paths.PARTITION_METADATA)
+            found = checkpoint.read_partition_metadata(self._files, path)
+            if found not in (None, "", self._split.topic_id):
+                raise UnknownTopicOrPartition(
+                    f"this is another topic of the same name: its id is {found}, not "
+                    f"{self._split.topic_id}",
+                    path=directory,
+                )
+
+    def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
+        """SegmentGone where one is missing that nobody removes."""
+        there = {base for base, _ in logs}
+        for base in self._split.segments:
+            if offset < base and base not in there:
+                raise SegmentGone(
+                    "this segment is missing, between others that are there",
+                    path=os.path.join(self._split.directory, paths.file_name(base, paths.LOG)),
+                    offset=base,
+                )
+
+    def _settled_logs(self, offset: int) -> tuple[list[tuple[int, str]], bool]:
+        """(base offset, name) of each segment, once no cleaner is about to change those that count.
+
+        And whether they are of Kafka 0.7.
+        """
+        directory = self._split.directory
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                names = [name for name, _ in self._files.scan(directory)]
+            except FileNotFoundError:
+                raise UnknownTopicOrPartition("the partition is gone", path=directory) from None
+            old = is_old(names)
+            logs = _logs(names, old)
+            if not logs:
+                raise UnknownTopicOrPartition("the partition has no segments", path=directory)
+            swapped = [name for name in names if self._may_concern(name, offset, logs[-1][0])]
+            if not swapped:
+                return logs, old
+            if time.monotonic() > end:
+                raise SegmentGone(
+                    "a cleaner that was stopped has not given all segments their names: open the "
+                    "directory for writing, and read it again",
+                    path=os.path.join(directory, swapped[0]),
+                    offset=offset,
+                )
+            time.sleep(LOOK_S)
+
+    def _may_concern(self, name: str, offset: int, last: int) -> bool:
+        """Whether a file is put into the log where the split reads on; never behind all others."""
+        if not name.endswith(paths.LOG + paths.SWAP) or offset >= last:
+            return False
+        return (paths.base_offset_of(name) or 0) < self._split.to_offset
+
+
+def _logs(names: Iterable[str], old: bool) -> list[tuple[int, str]]:
+    """(base offset, name) of the segments among these files; ``old``: of Kafka 0.7's."""
+    found: list[tuple[int, str]] = []
+    for name in names:
+        base = paths.old_base_offset_of(name) if old else paths.base_offset_of(name)
+        if base is not None and (old or name == paths.file_name(base, paths.LOG)):
+            found.append((base, name))
+    return sorted(found)
