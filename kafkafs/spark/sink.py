@@ -18,6 +18,7 @@ staged files at any time; nothing that is adopted is one any more.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -41,7 +42,7 @@ from kafkafs.spark.sink_columns import check_columns
 from kafkafs.spark.staging import Staging
 from storage import paths
 from storage.errors import InvalidRecord, StorageError
-from storage.staged import AdoptRequest, StagedFile, StagedName, check_query
+from storage.staged import AdoptRequest, StagedFile, StagedName, check_query, parse_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,9 +76,13 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task has left behind: its number, whose batch it is, its files, its records."""
+    """What a task has left behind: its number, whose batch it is, its files, its records.
+
+    `tries`: attempts before, which may have left files that nobody knows of.
+    """
 
     task: int
+    tries: int
     write: Write
     files: tuple[StagedFile, ...]
     records: int
@@ -178,7 +183,7 @@ def _stage(options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch]
     except BaseException:
         staging.discard()
         raise
-    return Staged(task, write, tuple(files), records)
+    return Staged(task, context.attemptNumber(), write, tuple(files), records)
 
 
 def _write_of_stream() -> Write:
@@ -217,7 +222,10 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     if request.once and not request.files:
         return
     records = sum(message.records for message in staged)
-    if _is_duplicate(path, request):
+    is_duplicate = _is_duplicate(path, request)
+    if is_duplicate or any(message.tries for message in staged):
+        _remove_all(path, request.query, request.batch)
+    if is_duplicate:
         _log.warning(
             "batch %d of %s had been written before: these %d records are not appended again",
             request.batch,
@@ -255,6 +263,21 @@ def _abort(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
                 _log.warning("a staged file stays until it is old: %s", error)
 
 
+def _remove_all(path: str, query: str, batch: int) -> None:
+    """Remove the staged files of a query's batches up to this one, of which none is adopted now.
+
+    A task that is killed cannot remove its own. What stays is removed when it is old.
+    """
+    with contextlib.suppress(OSError):
+        for directory in os.scandir(path):
+            if not paths.is_partition_directory(directory.name):
+                continue
+            for name in os.listdir(directory):
+                parsed = parse_name(name)
+                if parsed is not None and parsed.query == query and parsed.batch <= batch:
+                    os.unlink(os.path.join(directory, name))
+
+
 class BatchWriter(DataSourceArrowWriter):
     """Writes once, all or nothing."""
 
@@ -273,8 +296,10 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options.path, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged."""
+        """Remove what was staged; of a write whose name nobody else has, also by killed tasks."""
         _abort(self._options.path, messages)
+        if self._write.once:
+            _remove_all(self._options.path, self._write.query, self._write.batch)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -1,0 +1,206 @@
+"""`df.write` and `df.writeStream` to `format("kafkafs")`, in Spark itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from storage import LogManager, Record
+from storage.adoptions import Adoptions
+from storage.files import Files
+from storage.record._route import murmur2
+from tests.mount.mounting import check_data, mounted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    with LogManager.open(str(directory)) as manager:
+        manager.create_topic("orders", 3)
+        manager.create_topic("payments", 1)
+    return directory
+
+
+def records(data: Path, topic: str) -> list[list[Record]]:
+    with LogManager.open(str(data), read_only=True) as manager:
+        logs = manager.topic(topic).partitions
+        return [list(logs[number].records()) for number in sorted(logs)]
+
+
+def values(data: Path, topic: str) -> list[bytes | None]:
+    return [record.value for each in records(data, topic) for record in each]
+
+
+def listing(data: Path) -> dict[str, int]:
+    """Every file and its size."""
+    return {str(path): path.stat().st_size for path in data.rglob("*")}
+
+
+def write(frame: DataFrame, data: Path, **options: Any) -> None:
+    frame.write.format("kafkafs").mode("append").options(**options).save(str(data))
+
+
+def lines(directory: Path, name: str, text: str) -> None:
+    """Add a file to a stream's input, at once."""
+    directory.mkdir(exist_ok=True)
+    (directory.parent / name).write_text(text)
+    # Spark takes files in the order of their times.
+    at = 1_700_000_000 + len(list(directory.iterdir()))
+    os.utime(directory.parent / name, (at, at))
+    (directory.parent / name).rename(directory / name)
+
+
+def stream(spark: SparkSession, base: Path, data: Path, checkpoint: str = "checkpoint") -> None:
+    """All input files that are new, one a batch; has ended when it returns."""
+    frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(base / "in"))
+    query = (
+        frame.where("value != 'none'")
+        .writeStream.format("kafkafs")
+        .option("checkpointLocation", str(base / checkpoint))
+        .option("topic", "payments")
+        .trigger(availableNow=True)
+        .start(str(data))
+    )
+    query.awaitTermination()
+
+
+def test_every_column(spark: SparkSession, data: Path) -> None:
+    """Two topics in one write are one transaction; the tasks' records come in their order."""
+    at = "timestamp'2024-05-06 07:08:09.123456'"
+    headers = (
+        "array(named_struct('key', 'h', 'value', x'31'), named_struct('key', 'g', 'value', null))"
+    )
+    frame = spark.sql(
+        f"""select /*+ coalesce(1) */ * from values
+        ('orders', 2, 'k', x'76', {headers}, {at}),
+        ('orders', 2, null, x'', null, {at}),
+        ('payments', null, '', null, array(), {at}),
+        ('orders', 2, 'k', x'77', null, {at})
+        as rows(topic, partition, key, value, headers, timestamp)"""
+    )
+    write(frame, data)
+    at_ms = 1_714_979_289_123
+    assert [row[1:] for row in records(data, "orders")[2]] == [
+        (at_ms, 0, b"k", b"v", (("h", b"1"), ("g", None))),
+        (at_ms, 0, None, b"", ()),
+        (at_ms, 0, b"k", b"w", ()),
+    ]
+    assert [row[1:] for row in records(data, "payments")[0]] == [(at_ms, 0, b"", None, ())]
+    with LogManager.open(str(data), read_only=True) as manager:
+        producers = [
+            dict(manager.log(topic, number).producers.by_id)
+            for topic, number in (("orders", 2), ("payments", 0))
+        ]
+        assert manager.log("orders", 2).last_stable_offset == 4  # behind the marker
+    assert len(producers[0]) == 1
+    assert producers[0].keys() == producers[1].keys()
+    check_data(data)
+
+
+def test_keys_go_where_kafka_has_them(spark: SparkSession, data: Path) -> None:
+    frame = spark.range(0, 3000, 1, 2).selectExpr(
+        "cast(id as string) key", "cast(id as string) value", "'payments' topic"
+    )
+    write(frame, data, topic="orders")
+    found = records(data, "orders")
+    assert sorted(int(row.value or b"") for each in found for row in each) == list(range(3000))
+    for number, each in enumerate(found):
+        assert all((murmur2(row.key or b"") & 0x7FFFFFFF) % 3 == number for row in each)
+        # By the tasks' numbers, whichever was done first.
+        in_order = [int(row.value or b"") for row in each]
+        assert in_order == sorted(in_order)
+    assert values(data, "payments") == []
+
+
+def test_a_bad_row_changes_nothing(spark: SparkSession, data: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    before = listing(data)
+    frame = spark.range(0, 1000, 1, 1).selectExpr(
+        "'payments' topic", "cast(id as string) value", "cast(if(id = 700, 1, 0) as int) partition"
+    )
+    with pytest.raises(PySparkException, match=r"row 701 of task 0 .*partition 1\): there is no"):
+        write(frame, data)
+    assert listing(data) == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "columns", "reason"),
+    [
+        ("overwrite", "'a' value", "overwrite is not supported"),
+        ("append", "1 value", "value attribute unsupported type int"),
+    ],
+)
+def test_what_is_refused_before_it_begins(
+    spark: SparkSession, data: Path, mode: str, columns: str, reason: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    frame = spark.range(1).selectExpr(columns)
+    with pytest.raises(PySparkException, match=reason):
+        frame.write.format("kafkafs").mode(mode).option("topic", "orders").save(str(data))
+
+
+def test_a_named_write_is_done_once(spark: SparkSession, data: Path) -> None:
+    frame = spark.range(10).selectExpr("cast(id as string) value")
+    write(frame, data, topic="orders", txnId="daily-2024-05-06")
+    before = values(data, "orders")
+    assert len(before) == 10
+    write(frame, data, topic="orders", txnId="daily-2024-05-06")
+    assert values(data, "orders") == before
+    assert list(data.rglob("*.staged")) == []
+    write(frame, data, topic="orders", txnId="daily-2024-05-07")
+    write(frame, data, topic="orders")
+    assert len(values(data, "orders")) == 30
+
+
+def test_a_replayed_batch_is_written_once(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    """A driver that died before it wrote down what it had committed; an empty batch in between."""
+    for number, text in enumerate(("a\nb\n", "none\n", "c\n")):
+        lines(tmp_path / "in", f"{number}.txt", text)
+    stream(spark, tmp_path, data)
+    assert values(data, "payments") == [b"a", b"b", b"c"]
+    commits = tmp_path / "checkpoint" / "commits"
+    for name in ("2", ".2.crc"):
+        (commits / name).unlink()
+    lines(tmp_path / "in", "3.txt", "d\n")
+    stream(spark, tmp_path, data)
+    assert values(data, "payments") == [b"a", b"b", b"c", b"d"]
+    (query,) = Adoptions.load(Files(), str(data)).queries.values()
+    assert query.batch == 3
+    assert list(data.rglob("*.staged")) == []
+    check_data(data)
+
+
+def test_a_query_that_goes_on_elsewhere_fences_this_one(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    """A copy of a checkpoint is another run of the same query: one of them has to give way."""
+    lines(tmp_path / "in", "0.txt", "a\n")
+    stream(spark, tmp_path, data)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    lines(tmp_path / "in", "1.txt", "b\n")
+    stream(spark, tmp_path, data)
+    # The copy has not seen this batch, but it is there already.
+    stream(spark, tmp_path, data, "copy")
+    lines(tmp_path / "in", "2.txt", "c\n")
+    stream(spark, tmp_path, data, "copy")
+    assert values(data, "payments") == [b"a", b"b", b"c"]
+
+
+def test_a_mount_shows_it_when_it_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+    """The daemon owns the logs and adopts."""
+    with mounted(tmp_path) as mount:
+        mount.topic("orders")
+        frame = spark.range(100).selectExpr("cast(id as string) value").coalesce(1)
+        write(frame, mount.data, topic="orders")
+        assert (mount / "orders" / "0").read_text() == "".join(f"{n}\n" for n in range(100))
+        assert list(mount.data.rglob("*.staged")) == []
