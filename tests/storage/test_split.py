@@ -110,6 +110,7 @@ class History:
         self.log = log
         self.clock = clock
         self.sequences: dict[int, int] = {}
+        self.open: set[int] = set()
 
     def write(self, draw: Callable[[st.SearchStrategy[object]], object]) -> None:
         """One batch, of a producer's transaction perhaps, in any codec."""
@@ -117,7 +118,7 @@ class History:
         assert isinstance(some, list)
         codec = draw(st.integers(0, 4))
         assert isinstance(codec, int)
-        producer = draw(st.sampled_from([-1, -1, 7, 8]))
+        producer = draw(st.sampled_from([7, 8, -1, -1, -1]))
         assert isinstance(producer, int)
         made = [
             Record(n, self.clock.now_ms + n, 0, key, value, (("h", value),) * (n % 3))
@@ -126,6 +127,7 @@ class History:
         if producer < 0:
             batch = encode(made)
         else:
+            self.open.add(producer)
             sequence = self.sequences.get(producer, 0)
             self.sequences[producer] = sequence + len(made)
             batch = encode(
@@ -146,10 +148,12 @@ class History:
         self.log.roll(self.clock.now_ms)
 
     def clean(self) -> None:
+        self.roll()
         LogCleaner(self.manager).clean(self.log, Task())
 
     def retain(self) -> None:
         self.clock.now_ms += 40_000
+        self.roll()
         retain(self.manager, [self.log], Task(), self.clock.now_ms)
 
     def delete_records(self) -> None:
@@ -163,22 +167,20 @@ class History:
         if remove is not None:
             remove()
 
-    def step(self, data: st.DataObject) -> None:
-        kind = data.draw(
-            st.sampled_from(
-                ["write"] * 8
-                + ["end", "end", "roll", "clean", "retain", "later"]
-                + ["delete_records"]
-            )
-        )
+    def step(self, data: st.DataObject, kinds: list[str]) -> None:
+        kind = data.draw(st.sampled_from(kinds))
         if kind == "write":
             self.write(data.draw)
         elif kind == "end":
-            self.end(
-                data.draw(st.sampled_from([7, 8])), data.draw(st.sampled_from([ABORT, COMMIT]))
-            )
+            for producer in sorted(self.open):
+                self.end(producer, data.draw(st.sampled_from([ABORT, COMMIT])))
+            self.open.clear()
         else:
             getattr(self, kind)()
+
+
+BEFORE = ["write"] * 8 + ["end"] * 4 + ["roll"] * 3 + ["clean", "retain", "delete_records"]
+BETWEEN = ["write", "end", "roll", "clean", "clean", "retain", "delete_records", "later"]
 
 
 @settings(deadline=None, max_examples=25)
@@ -201,7 +203,7 @@ def run_history(data: st.DataObject) -> None:
         path,
         log_index_interval_bytes=data.draw(st.sampled_from([1, 200])),
         log_cleanup_policy=data.draw(st.sampled_from(["compact", "compact,delete"])),
-        log_retention_ms=60_000,
+        log_retention_ms=data.draw(st.sampled_from([30_000, 100_000])),
         log_cleaner_min_cleanable_ratio=0,
         log_cleaner_delete_retention_ms=50_000,
         log_segment_delete_delay_ms=10_000,
@@ -209,8 +211,8 @@ def run_history(data: st.DataObject) -> None:
     try:
         with LogManager.open(str(path), clock_ms=clock) as manager:
             history = History(manager, manager.create_topic("t", 1).partitions[0], clock)
-            for _ in range(data.draw(st.integers(0, 25))):
-                history.step(data)
+            for _ in range(data.draw(st.sampled_from([10, 20, 30]))):
+                history.step(data, BEFORE)
             check_range(data, history)
     finally:
         shutil.rmtree(path)
@@ -220,15 +222,16 @@ def check_range(data: st.DataObject, history: History) -> None:
     log = history.log
     isolation = data.draw(st.sampled_from([COMMITTED, UNCOMMITTED]))
     bound = log.last_stable_offset if isolation == COMMITTED else log.log_end_offset
-    first = data.draw(st.integers(log.log_start_offset, bound))
-    end = data.draw(st.integers(first, bound) | st.just(bound))
+    start = log.log_start_offset
+    first = data.draw(st.just(start) | st.integers(start, bound))
+    end = data.draw(st.just(bound) | st.integers(first, bound))
     target = data.draw(st.sampled_from([1, 200, 1000, EVERYTHING]))
     chunk = data.draw(st.sampled_from([1, 100, 1000, 1 << 20]))
     splits = plan(log, first, end, target, isolation)
     check_splits(splits, first, end)
     assert read_all(splits, chunk) == records(log, first, end, isolation)
-    for _ in range(data.draw(st.integers(0, 6))):
-        history.step(data)
+    for _ in range(data.draw(st.sampled_from([2, 4, 1, 0]))):
+        history.step(data, BETWEEN)
     for split in splits:
         lost = split.from_offset < log.segments[0].base_offset
         if lost:
