@@ -27,7 +27,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 SparkOptions = dict[str, Any]
 
 
-def _settings(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+def name_and_value(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+    """A click callback: NAME=VALUE, several times, as a dictionary."""
     settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -61,7 +62,7 @@ _OPTIONS = (
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
-        callback=_settings,
+        callback=name_and_value,
         help="A setting of Spark, such as spark.driver.memory=4g; may be repeated.",
     ),
     click.option("--verbose", is_flag=True, help="Show what Spark logs."),

@@ -1,0 +1,39 @@
+"""`kafkafs spark compact DIR`: cleans compacted topics, also of a mounted directory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kafkafs.cli.spark.job import job_options, places_argument, run_job
+
+
+@click.command("compact")
+@click.argument("data_dir", metavar="DATA_DIR")
+@places_argument
+@click.option("--only-due", is_flag=True, help="Only what its settings ask for by now.")
+@job_options
+def command(
+    data_dir: str,
+    places: tuple[tuple[str, int | None], ...],
+    only_due: bool,
+    dry_run: bool,
+    **spark: Any,
+) -> None:
+    """Keep the latest record of each key only, as the daemon's cleaner does, as wide as Spark runs.
+
+    Without TOPIC all topics whose cleanup.policy has compact, however little is dirty. DATA_DIR may
+    be mounted: then the daemon puts the new segments in. The same records stay at the same offsets.
+
+    Exits with 1 where a partition could not be cleaned; it is as it was.
+    """
+    from kafkafs.spark.jobs import compact
+    from kafkafs.spark.jobs.choice import Choice
+
+    choice = Choice(places)
+    run_job(
+        "compact",
+        lambda session: compact.run(session, data_dir, choice, only_due=only_due, dry_run=dry_run),
+        spark,
+    )

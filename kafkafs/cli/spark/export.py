@@ -1,0 +1,61 @@
+"""`kafkafs spark export DIR OUT`: topics as Parquet files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kafkafs.cli.spark.job import job_options, name_and_value, places_argument, run_job, told
+
+
+@click.command("export")
+@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("out", metavar="OUT")
+@places_argument
+@click.option("--follow", is_flag=True, help="Go on until stopped, with what is appended.")
+@click.option(
+    "--interval",
+    default="10 seconds",
+    show_default=True,
+    metavar="DURATION",
+    help="With --follow: how often files are written.",
+)
+@click.option("--snapshot", is_flag=True, help="All that is there now, into a new directory.")
+@click.option("--text", "as_text", is_flag=True, help="Keys and values as strings, not bytes.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=name_and_value,
+    help="An option of the source, such as startingTimestamp=1790000000000.",
+)
+@job_options
+def command(
+    data_dir: str,
+    out: str,
+    places: tuple[tuple[str, int | None], ...],
+    follow: bool,
+    interval: str,
+    snapshot: bool,
+    as_text: bool,
+    options: dict[str, str],
+    dry_run: bool,
+    **spark: Any,
+) -> None:
+    """Write topics of DATA_DIR as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/, UTC.
+
+    Each record is written once: a further run goes on where the last one has stopped, however that
+    ended, with what has been appended since. What it needs to know lies in OUT/_kafkafs.
+    """
+    from kafkafs.spark.jobs import export
+    from kafkafs.spark.jobs.choice import Choice
+
+    if follow and snapshot:
+        raise click.UsageError("--follow and --snapshot exclude each other")
+    wishes = export.Wishes(Choice(places), as_text, interval if follow else None, snapshot, options)
+    if dry_run:
+        told(lambda: export.plan(data_dir, out, wishes), spark)
+    else:
+        run_job("export", lambda session: export.run(session, data_dir, out, wishes), spark)

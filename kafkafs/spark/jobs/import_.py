@@ -1,0 +1,211 @@
+"""Files into a topic: text, a record a line, or rows of Parquet, JSON or CSV.
+
+What is appended is one transaction of the sink's, under an *import id*: a second run of that id
+appends nothing.  Unless the user names one, it says what is imported: the topic, the files with
+their sizes and times, and how they are read.
+
+Order: lines follow each other as in their file, and files as they are named (a directory's by
+name); rows with a column `offset`, as an export has it, by that.  Which partition: the column
+`partition`, or `--partition`, else Kafka's partitioner by key.
+
+Not here: which columns make a record (`import_records`).
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkafs.spark.jobs.choice import data_place
+from kafkafs.spark.jobs.export_state import is_uri
+from kafkafs.spark.jobs.import_records import Wishes, records
+from kafkafs.spark.jobs.progress import working
+from kafkafs.spark.jobs.report import Report
+from storage import paths
+from storage.adoptions import Adoptions
+from storage.errors import InvalidConfig, UnknownTopicOrPartition
+from storage.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SUFFIX = re.compile(r"\.(parquet|json|jsonl|ndjson|csv)(?:\.(?:gz|bz2|zst|lz4|snappy))?$")
+
+
+class _Input(NamedTuple):
+    """What is read: the files in order, what Spark is told to read, how."""
+
+    files: tuple[str, ...]
+    told: tuple[str, ...]
+    format: str
+
+
+def run(session: SparkSession, path: str, wishes: Wishes, *, dry_run: bool = False) -> Report:
+    """Import into a data directory, or say what would be.
+
+    InvalidConfig, UnknownTopicOrPartition, OwnerNotReached, OSError; what Spark raises where a file
+    cannot be read or a row is no record: then nothing is appended.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as sql
+
+    directory = _directory(path)
+    found = _found(wishes)
+    name = wishes.name or _name(wishes, found)
+    has_run = _has_run(directory, name)
+    partitions = _partitions(directory, wishes)
+    report = Report("import", is_dry_run=dry_run)
+    report.figures = {"import_id": name, "topic": wishes.topic, "files": len(found.files)}
+    if has_run:
+        report.figures.update(records=0, is_imported_already=True)
+        report.notes.append(
+            f"the import {name} has been done: nothing is appended again; another --id would be"
+        )
+        return report
+    rows = records(_read(session, found), wishes, found.format)
+    observed = Observation()
+    size = sql.coalesce(sql.length("value"), sql.lit(0))
+    if "key" in rows.columns:
+        size += sql.coalesce(sql.length("key"), sql.lit(0))
+    rows = rows.observe(
+        observed, sql.count(sql.lit(1)).alias("records"), sql.sum(size.cast("long")).alias("size")
+    )
+    started = time.monotonic()
+    if dry_run:
+        with working(session, "reading"):
+            rows.write.format("noop").mode("overwrite").save()
+    else:
+        if not partitions:
+            from kafkafs.spark.jobs.topics import create_topic
+
+            assert wishes.partitions is not None, "looked at above"
+            create_topic(directory, wishes.topic, wishes.partitions)
+        with working(session, "importing"):
+            _write(session, rows, directory, wishes.topic, name)
+    report.figures.update(
+        records=observed.get["records"],
+        bytes=observed.get["size"] or 0,
+        creates_topic=not partitions,
+        partitions=partitions or wishes.partitions,
+        seconds=round(time.monotonic() - started, 3),
+        is_imported_already=False,
+    )
+    return report
+
+
+def _write(session: SparkSession, rows: DataFrame, path: str, topic: str, name: str) -> None:
+    from kafkafs.spark.data_source import KafkafsDataSource
+
+    session.dataSource.register(KafkafsDataSource)
+    options = {"path": path, "topic": topic, "txnId": name}
+    rows.write.format("kafkafs").mode("append").options(**options).save()
+
+
+def _directory(path: str) -> str:
+    where = data_place(path)
+    if not where.is_local:
+        raise InvalidConfig(f"{where}: a log is written in a directory, not in an object store")
+    return where.path
+
+
+def _has_run(directory: str, name: str) -> bool:
+    query = Adoptions.load(Files(), directory).queries.get(name)
+    return query is not None and query.batch >= 0
+
+
+def _partitions(directory: str, wishes: Wishes) -> int:
+    """How many the topic has; 0 where it is to be created."""
+    from kafkafs.spark.jobs.topics import partitions_of
+
+    paths.check_topic_name(wishes.topic)
+    there = partitions_of(directory, wishes.topic)
+    if not there and wishes.partitions is None:
+        raise UnknownTopicOrPartition(
+            f"there is no topic {wishes.topic!r}; --partitions N creates it", path=directory
+        )
+    count = there or wishes.partitions or 0
+    if wishes.partition is not None and wishes.partition >= count:
+        raise UnknownTopicOrPartition(
+            f"topic {wishes.topic!r} has no partition {wishes.partition}", path=directory
+        )
+    return there
+
+
+# -- what is read --------------------------------------------------------------------------------
+
+
+def _found(wishes: Wishes) -> _Input:
+    """FileNotFoundError, InvalidConfig."""
+    files: list[str] = []
+    told: list[str] = []
+    for text in wishes.inputs:
+        if is_uri(text) and not text.startswith("file:"):
+            if wishes.name is None:
+                raise InvalidConfig(f"{text}: an import of a URI needs an id of its own: --id NAME")
+            files.append(text)
+            told.append(text)
+            continue
+        names = sorted(glob.glob(text)) if glob.has_magic(text) and not os.path.exists(text) else []
+        for name in map(os.path.abspath, names or [text]):
+            told.append(name)
+            files += _files_in(name)
+    if not files:
+        raise InvalidConfig("there is nothing to import: no files in what is named")
+    kind = wishes.format or _format(files)
+    # Of text the order counts, so files are read one after the other; what has columns may be a
+    # directory with some of them in its names.
+    return _Input(tuple(files), tuple(files if kind == "text" else told), kind)
+
+
+def _files_in(name: str) -> Iterator[str]:
+    """A file, or a directory's by name, without those that Spark passes over."""
+    os.stat(name)
+    if not os.path.isdir(name):
+        yield name
+        return
+    for directory, inner, files in os.walk(name):
+        inner[:] = sorted(each for each in inner if each[0] not in "._")
+        for file in sorted(files):
+            if file[0] not in "._":
+                yield os.path.join(directory, file)
+
+
+def _format(files: Sequence[str]) -> str:
+    kinds = set()
+    for file in files:
+        match = _SUFFIX.search(file)
+        kind = "text" if match is None else match[1]
+        kinds.add("json" if kind in ("jsonl", "ndjson") else kind)
+    if len(kinds) != 1:
+        raise InvalidConfig(f"files of several formats, {', '.join(sorted(kinds))}: name one")
+    return kinds.pop()
+
+
+def _name(wishes: Wishes, found: _Input) -> str:
+    """An import id that says what is imported."""
+    facts = []
+    for file in found.files:
+        stat = os.stat(file)
+        facts.append((file, stat.st_size, stat.st_mtime_ns))
+    how = wishes._replace(inputs=(), partitions=None, name=None, format=found.format)
+    text = json.dumps([how, facts])
+    return f"import-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _read(session: SparkSession, found: _Input) -> DataFrame:
+    if found.format != "text":
+        reader = session.read.format(found.format)
+        if found.format == "csv":
+            reader = reader.option("header", "true")
+        return reader.load(list(found.told))
+    # A line ends with a newline and nothing else, as in the mount; the bytes are as they are.
+    reader = session.read.option("lineSep", "\n")
+    lines = [reader.text(file).selectExpr("cast(value as binary) as value") for file in found.told]
+    return reduce(lambda one, other: one.unionAll(other), lines)

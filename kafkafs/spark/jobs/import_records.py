@@ -1,0 +1,123 @@
+"""Rows that are imported as records: which of their columns are key, value, time and so on.
+
+What is no text and no bytes is imported as Spark writes it as text, a structure as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: The value that stands for all columns that are not used otherwise, as a JSON object.
+ALL = "*"
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+
+class Wishes(NamedTuple):
+    """What is to be imported, and how.
+
+    `format`: text, parquet, json or csv, None: by the names.  `key`, `value`, `timestamp` and
+    `order_by` are names of columns.  `partition`: that of all records; `by_key`: do without the
+    column of that name.  `partitions`: of the topic, where it has to be created.  `name`: the
+    import id.
+    """
+
+    topic: str
+    inputs: tuple[str, ...]
+    format: str | None = None
+    key: str | None = None
+    value: str | None = None
+    timestamp: str | None = None
+    order_by: str | None = None
+    partition: int | None = None
+    by_key: bool = False
+    partitions: int | None = None
+    name: str | None = None
+
+
+def records(rows: DataFrame, wishes: Wishes, kind: str) -> DataFrame:
+    """The columns that the sink takes, of rows of a format.  InvalidConfig where one is missing."""
+    from pyspark.sql import functions as sql
+
+    names = rows.columns
+    columns: list[Column] = []
+    key = _chosen(names, wishes.key, "key")
+    if key is not None:
+        columns.append(_as_bytes(rows, key).alias("key"))
+    timestamp = _chosen(names, wishes.timestamp, "timestamp")
+    if timestamp is not None:
+        columns.append(_as_time(rows, timestamp).alias("timestamp"))
+    used = {key, timestamp}
+    if wishes.partition is not None:
+        columns.append(sql.lit(wishes.partition).cast("int").alias("partition"))
+    elif "partition" in names and not wishes.by_key:
+        used.add("partition")
+        columns.append(sql.col("partition").cast("int").alias("partition"))
+    if "headers" in names:
+        used.add("headers")
+        columns.append(_as_headers(rows).alias("headers"))
+    if wishes.value == ALL:
+        rest = [sql.col(_quoted(name)) for name in names if name not in used]
+        columns.append(sql.to_json(sql.struct(*rest)).alias("value"))
+    else:
+        value = _chosen(names, wishes.value, "value")
+        if value is None:
+            raise InvalidConfig(
+                f"no column is called value; there are {', '.join(names)}: choose one with "
+                f"--value, or all of them as JSON with --value '{ALL}'"
+            )
+        columns.append(_as_bytes(rows, value).alias("value"))
+    order = _chosen(names, wishes.order_by, "offset" if kind != "text" else None)
+    if order is not None:
+        rows = rows.orderBy(_quoted(order))
+    return rows.select(columns)
+
+
+def _chosen(names: Sequence[str], wanted: str | None, usual: str | None) -> str | None:
+    """The column that is wanted, or the usual one where it is there."""
+    if wanted is None:
+        return usual if usual in names else None
+    if wanted not in names:
+        raise InvalidConfig(f"there is no column {wanted!r}; there are {', '.join(names)}")
+    return wanted
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _as_bytes(rows: DataFrame, name: str) -> Column:
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+
+    kind = rows.schema[name].dataType
+    column = sql.col(_quoted(name))
+    if isinstance(kind, (ArrayType, MapType, StructType)):
+        return sql.to_json(column)
+    return column if isinstance(kind, BinaryType) else column.cast("string")
+
+
+def _as_time(rows: DataFrame, name: str) -> Column:
+    """A number counts milliseconds."""
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import IntegralType
+
+    column = sql.col(_quoted(name))
+    if isinstance(rows.schema[name].dataType, IntegralType):
+        return sql.timestamp_millis(column)
+    return column.cast("timestamp")
+
+
+def _as_headers(rows: DataFrame) -> Column:
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import MapType
+
+    column = sql.col("headers")
+    if isinstance(rows.schema["headers"].dataType, MapType):
+        column = sql.map_entries(column)
+    return column.cast(_HEADERS)

@@ -1,0 +1,127 @@
+"""`kafkafs spark`: what of it works without pyspark, without Java, and without a topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.storage.logs import append, opened
+
+JOBS = ("verify", "stats", "export", "import", "compact")
+
+# As where the extra is not installed.
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {modules!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+from importlib import util
+found = util.find_spec
+util.find_spec = lambda name, package=None: (
+    None if name.split(".")[0] in {modules!r} else found(name, package)
+)
+from kafkafs.cli import main
+main()
+"""
+EXTRA = ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib")
+
+
+def run(
+    *arguments: object, without: tuple[str, ...] = EXTRA, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`kafkafs spark` in a process that cannot import these."""
+    script = BLOCKED.format(modules=without)
+    return subprocess.run(
+        [sys.executable, "-c", script, "spark", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A topic `t` of two partitions, of which one has a record."""
+    path = tmp_path / "data"
+    path.mkdir()
+    with opened(path) as manager:
+        append(manager.create_topic("t", 2).partitions[0], b"value")
+    return path
+
+
+def test_help_needs_nothing() -> None:
+    told = run("--help")
+    assert told.returncode == 0, told.stderr
+    assert "pip install 'kafkafs[spark]'" in told.stdout
+    for job in JOBS:
+        assert job in told.stdout
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_help_of_a_job_needs_nothing(job: str) -> None:
+    told = run(job, "--help")
+    assert told.returncode == 0, told.stderr
+    for option in ("--dry-run", "--json", "--master"):
+        assert option in told.stdout
+
+
+def test_without_the_extra_a_job_says_what_to_install(data: Path) -> None:
+    for arguments in (["verify", data], ["stats", data], ["export", data, data / "out"]):
+        told = run(*arguments)
+        assert told.returncode == 1
+        assert (
+            told.stderr
+            == "kafkafs: pyspark, pyarrow, pandas missing: pip install 'kafkafs[spark]'\n"
+        )
+
+
+def test_without_java_a_job_says_what_to_install(data: Path) -> None:
+    told = run("verify", data, without=(), PATH="/nothing", JAVA_HOME="")
+    assert told.returncode == 1
+    assert told.stderr.startswith("kafkafs: Spark needs Java 17 or later")
+    assert told.stderr.count("\n") == 1
+
+
+def test_dry_runs_need_no_spark(data: Path) -> None:
+    without = ("pyspark", "pandas", "matplotlib")
+    told = run("verify", data, "--dry-run", "--json", without=without)
+    assert told.returncode == 0, told.stderr
+    report = json.loads(told.stdout)
+    assert (report["dry_run"], report["segments"], report["faults"]) == (True, 2, [])
+    told = run("stats", data, "t:0", "--dry-run", without=without)
+    assert told.stdout.splitlines()[:2] == ["partitions 1", "offsets 1"]
+    out = data.parent / "out"
+    told = run("export", data, out, "--dry-run", without=without)
+    assert told.stdout.splitlines()[-1] == "offsets 1"
+    assert not out.exists()
+
+
+def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
+    for arguments, reason in (
+        (["verify", data, "--dry-run", "nothing"], "there is no topic 'nothing'"),
+        (["verify", data, "--dry-run", "t:2"], "no partition 2 of topic 't'"),
+        (["stats", data / "nothing", "--dry-run"], "there is no such data directory"),
+        (["export", data, data, "--dry-run"], "is not empty, and no export"),
+    ):
+        told = run(*arguments, without=("pyspark",))
+        assert (told.returncode, told.stdout) == (1, "")
+        assert told.stderr.startswith("kafkafs: ")
+        assert reason in told.stderr
+    wrong: list[list[object]] = [
+        ["stats", data, "--gap", "soon"],
+        ["verify", data, "--conf", "x"],
+        ["verify", data, "t:x"],
+        ["export", data, "x", "--follow", "--snapshot"],
+        ["import", data, "t"],
+        ["nothing"],
+    ]
+    for arguments in wrong:
+        assert run(*arguments, without=("pyspark",)).returncode == 2
