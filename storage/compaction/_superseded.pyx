@@ -31,6 +31,7 @@ from storage.compaction._records cimport (
 )
 from storage.record._batch cimport HEADER_SIZE, NO_FAULT, RELEASE_GIL_FROM, Fault
 
+from storage.errors import CorruptRecord
 from storage.record._batch import refusal
 
 cdef enum:
@@ -66,10 +67,10 @@ cdef class Offsets:
         self.count += 1
         return True
 
-    cdef list by_group(self, bases):
+    cdef list by_group(self, bounds):
         """(number of the group, u32 offsets relative to its base) of the groups that have any."""
-        cdef int64_t groups = len(bases)
-        cdef int64_t *starts = <int64_t *> malloc(max(groups, 1) * sizeof(int64_t))
+        cdef int64_t groups = len(bounds) - 1
+        cdef int64_t *starts = <int64_t *> malloc(max(groups + 1, 1) * sizeof(int64_t))
         cdef int64_t *sizes = <int64_t *> calloc(max(groups, 1), sizeof(int64_t))
         cdef uint32_t **ends = <uint32_t **> calloc(max(groups, 1), sizeof(uint32_t *))
         cdef int64_t i
@@ -79,18 +80,20 @@ cdef class Offsets:
         try:
             if starts == NULL or sizes == NULL or ends == NULL:
                 raise MemoryError
-            for i, base in enumerate(bases):
-                starts[i] = base
-                assert i == 0 or starts[i - 1] < starts[i], "bases rise"
+            for i, bound in enumerate(bounds):
+                starts[i] = bound
+                assert i == 0 or starts[i - 1] < starts[i] <= starts[i - 1] + <int64_t> LARGEST_GROUP
             with nogil:
                 for i in range(self.count):
                     at = group_of(starts, groups, self.items[i], at)
-                    if at < 0 or self.items[i] - starts[at] >= <int64_t> LARGEST_GROUP:
+                    if at < 0 or at == groups:
                         fits = False
                         break
                     sizes[at] += 1
             if not fits:
-                raise ValueError("an offset that is of no group")
+                # No CRC covers a batch's base offset.
+                offset = self.items[i]
+                raise CorruptRecord("a record's offset is outside of its log", offset=offset)
             found = []
             for i in range(groups):
                 if sizes[i]:
@@ -113,11 +116,11 @@ cdef class Offsets:
 cdef int64_t group_of(
     const int64_t *starts, int64_t groups, int64_t offset, int64_t last
 ) noexcept nogil:
-    """The group that an offset is in, -1 if in none; `last`: that of the one before it."""
+    """The group that an offset is in, -1 or `groups` if in none; `last`: that of the one before."""
     cdef int64_t low = 0
-    cdef int64_t high = groups
+    cdef int64_t high = groups + 1
     cdef int64_t middle
-    if last >= 0 and starts[last] <= offset and (last + 1 == groups or offset < starts[last + 1]):
+    if last < groups and starts[last] <= offset < starts[last + 1]:
         return last
     while low < high:
         middle = (low + high) >> 1
@@ -241,12 +244,13 @@ cdef class KeyScan:
         """The same of the keys below the first dirty offset."""
         return dealt(self.listed, self.listed_count, buckets)
 
-    def superseded_by_group(self, bases not None):
+    def superseded_by_group(self, bounds not None):
         """(number of the group, its offsets that are superseded within the range), as bytes.
 
-        `bases`: the first offsets of all groups, rising.
+        `bounds`: the first offsets of all groups, rising, and where the last one ends. CorruptRecord
+        where an offset is in none.
         """
-        return self.superseded.by_group(bases)
+        return self.superseded.by_group(bounds)
 
 
 cdef bint replace(OffsetMap map, Hash hash, int64_t offset, Offsets superseded) noexcept nogil:
@@ -355,9 +359,9 @@ cdef class KeyMerge:
         """How many dirty keys there are."""
         return len(self.map)
 
-    def superseded_by_group(self, bases not None):
+    def superseded_by_group(self, bounds not None):
         """As of a `KeyScan`: what is superseded from one range to another."""
-        return self.superseded.by_group(bases)
+        return self.superseded.by_group(bounds)
 
 
 cdef class Superseded:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from storage import paths
 from storage.config import LogConfig
+from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.header import Buffer
@@ -62,7 +63,8 @@ class GroupWriter:
     ) -> None:
         """Write whole batches, with the aborted transactions whose markers are among them.
 
-        OSError from the disk, what ``pace`` raises; the caller then gives it up (``discard``).
+        OSError from the disk, CorruptRecord where offsets do not rise, what ``pace`` raises; the
+        caller then gives it up (``discard``).
         """
         view = memoryview(data)
         left = list(aborted)
@@ -76,6 +78,13 @@ class GroupWriter:
             some = entries[first : first + count]
             start, end = some[0][0], some[-1][0] + some[-1][1]
             segment = self.segments[-1]
+            if some[0][2] < segment.next_offset:
+                # No CRC covers a batch's base offset.
+                raise CorruptRecord(
+                    f"a batch follows that ends at {some[0][2]}, below {segment.next_offset}",
+                    path=segment.log_path,
+                    position=segment.size,
+                )
             while left and left[0].last_offset <= some[-1][2]:
                 segment.txn_index.append(left.pop(0))
             shifted = [(at - start, size, last, newest) for at, size, last, newest in some]
@@ -108,8 +117,13 @@ class GroupWriter:
     def end(self, next_offset: int, mtime_ns: int) -> int:
         """All is written: the group ends at ``next_offset``, and was last written at ``mtime_ns``.
 
-        Durable when it returns how many segments there are.  OSError.
+        Durable when it returns how many segments there are.  OSError, CorruptRecord.
         """
+        if self.segments[-1].next_offset > next_offset:
+            raise CorruptRecord(
+                f"its last batch ends beyond {next_offset}, where others begin",
+                path=self.segments[-1].log_path,
+            )
         self.segments[-1].seal()
         self.segments[-1].next_offset = next_offset
         for segment in self.segments:

@@ -76,14 +76,14 @@ class SharedRound(NamedTuple):
         return sum(segment.size for segment in self.segments)
 
     @property
-    def group_bases(self) -> list[int]:
-        """The first offsets of the groups."""
-        return [self.segments[first].base_offset for first in self.firsts]
+    def group_bounds(self) -> list[int]:
+        """The first offsets of the groups, and where the last one ends."""
+        return [*(self.segments[first].base_offset for first in self.firsts), self.end_offset]
 
     def offsets_of(self, group: int) -> range:
         """Those of a group's segments."""
-        bases = [*self.group_bases, self.end_offset]
-        return range(bases[group], bases[group + 1])
+        bounds = self.group_bounds
+        return range(bounds[group], bounds[group + 1])
 
     def members(self, group: int) -> range:
         """The numbers of a group's segments."""

@@ -124,7 +124,7 @@ def scan(shared: SharedRound, number: int, files: Files, task: Task) -> Scanned:
     return Scanned(
         keys.dirty_keys(shared.buckets),
         keys.clean_keys(shared.buckets),
-        keys.superseded_by_group(shared.group_bases),
+        keys.superseded_by_group(shared.group_bounds),
         met,
     )
 
@@ -151,7 +151,7 @@ def _segment(shared: SharedRound, number: int, files: Files, *, end: int | None 
 
 def openings_of(shared: SharedRound, met: Sequence[tuple[int, Met]]) -> list[Opening]:
     """What each group has to know.  ``met``: what all ranges told, in the order of the log."""
-    bases = shared.group_bases
+    bases = shared.group_bounds[:-1]
     parts: list[list[Met]] = [[] for _ in bases]
     for group, part in met:
         parts[group].append(part)

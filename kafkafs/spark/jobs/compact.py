@@ -73,17 +73,19 @@ def run(
     only_due: bool = False,
     dry_run: bool = False,
     limits: Limits | None = None,
+    now_ms: int | None = None,
 ) -> Report:
     """Clean the partitions of compacted topics that can be cleaned.
 
     `only_due`: those only that min.cleanable.dirty.ratio or max.compaction.lag.ms ask for.
-    `dry_run`: say what would be done; nothing is written. Partitions that could not be cleaned are
+    `dry_run`: say what would be done; nothing is written. `now_ms`: the time that settings and
+    delete horizons go by, by default that of the clock. Partitions that could not be cleaned are
     the report's faults, and are as they were. OSError, StorageError; what Spark raises.
     """
     started = time.monotonic()
     limits = limits or Limits(parallel=session.sparkContext.defaultParallelism)
-    work = _Work(session, path, dry_run)
-    work.rounds = _planned(path, choice, only_due, limits, work.faults)
+    work = Compaction(session, path, dry_run)
+    work.plan(choice, only_due, limits, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     try:
         if work.rounds:
             with working(session, "compacting"):
@@ -94,37 +96,12 @@ def run(
     return _report_of(work, time.monotonic() - started)
 
 
-def _planned(
-    path: str, choice: Choice, only_due: bool, limits: Limits, faults: list[str]
-) -> list[SharedRound]:
-    """The rounds that there are to be done, of one time and one secret."""
-    where = data_place(path)
-    if not where.is_local:
-        raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
-    choice.check(where.files(), where.path)
-    secret, now_ms = os.urandom(16), time.time_ns() // 1_000_000
-    found = []
-    with Opened(where, choice.wants_topic) as opened:
-        cleaner = LogCleaner(opened.manager)
-        for log in sorted(opened.manager.logs(), key=lambda log: (log.topic, log.partition)):
-            if not choice.wants(log.topic, log.partition) or not log.config.is_compacted:
-                continue
-            try:
-                cleanable = cleaner.plan(log, now_ms)
-                if only_due and not cleanable.is_due(log.config):
-                    continue
-                shared = plan(log, cleanable, now_ms=now_ms, secret=secret, limits=limits)
-            except (StorageError, OSError) as error:
-                faults.append(f"{log.topic}-{log.partition}: {error}")
-                continue
-            if shared is not None:
-                found.append(shared)
-    return found
-
-
 @dataclass(slots=True)
-class _Work:
-    """One run. `unasked`: of these rounds files may be left that nobody asks for."""
+class Compaction:
+    """One run. By the number of a round: what has become of its groups, how many keys it has, and
+    what of it was done. `failed`: rounds that have had a fault. `asked`: those whose files the
+    owner was told of.
+    """
 
     session: SparkSession
     path: str
@@ -137,6 +114,29 @@ class _Work:
     failed: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     cleaned: dict[int, Cleaned] = field(default_factory=dict)
+
+    def plan(self, choice: Choice, only_due: bool, limits: Limits, now_ms: int) -> None:
+        """Find the rounds that there are to be done, all of one secret."""
+        where = data_place(self.path)
+        if not where.is_local:
+            raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
+        choice.check(where.files(), where.path)
+        secret = os.urandom(16)
+        with Opened(where, choice.wants_topic) as opened:
+            cleaner = LogCleaner(opened.manager)
+            for log in sorted(opened.manager.logs(), key=lambda log: (log.topic, log.partition)):
+                if not choice.wants(log.topic, log.partition) or not log.config.is_compacted:
+                    continue
+                try:
+                    cleanable = cleaner.plan(log, now_ms)
+                    if only_due and not cleanable.is_due(log.config):
+                        continue
+                    shared = plan(log, cleanable, now_ms=now_ms, secret=secret, limits=limits)
+                except (StorageError, OSError) as error:
+                    self.faults.append(f"{log.topic}-{log.partition}: {error}")
+                    continue
+                if shared is not None:
+                    self.rounds.append(shared)
 
     # -- Spark's part --------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ def _shares(rounds: Sequence[SharedRound], job: str) -> Shares:
     )
 
 
-def _report_of(work: _Work, seconds: float) -> Report:
+def _report_of(work: Compaction, seconds: float) -> Report:
     report = Report("compact", is_dry_run=work.dry_run, faults=work.faults)
     table = Table("partitions", _COLUMNS)
     for number, cleaned in sorted(work.cleaned.items()):

@@ -124,7 +124,12 @@ def merge_buckets(shares: Broadcast[Shares], items: Iterable[tuple[int, Item]]) 
     for item in later:
         merges[Part(item.round, item.number)].add_clean(item.data)
     for (number, bucket), merge in merges.items():
-        for group, data in merge.superseded_by_group(told.rounds[number].group_bases):
+        try:
+            found = merge.superseded_by_group(told.rounds[number].group_bounds)
+        except StorageError as error:
+            yield _fault(number, bucket, error)
+            continue
+        for group, data in found:
             yield Item(number, Kind.SUPERSEDED, group, data)
         yield Item(number, Kind.KEYS, bucket, merge.keys.to_bytes(8, "little"))
 

@@ -55,7 +55,7 @@ def shared_out(
         for number in order:
             merge.add_clean(scanned[number].clean[bucket])
         keys += merge.keys
-        for group, offsets in merge.superseded_by_group(shared.group_bases):
+        for group, offsets in merge.superseded_by_group(shared.group_bounds):
             superseded[group].add(offsets)
     for each in told:
         for group, offsets in each.superseded:

@@ -1,0 +1,186 @@
+"""`kafkafs.spark.jobs.compact` in Spark itself: what the mount's own cleaner does, to the byte."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkafs.spark.jobs import compact
+from kafkafs.spark.jobs.choice import Choice
+from kafkafs.spark.jobs.compact import Compaction
+from storage import LogManager
+from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.shared_plan import Limits
+from storage.errors import InvalidConfig, UnknownTopicOrPartition
+from storage.task import Task
+from tests.mount.contract.writing import append
+from tests.mount.mounting import Mount, check_data, mounted
+from tests.mount.programs import Running
+from tests.storage.compaction.cleaned import Clock
+from tests.storage.compaction.test_shared_round import Writer, files_of
+from tests.storage.logs import opened, write_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = Limits(range_bytes=2000, range_offsets=100, bucket_keys=10, parallel=2)
+
+
+def write(data: Path, clock: Clock) -> None:
+    """A compacted topic of two partitions, one of which was cleaned before, and another topic."""
+    data.mkdir()
+    # Producers that were last heard of long ago are forgotten by whoever opens the directory.
+    clock.now_ms = time.time_ns() // 1_000_000
+    write_settings(data, log_index_interval_bytes=150, log_cleaner_delete_retention_ms=1000)
+    with opened(data, clock_ms=clock) as manager:
+        for topic in ("t", "other"):
+            manager.create_topic(topic, 2)
+            manager.set_topic_setting(topic, "internal.segment.bytes", "1500")
+        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        for topic in ("t", "other"):
+            for partition in range(2):
+                log = manager.log(topic, partition)
+                writer = Writer(7 + partition, clock, keys=20)
+                for turn in range(2):
+                    for _ in range(100):
+                        writer.write(log)
+                    writer.end_all(log)
+                    log.roll(clock.now_ms)
+                    if turn == partition and topic == "t":
+                        LogCleaner(manager).clean(log, Task())
+    clock.now_ms += 2000
+
+
+def state(data: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(data)): path.read_bytes()
+        for path in data.rglob("*")
+        if path.is_file() and not path.name.endswith(".deleted")
+    }
+
+
+def logs(data: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (data / "t-0").glob("*.log")}
+
+
+def test_like_the_mounts_own_cleaner(spark: SparkSession, tmp_path: Path) -> None:
+    clock = Clock()
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    write(data, clock)
+    shutil.copytree(data, copy)
+    figures = {"read": 0, "kept": 0, "after": 0}
+    with opened(copy, clock_ms=clock) as manager:
+        expected = {}
+        for partition in range(2):
+            log = manager.log("t", partition)
+            cleaned = LogCleaner(manager).clean(log, Task())
+            assert cleaned is not None
+            figures["read"] += cleaned.records_read
+            figures["kept"] += cleaned.records_kept
+            figures["after"] += cleaned.bytes_after
+            expected[partition] = files_of(log)
+        offsets = dict(manager.cleaner_offsets)
+
+    before = state(data)
+    dry = compact.run(spark, str(data), dry_run=True, limits=SMALL, now_ms=clock.now_ms)
+    assert state(data) == before
+    assert dry.faults == []
+    report = compact.run(spark, str(data), limits=SMALL, now_ms=clock.now_ms)
+    for each in (dry, report):
+        assert each.figures["records_read"] == figures["read"]
+        assert each.figures["records_kept"] == figures["kept"]
+        assert each.figures["bytes_after"] == figures["after"]
+        assert [row[:2] for row in each.tables[0].rows] == [("t", 0), ("t", 1)]
+    assert dry.tables == report.tables
+    assert not [name for name in state(data) if name.endswith(".staged")]
+    with opened(data, clock_ms=clock) as manager:
+        assert {number: files_of(manager.log("t", number)) for number in range(2)} == expected
+        assert manager.cleaner_offsets == offsets
+
+
+def test_a_fault_of_one_partition_keeps_no_other(spark: SparkSession, tmp_path: Path) -> None:
+    clock = Clock()
+    data = tmp_path / "data"
+    write(data, clock)
+    sealed = sorted((data / "t-0").glob("*.log"))[1]
+    damaged = bytearray(sealed.read_bytes())
+    damaged[-1] ^= 1
+    sealed.write_bytes(damaged)
+    before = logs(data)
+    report = compact.run(spark, str(data), limits=SMALL, now_ms=clock.now_ms)
+    [fault] = report.faults
+    assert fault.startswith("t-0: ")
+    assert sealed.name in fault
+    assert [row[:2] for row in report.tables[0].rows] == [("t", 1)]
+    assert logs(data) == before
+    assert not list(data.rglob("*.staged"))
+
+
+def test_what_was_cleaned_meanwhile_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    clock = Clock()
+    data = tmp_path / "data"
+    write(data, clock)
+    work = Compaction(spark, str(data), False)
+    work.plan(Choice((("t", 0),)), False, Limits(), clock.now_ms)
+    work.clean()
+    with opened(data, clock_ms=clock) as manager:
+        LogCleaner(manager).clean(manager.log("t", 0), Task())
+    before = {name for name in state(data) if not name.endswith(".staged")}
+    work.swap(time.monotonic())
+    work.tidy()
+    assert [fault for fault in work.faults if "its segments are others" in fault]
+    assert {name for name in state(data) if name.startswith("t-0")} <= before
+    check_data(data)
+
+
+def test_what_there_is_nothing_to_be_done_of(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        manager.create_topic("t", 1)
+    report = compact.run(spark, str(data))
+    assert report.notes == ["there is nothing that can be cleaned"]
+    with pytest.raises(UnknownTopicOrPartition):
+        compact.run(spark, str(data), Choice((("no", None),)))
+    with pytest.raises(FileNotFoundError):
+        compact.run(spark, str(tmp_path / "no"))
+    with pytest.raises(InvalidConfig):
+        compact.run(spark, "")
+
+
+def fill(mount: Mount, orders: Path, rounds: range) -> None:
+    """Records of a few keys; each round ends its segment."""
+    for number in rounds:
+        lines = b"".join(b"%d\t%06d\n" % (key, number * 100 + key) for key in range(50))
+        append(orders.parent / ".kv" / orders.name, lines)
+        append(orders.parent / ".control" / "roll", b"run\n")
+
+
+def test_a_mounted_directory_is_swapped_by_its_daemon(spark: SparkSession, tmp_path: Path) -> None:
+    """Who reads on with `tail -f` sees each record once."""
+    with mounted(tmp_path) as mount:
+        orders = mount.topic()
+        append(
+            orders.parent / ".config",
+            b"cleanup.policy=compact\nmin.cleanable.dirty.ratio=1\nfile.delete.delay.ms=1000\n",
+        )
+        with Running(["tail", "-f", "-n", "+1", "--sleep-interval=0.02", orders]) as tail:
+            fill(mount, orders, range(4))
+            tail.read_until(b"000349\n")
+            report = compact.run(spark, str(mount.data))
+            assert report.faults == []
+            assert report.figures["records_kept"] == 50
+            fill(mount, orders, range(4, 6))
+            shown = tail.read_until(b"000549\n")
+            assert tail.errors() == ""
+        assert shown.splitlines() == [
+            b"%06d" % (number * 100 + key) for number in range(6) for key in range(50)
+        ]
+        assert orders.read_bytes().splitlines()[:50] == [b"%06d" % (300 + n) for n in range(50)]
+        compact.run(spark, str(mount.data))
+        assert orders.read_bytes().splitlines() == [b"%06d" % (500 + n) for n in range(50)]
+        assert not list(mount.data.rglob("*.staged"))
