@@ -1,8 +1,7 @@
 """Ranges of offsets → what tasks read, and a task's reading.
 
-A task reads one split: a piece of one segment of one partition. Ranges are cut by `minPartitions`
-and `maxRecordsPerPartition` first, then at the segments' edges and where a split would become too
-large. Whatever cannot be read any more is lost data: seen when planning, or by the task, where
+A task reads one split: a piece of one partition. Ranges are cut by `minPartitions` and
+`maxRecordsPerPartition` first, then where a split would become too large. Whatever cannot be read any more is lost data: seen when planning, or by the task, where
 retention was faster.
 
 Not here: which ranges (`reader`, `stream_reader`); how a split is decoded (`rows`).
@@ -10,7 +9,6 @@ Not here: which ranges (`reader`, `stream_reader`); how a split is decoded (`row
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -22,10 +20,7 @@ from kafkafs.spark.data_loss import LossPolicy, unreadable
 from kafkafs.spark.offsets import OffsetRange, TopicPartition
 from kafkafs.spark.opened import Place
 from kafkafs.spark.source_options import SourceOptions
-from storage import paths
-from storage.checkpoint import read_partition_metadata
 from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from storage.files import Files
 from storage.log import Log
 from storage.split import Split, plan_splits
 
@@ -34,13 +29,12 @@ if TYPE_CHECKING:
 
 
 class SplitPartition(InputPartition):
-    """What a task is given; `topic_id` is empty where the topic has none."""
+    """What a task is given."""
 
-    def __init__(self, place: Place, split: Split, topic_id: str, fail_on_data_loss: bool) -> None:
+    def __init__(self, place: Place, split: Split, fail_on_data_loss: bool) -> None:
         super().__init__(split)
         self.place = place
         self.split = split
-        self.topic_id = topic_id
         self.fail_on_data_loss = fail_on_data_loss
 
 
@@ -54,7 +48,7 @@ def plan(
     logs = assigned.logs()
     there = [_there(each, logs.get(each.place), assigned, policy) for each in sorted(ranges)]
     return [
-        SplitPartition(assigned.place, split, logs[piece.place].topic_id, options.fail_on_data_loss)
+        SplitPartition(assigned.place, split, options.fail_on_data_loss)
         for piece in offsets.divided(
             there, at_least=options.min_partitions, most_records=options.max_records
         )
@@ -101,7 +95,6 @@ def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     policy = LossPolicy(part.fail_on_data_loss)
     while split.from_offset < split.to_offset:
         try:
-            _check_topic(files, split, part.topic_id)
             yield from rows.record_batches(files, split, schema)
         except UnknownTopicOrPartition as error:
             why = error.message
@@ -121,15 +114,6 @@ def _gap(error: OffsetOutOfRange, split: Split) -> tuple[int, int, str]:
         return error.log_end, split.to_offset, f"the log ends at {error.log_end}"
     end = min(error.log_start, split.to_offset)
     return error.offset, end, f"the log starts at {error.log_start}"
-
-
-def _check_topic(files: Files, split: Split, topic_id: str) -> None:
-    """UnknownTopicOrPartition where the partition is of another topic of the same name by now."""
-    if not topic_id:
-        return
-    path = os.path.join(split.directory, paths.PARTITION_METADATA)
-    if read_partition_metadata(files, path) not in (topic_id, None):
-        raise UnknownTopicOrPartition("the topic was deleted and made anew", path=split.directory)
 
 
 def ranges(

@@ -40,11 +40,7 @@ from pyspark.sql.types import (
 from kafkafs.spark.option_values import InvalidOption
 from storage.files import Files
 from storage.record._columns import Columns
-from storage.split import Split, Wanted, read_split
-
-# How much of a log becomes a batch, about: what the caches hold, as the decoder writes its
-# columns and Arrow's stream reads them again (a third faster than 4 MiB, level from 0.5 to 2).
-BATCH_BYTES = 1024 * 1024
+from storage.split import CHUNK_BYTES, Split, Wanted, read_split
 
 HEADERS = "headers"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -119,7 +115,7 @@ def _is_alike(one: DataType, other: DataType) -> bool:
 
 
 def record_batches(
-    files: Files, split: Split, schema: pa.Schema, *, chunk_bytes: int = BATCH_BYTES
+    files: Files, split: Split, schema: pa.Schema, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split, in the order of offsets.  Errors as `read_split`."""
     names = [_NAMES[name.lower()] for name in schema.names]
