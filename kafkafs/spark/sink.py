@@ -13,7 +13,8 @@ restart is not appended again, and a query that goes on elsewhere fences this on
 
 Spark calls commit in another process than the tasks, and abort also after a commit that has
 failed. What the owner then still adopts it adopts as a whole or not at all, so abort may remove
-staged files at any time; nothing that is adopted is one any more.
+staged files at any time; nothing that is adopted is one any more. Each step is a process of its
+own, which imports what it needs only.
 """
 
 from __future__ import annotations
@@ -35,11 +36,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from kafkafs.spark import owner
-from kafkafs.spark.opened import place
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink_columns import check_columns
-from kafkafs.spark.staging import Staging
 from storage import paths
 from storage.errors import InvalidRecord, StorageError
 from storage.staged import AdoptRequest, StagedFile, StagedName, check_query, parse_name
@@ -155,6 +153,8 @@ def _directory(option: str) -> str:
             f"Option 'path': a log is written in a directory that all executors share; what is in "
             f"{scheme}://… is not appended to, it can only be read"
         )
+    from kafkafs.spark.opened import place
+
     path = place(option).path
     if not os.path.isdir(path):
         raise NotADirectoryError(20, "there is no such data directory", path)
@@ -169,6 +169,8 @@ def _directory(option: str) -> str:
 
 
 def _stage(options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch]) -> Staged:
+    from kafkafs.spark.staging import Staging
+
     context = TaskContext.get()
     assert context is not None
     task = context.partitionId()
@@ -238,6 +240,8 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 
 def _is_duplicate(path: str, request: AdoptRequest) -> bool:
     """Have a batch adopted; True where it had been before anybody asked here."""
+    from kafkafs.spark import owner
+
     for tries in range(_TRIES, 1, -1):
         try:
             return owner.ask(path, request).duplicate and tries == _TRIES

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -29,6 +27,8 @@ from storage.record._rows import BytesColumn, HeadersColumn, NumbersColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pyarrow as pa
 
 _BYTES = (StringType, BinaryType)
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
@@ -105,6 +105,9 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
 
 def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.Buffer | None]]:
     """Each topic in a batch, and the numbers of its rows, i64 each; None where it has all rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     topics = batch.column(batch.schema.get_field_index("topic"))
     encoded = pc.dictionary_encode(topics, null_encoding="encode")
     names = encoded.dictionary.to_pylist()
@@ -118,7 +121,11 @@ def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.Buffer | No
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
     """Spark's Arrow form has microseconds already."""
-    return column if column.type.unit == "us" else column.cast(pa.timestamp("us", column.type.tz))
+    if column.type.unit == "us":
+        return column
+    import pyarrow as pa
+
+    return column.cast(pa.timestamp("us", column.type.tz))
 
 
 def _numbers_column(column: pa.Array) -> NumbersColumn:
@@ -129,7 +136,7 @@ def _numbers_column(column: pa.Array) -> NumbersColumn:
 
 def _bytes_column(column: pa.Array) -> BytesColumn:
     validity, positions, block = column.buffers()
-    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    wide = str(column.type).startswith("large_")
     return BytesColumn(
         len(column),
         _positions(positions),
@@ -145,6 +152,8 @@ def _headers_column(column: pa.Array) -> HeadersColumn:
     headers = column.values
     names, values = headers.field(0), headers.field(1)
     if headers.null_count:
+        import pyarrow.compute as pc
+
         # A header that is null has no name.
         names = pc.if_else(headers.is_valid(), names, None)
     return HeadersColumn(
@@ -154,7 +163,7 @@ def _headers_column(column: pa.Array) -> HeadersColumn:
         _bytes_column(values),
         validity,
         first=column.offset,
-        wide=pa.types.is_large_list(column.type),
+        wide=str(column.type).startswith("large_"),
     )
 
 

@@ -7,12 +7,16 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from kafkafs.spark import owner
+from kafkafs.spark.staging import Staging
 from storage import LogManager, Record
 from storage.adoptions import Adoptions
 from storage.files import Files
 from storage.record._route import murmur2
+from storage.staged import AdoptRequest, StagedName
 from tests.mount.mounting import check_data, mounted
 
 if TYPE_CHECKING:
@@ -197,10 +201,20 @@ def test_a_query_that_goes_on_elsewhere_fences_this_one(
 
 
 def test_a_mount_shows_it_when_it_is_committed(spark: SparkSession, tmp_path: Path) -> None:
-    """The daemon owns the logs and adopts."""
+    """The daemon owns the logs and adopts; what is staged only nobody sees."""
     with mounted(tmp_path) as mount:
-        mount.topic("orders")
+        shown = mount.topic("orders")
+        name = StagedName("other", 0, 0, 1)
+        staging = Staging(str(mount.data), name, topic="orders")
+        staging.add(pa.RecordBatch.from_pydict({"value": [b"staged"]}))
+        files, _ = staging.finish()
         frame = spark.range(100).selectExpr("cast(id as string) value").coalesce(1)
         write(frame, mount.data, topic="orders")
-        assert (mount / "orders" / "0").read_text() == "".join(f"{n}\n" for n in range(100))
+        numbers = "".join(f"{number}\n" for number in range(100))
+        assert shown.read_text() == numbers
+        assert [path.name for path in mount.data.rglob("*.staged")] == [str(name)]
+        request = AdoptRequest("other", 0, "run", tuple(files))
+        assert not owner.ask(str(mount.data), request).duplicate
+        assert owner.ask(str(mount.data), request).duplicate
+        assert shown.read_text() == numbers + "staged\n"
         assert list(mount.data.rglob("*.staged")) == []
