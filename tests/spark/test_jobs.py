@@ -1,0 +1,245 @@
+"""The jobs find, count, export and import what the plain tools see."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkafs.spark.jobs import export, import_, stats, verify
+from kafkafs.spark.jobs.choice import Choice
+from kafkafs.spark.jobs.import_records import Wishes
+from kafkafs.spark.jobs.report import Report, print_report
+from storage import LogManager
+from storage.errors import InvalidConfig, UnknownTopicOrPartition
+from storage.record.batch import Record, encode
+from storage.verify import verify as verify_here
+from tests.storage.logs import NOW_MS, opened
+from tests.storage.test_verify import fill, patch, segments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINUTE = 60_000
+NOW_NS = (NOW_MS + 2 * 24 * 60 * MINUTE) * 1_000_000
+
+
+def put(data: Path, topic: str, partition: int, records: list[Record]) -> None:
+    """Append a batch."""
+    with opened(data) as manager:
+        log = manager.log(topic, partition)
+        log.append_batches(encode(records), now_ns=NOW_NS)
+
+
+def values_of(data: Path, topic: str) -> list[list[tuple[bytes | None, bytes | None]]]:
+    """Keys and values of each partition, in order."""
+    with LogManager.open(str(data), read_only=True) as manager:
+        return [
+            [(record.key, record.value) for record in log.records(log.log_start_offset)]
+            for _, log in sorted(manager.topic(topic).partitions.items())
+        ]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    """An empty data directory; at the end all in it is whole."""
+    path = tmp_path / "data"
+    path.mkdir()
+    yield path
+    assert verify_here(str(path)).faults == []
+
+
+def test_verify_tells_what_the_command_tells(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path)
+    report = verify.run(spark, str(tmp_path))
+    assert (report.faults, report.figures["records"]) == ([], 63)
+    segments(tmp_path, ".txnindex")[0].unlink()
+    patch(segments(tmp_path)[0], 80, b"?")
+    patch(segments(tmp_path, ".index")[-1], 2, b"?")
+    found = verify_here(str(tmp_path))
+    assert len(found.faults) >= 3
+    report = verify.run(spark, str(tmp_path), Choice((("t", 0),)))
+    assert report.faults == list(map(str, found.faults))
+    assert report.figures["bytes"] == found.size
+    with pytest.raises(UnknownTopicOrPartition, match="no partition 1"):
+        verify.run(spark, str(tmp_path), Choice((("t", 1),)))
+
+
+def test_stats_count_what_is_there(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("t", 2)
+        manager.set_topic_setting("t", "compression.type", "zstd")
+        manager.create_topic("empty", 1)
+    start = NOW_MS - 1000 * MINUTE
+    sizes = [(number * 37) % 900 for number in range(200)]
+    for half in (0, 1):
+        records = [
+            Record(
+                number,
+                start + (number + 1) * MINUTE + (half * 300 * MINUTE),
+                0,
+                None if number % 10 == 0 else b"k%d" % (number % 25),
+                None if number == 7 else bytes(sizes[number]),
+            )
+            for number in range(half * 100, half * 100 + 100)
+        ]
+        put(data, "t", 0, records)
+    chart = tmp_path / "chart.svg"
+    report = stats.run(spark, str(data), stats.Wishes(gap_ms=60 * MINUTE), chart=str(chart))
+    tables = {table.name: table for table in report.tables}
+    topics = {str(row[0]): row for row in tables["topics"].rows}
+    sizes[7] = 0
+    keys = {number % 25 for number in range(200) if number % 10}
+    assert topics["t"][2] == 200
+    assert topics["t"][4:] == (len(keys), 20, 1, "zstd")
+    assert topics["empty"][2] == 0
+    assert report.figures["batches"] == 2
+    assert report.figures["keys_are_exact"] is True
+    first = next(row for row in tables["partitions"].rows if row[:2] == ("t", 0))
+    key_sizes = [0 if number % 10 == 0 else len(b"k%d" % (number % 25)) for number in range(200)]
+    both = sorted(a + b for a, b in zip(sizes, key_sizes, strict=True))
+    assert first[5] == pytest.approx(sum(both) / 200)
+    for name, rank in ((6, 100), (7, 190), (8, 200)):
+        assert first[name] == pytest.approx(both[rank - 1], rel=0.01)
+    assert first[9:] == (0, 0)
+    (gap,) = tables["time gaps"].rows
+    assert gap[:3] == ("t", 0, 100)
+    assert gap[5] == 301 * 60
+    text = chart.read_text()
+    assert "records per second" in text
+    assert "t-1" in text
+
+
+def test_stats_of_one_split_add_up_as_those_of_many(
+    spark: SparkSession, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(data) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "index.interval.bytes", "100")
+        for number in range(300):
+            time_ms = NOW_MS + (number * 7919 % 300) * MINUTE
+            record = Record(0, time_ms, 0, b"%d" % (number % 40), bytes(number))
+            log.append_batches(encode([record]), now_ns=NOW_NS)
+    wishes = stats.Wishes(gap_ms=10 * MINUTE)
+    whole = stats.count(spark, str(data), wishes)
+    monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)
+    parts = stats.count(spark, str(data), wishes)
+    (one,), (many,) = whole.partitions, parts.partitions
+    many.keys = one.keys
+    assert many == one
+    assert parts.keys == whole.keys == {"t": 40}
+
+
+def test_export_goes_on_where_it_has_stopped(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    late = NOW_MS // 86_400_000 * 86_400_000 + 86_399_999
+    with opened(data) as manager:
+        manager.create_topic("t", 2)
+    put(data, "t", 0, [Record(0, late - 1, 0, b"k", b"one"), Record(1, late + 1, 0, None, b"two")])
+    out = tmp_path / "out"
+    wishes = export.Wishes(Choice((("t", None),)), as_text=True)
+    report = export.run(spark, str(data), str(out), wishes)
+    assert report.figures["records"] == 2
+    put(data, "t", 1, [Record(0, late, 0, b"k", None)])
+    assert [row[4] for row in export.plan(str(data), str(out), wishes).tables[0].rows] == [0, 1]
+    assert export.run(spark, str(data), str(out), wishes).figures["records"] == 1
+    assert export.run(spark, str(data), str(out), wishes).figures["records"] == 0
+    rows = spark.read.parquet(str(out)).orderBy("partition", "offset").collect()
+    assert [(row.partition, row.offset, row.key, row.value) for row in rows] == [
+        (0, 0, "k", "one"),
+        (0, 1, None, "two"),
+        (1, 0, "k", None),
+    ]
+    days = [row.date.toordinal() for row in rows]
+    assert (days[1] - days[0], days[2] - days[0]) == (1, 0)
+    with pytest.raises(InvalidConfig, match="something else"):
+        export.run(spark, str(data), str(out), wishes._replace(as_text=False))
+
+
+def test_lines_are_imported_once_and_in_order(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    lines = [b"%d" % number for number in range(1000)]
+    lines[5], lines[6], lines[7] = b"", b"\xff\xfe no text", b"ends with \r"
+    (tmp_path / "b.log").write_bytes(b"\n".join(lines) + b"\n")
+    with gzip.open(tmp_path / "a.log.gz", "wb") as file:
+        file.write(b"packed\nlast without newline")
+    wishes = Wishes("t", (str(tmp_path / "b.log"), str(tmp_path / "*.gz")), partition=1)
+    with pytest.raises(UnknownTopicOrPartition, match="--partitions"):
+        import_.run(spark, str(data), wishes)
+    wishes = wishes._replace(partitions=2)
+    dry = import_.run(spark, str(data), wishes, dry_run=True)
+    assert (dry.figures["records"], dry.figures["creates_topic"]) == (1002, True)
+    assert not (data / "t-0").exists()
+    report = import_.run(spark, str(data), wishes)
+    expected = [(None, line) for line in (*lines, b"packed", b"last without newline")]
+    assert values_of(data, "t") == [[], expected]
+    assert report.figures["records"] == dry.figures["records"]
+    again = import_.run(spark, str(data), wishes)
+    assert (again.figures["records"], again.figures["is_imported_already"]) == (0, True)
+    assert values_of(data, "t") == [[], expected]
+
+
+def test_an_export_is_imported_as_it_was(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("t", 2)
+        manager.create_topic("copy", 2)
+    for partition in (0, 1):
+        records = [
+            Record(number, NOW_MS + number, 0, b"k%d" % number, None, (("h", b"\x00"),))
+            for number in range(20)
+        ]
+        put(data, "t", partition, records)
+    out = tmp_path / "out"
+    export.run(spark, str(data), str(out), export.Wishes(is_snapshot=True))
+    import_.run(spark, str(data), Wishes("copy", (str(out),), format="parquet"))
+    with LogManager.open(str(data), read_only=True) as manager:
+        for partition in (0, 1):
+            one, other = (manager.log(topic, partition) for topic in ("t", "copy"))
+            assert list(one.records(0)) == [
+                record._replace(offset=number) for number, record in enumerate(other.records(0))
+            ]
+
+
+def test_rows_are_imported_by_columns(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    rows = [
+        {"user": f"u{number}", "at": NOW_MS + number, "n": {"x": number}} for number in range(9)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wishes = Wishes("t", (str(file),), key="user", timestamp="at", partitions=3, name="once")
+    with pytest.raises(InvalidConfig, match="choose one with --value"):
+        import_.run(spark, str(data), wishes)
+    import_.run(spark, str(data), wishes._replace(value="*"))
+    found = [pair for partition in values_of(data, "t") for pair in partition]
+    assert sorted(found) == [
+        (str(row["user"]).encode(), json.dumps({"n": row["n"]}, separators=(",", ":")).encode())
+        for row in rows
+    ]
+    with LogManager.open(str(data), read_only=True) as manager:
+        times = [record.timestamp for log in manager.logs() for record in log.records(0)]
+    assert sorted(times) == [row["at"] for row in rows]
+
+
+def test_a_report_is_told_in_three_ways() -> None:
+    report = Report("stats", figures={"records": 1234567, "rate": 1.25, "none": None})
+    out = io.StringIO()
+    print_report(report, out=out)
+    assert out.getvalue() == "records 1234567\nrate 1.25\nnone -\n"
+    out = io.StringIO()
+    print_report(report, as_json=True, out=out)
+    assert json.loads(out.getvalue())["records"] == 1234567
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    print_report(report, out=terminal)
+    assert "1,234,567" in terminal.getvalue()
