@@ -15,13 +15,15 @@ stays.
 The maps must be of one secret, so that a key has one hash in all of them. Numbers are in the
 machine's byte order: those who tell each other are machines of one kind.
 
-A bucket is chosen by the upper half of a hash, and its place in a map by the lower one: else all
-keys of a bucket would want the same few slots.
+A range's map has keys in the order of the lower halves of their hashes, and so they come to a
+bucket. There they stand by the upper halves: keys that come in the order in which they stand would
+crowd at the front of a table that grows. A bucket is a run of upper halves, which is stretched over
+all numbers, or its keys would want the same few slots.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
@@ -297,13 +299,19 @@ cdef list dealt(const Slot *slots, int64_t count, int buckets):
 
 
 cdef class KeyMerge:
-    """Finds out what is superseded in one bucket; `map` is its own, with room for its keys."""
+    """Finds out what is superseded in one of so many buckets; `map` is its own, with room for its
+    keys.
+    """
 
     cdef OffsetMap map
     cdef Offsets superseded
+    cdef uint64_t buckets
     cdef bint listing
 
-    def __cinit__(self, OffsetMap map not None):
+    def __cinit__(self, OffsetMap map not None, int buckets):
+        if buckets < 1:
+            raise ValueError(f"{buckets} buckets")
+        self.buckets = buckets
         self.map = map
         self.superseded = Offsets()
 
@@ -334,17 +342,16 @@ cdef class KeyMerge:
 
     cdef bint run(self, const uint8_t *keys, int64_t count, bint dirty) noexcept nogil:
         cdef Slot key
-        cdef Hash hash
+        cdef Hash hash = Hash(0, 0)
         cdef int64_t i
         for i in range(count):
             if i + AHEAD < count:
                 memcpy(&key, keys + (i + AHEAD) * sizeof(Slot), sizeof(Slot))
-                hash.low = key.low
-                hash.high = key.high
+                hash.low = key.high * self.buckets
                 prefetch(self.map, hash)
             memcpy(&key, keys + i * sizeof(Slot), sizeof(Slot))
-            hash.low = key.low
-            hash.high = key.high
+            hash.low = key.high * self.buckets
+            hash.high = key.low
             if dirty:
                 if not replace(self.map, hash, key.next_offset - 1, self.superseded):
                     return False

@@ -199,8 +199,11 @@ def _ranges(
     some: list[Piece] = []
     size = offsets = 0
     whole = sum(piece.end - piece.position for piece in pieces)
-    # As many ranges as there are hands, but none so small that starting on it is most of the work.
-    most = min(limits.range_bytes, max(whole // max(limits.parallel, 1) + 1, _LEAST_RANGE_BYTES))
+    # As many ranges as keep all hands busy to the end, but none so small that starting on it is
+    # most of the work.
+    count = -(-max(whole, 1) // limits.range_bytes)
+    count = -(-count // limits.parallel) * limits.parallel
+    most = max(-(-whole // count), min(limits.range_bytes, _LEAST_RANGE_BYTES))
     for piece in pieces:
         piece_size, piece_offsets = piece.end - piece.position, _most_records(piece)
         if some and (

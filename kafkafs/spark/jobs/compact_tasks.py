@@ -115,8 +115,7 @@ def merge_buckets(shares: Broadcast[Shares], items: Iterable[tuple[int, Item]]) 
             continue
         part = Part(item.round, item.number)
         if part not in merges:
-            secret = told.rounds[item.round].secret
-            merges[part] = KeyMerge(OffsetMap(_UNLIMITED, secret=secret))
+            merges[part] = KeyMerge(OffsetMap(_UNLIMITED), told.rounds[item.round].buckets)
         if item.kind == Kind.DIRTY:
             merges[part].add_dirty(item.data)
         else:

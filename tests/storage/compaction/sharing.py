@@ -48,7 +48,7 @@ def shared_out(
     superseded = [new_superseded(shared, group) for group in range(len(shared.firsts))]
     keys = 0
     for bucket in range(shared.buckets):
-        merge = KeyMerge(OffsetMap(1 << 40, secret=shared.secret))
+        merge = KeyMerge(OffsetMap(1 << 40), shared.buckets)
         shuffle(order)
         for number in order:
             merge.add_dirty(scanned[number].dirty[bucket])

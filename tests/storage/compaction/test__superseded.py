@@ -75,7 +75,7 @@ def test_all_that_is_superseded_is_told_once(
     for scan in scans:
         found += scan.superseded_by_group(bounds)
     for bucket in range(buckets):
-        merge = KeyMerge(new_map())
+        merge = KeyMerge(new_map(), buckets)
         order = draw.draw(st.permutations(scans))
         for scan in order:
             merge.add_dirty(scan.dirty_keys(buckets)[bucket])
@@ -131,7 +131,7 @@ def test_a_damaged_batch_is_not_taken() -> None:
 
 def test_bytes_that_are_none_of_these() -> None:
     with pytest.raises(ValueError, match="23 bytes"):
-        KeyMerge(new_map()).add_dirty(bytes(23))
+        KeyMerge(new_map(), 1).add_dirty(bytes(23))
     with pytest.raises(ValueError, match="3 bytes"):
         Superseded(0, 10).add(bytes(3))
     with pytest.raises(ValueError, match="not of the group"):
@@ -140,3 +140,5 @@ def test_bytes_that_are_none_of_these() -> None:
         Superseded(0, 1 << 33)
     with pytest.raises(ValueError, match="0 buckets"):
         KeyScan(new_map(), 0).dirty_keys(0)
+    with pytest.raises(ValueError, match="0 buckets"):
+        KeyMerge(new_map(), 0)
