@@ -56,6 +56,7 @@ def plan_splits(
     if from_offset >= to_offset:
         return []
     aborted = log.aborted_transactions() if isolation == "read_committed" else []
+    aborted.sort(key=lambda entry: entry.last_offset)
     splits: list[Split] = []
     open_pieces: list[_Piece] = []
 

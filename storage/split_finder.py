@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -69,31 +70,47 @@ class Place(NamedTuple):
 
 
 class Finder:
-    """Finds a split's segments."""
+    """Finds a split's segments.  Lists the directory once, and again when it is told to.
+
+    A list may be old: what is opened by a name of it has the records from there on, but perhaps not
+    all up to the next name.
+    """
 
     def __init__(self, files: Files, split: Split) -> None:
         self._files = files
         self._split = split
+        self._listed: tuple[list[tuple[int, str]], bool] | None = None
 
-    def find(self, offset: int) -> Place:
-        """The segment that holds an offset of the split, by a fresh look at the directory.
+    def find(self, offset: int, *, anew: bool = False) -> Place:
+        """The segment that holds an offset of the split; ``anew``: by a fresh look.
 
         OffsetOutOfRange where it is gone, UnknownTopicOrPartition where all is, SegmentGone where
         a cleaner was stopped in the middle or a segment is missing; OSError.
         """
         directory = self._split.directory
-        logs, old = self._settled_logs(offset)
-        number = sum(base <= offset for base, _ in logs) - 1
+        if anew or self._listed is None:
+            self._listed = self._settled_logs(offset)
+            self._check_segments(offset, self._listed[0])
+        logs, old = self._listed
+        number = bisect_right(logs, offset, key=lambda log: log[0]) - 1
         if number < 0:
             raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
-        self._check_topic()
-        self._check_segments(offset, logs)
         base, name = logs[number]
         following = logs[number + 1][0] if number + 1 < len(logs) else None
         return Place(os.path.join(directory, name), base, following, old, logs[0][0])
 
-    def _check_topic(self) -> None:
-        """UnknownTopicOrPartition where the topic was deleted and made anew."""
+    def following(self, base_offset: int) -> int | None:
+        """The base offset of the segment behind that one, by a fresh look; its errors."""
+        self._listed = self._settled_logs(base_offset)
+        logs, _ = self._listed
+        number = bisect_right(logs, base_offset, key=lambda log: log[0])
+        return logs[number][0] if number < len(logs) else None
+
+    def check_topic(self) -> None:
+        """UnknownTopicOrPartition where the topic was deleted and made anew.
+
+        To be asked once a file of it is open: then that is the right one's.
+        """
         directory = self._split.directory
         if self._split.topic_id:
             path = os.path.join(directory, paths.PARTITION_METADATA)
@@ -108,8 +125,9 @@ class Finder:
     def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
         """SegmentGone where one is missing that nobody removes."""
         there = {base for base, _ in logs}
+        first = max(offset, logs[0][0])
         for base in self._split.segments:
-            if offset < base and base not in there:
+            if base > first and base not in there:
                 raise SegmentGone(
                     "this segment is missing, between others that are there",
                     path=os.path.join(self._split.directory, paths.file_name(base, paths.LOG)),
@@ -155,6 +173,8 @@ def _logs(names: Iterable[str], old: bool) -> list[tuple[int, str]]:
     """(base offset, name) of the segments among these files; ``old``: of Kafka 0.7's."""
     found: list[tuple[int, str]] = []
     for name in names:
+        if not name.endswith(paths.OLD_LOG if old else paths.LOG):
+            continue
         base = paths.old_base_offset_of(name) if old else paths.base_offset_of(name)
         if base is not None and (old or name == paths.file_name(base, paths.LOG)):
             found.append((base, name))

@@ -35,6 +35,8 @@ from storage.split_finder import LOOK_S, PATIENCE_S, Finder, Place, Split
 CHUNK_BYTES = 1024 * 1024
 # Plain forms of compressed batches that are in memory at once, unless one is larger.
 _PLAIN_BYTES = 32 * 1024 * 1024
+# Larger ones than a segment may be do not count as whole.
+_LARGEST_BATCH = 2**31 - 1
 # Of a batch that is larger than this the header has to do, to see whether a position fits.
 _CHECKED_BYTES = 16 * 1024 * 1024
 _GONE = (errno.ENOENT, errno.ESTALE)
@@ -93,9 +95,10 @@ class _Reader:
 
     def run(self) -> Iterator[Columns]:
         end = time.monotonic() + PATIENCE_S
+        failure: SegmentGone | None = None
         while self.next_offset < self._split.to_offset:
             before = self.next_offset
-            place = self._finder.find(self.next_offset)
+            place = self._finder.find(self.next_offset, anew=failure is not None)
             try:
                 yield from self._read(place)
                 failure = None
@@ -120,21 +123,27 @@ class _Reader:
         """What the segment has from the next offset on, which moves along."""
         fd = self._files.open(place.path, os.O_RDONLY)
         try:
+            self._finder.check_topic()
             source = FileSource(self._files, fd, place.path)
             yield from self._chunks(fd, place, self._start(source, place))
         finally:
             self._files.close(fd)
         if self.next_offset >= self._split.to_offset:
             return
-        if place.following is not None:
-            self.next_offset = max(self.next_offset, place.following)
+        if place.following == self.next_offset:
             return
-        now = self._finder.find(self.next_offset)
-        if (now.base_offset, now.following) == (place.base_offset, None):
-            raise OffsetOutOfRange(
-                self._split.to_offset, now.log_start, self.next_offset, path=self._split.directory
-            )
-        # It was rolled meanwhile: the same offset once more.
+        # No record lies up to the next segment, or the file is another one than was listed, and
+        # what it does not have lies in segments that were not there yet.
+        now = self._finder.find(self.next_offset, anew=True)
+        if now.base_offset != place.base_offset:
+            return
+        if now.following is not None:
+            if place.following is not None:
+                self.next_offset = max(self.next_offset, now.following)
+            return
+        raise OffsetOutOfRange(
+            self._split.to_offset, now.log_start, self.next_offset, path=self._split.directory
+        )
 
     def _start(self, source: ByteSource, place: Place) -> int:
         """Where a batch begins that no record from the next offset on lies before."""
@@ -189,6 +198,7 @@ class _Reader:
         """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
         decode = self._decode_old if place.is_old else self._decode
         lowest = place.base_offset
+        limit = paths.MAX_OFFSET if place.following is None else place.following
         used = 0  # bytes of the buffer, which lie at `position`
         needed = self._chunk_bytes
         while True:
@@ -202,12 +212,19 @@ class _Reader:
                     columns, size, lowest, ended = decode(place, position, at, used - at, lowest)
                 except CorruptRecord as error:
                     raise self._located(error, place, position) from None
+                if lowest > limit:
+                    limit = self._confirmed(fd, place, position + at, lowest - 1)
                 at += size
+                if ended and lowest < self._split.to_offset:
+                    # A batch lies behind the split, unless its base offset is damaged.
+                    base = int.from_bytes(self._buffer[at : at + 8], "big", signed=True)
+                    if base >= limit:
+                        self._confirmed(fd, place, position + at, base)
+                    lowest = self._split.to_offset
                 self.next_offset = max(self.next_offset, lowest)
                 if columns.rows:
                     yield columns
                 if ended:
-                    self._end(place, position, at)
                     return
                 if not size:
                     break
@@ -236,21 +253,29 @@ class _Reader:
         if place.is_old:
             return used + max(used, self._chunk_bytes)
         size = size_at(self._buffer, 0) if used >= LOG_OVERHEAD else 0
-        return 0 if size > left else max(size, used + 1, self._chunk_bytes)
+        return 0 if size > min(left, _LARGEST_BATCH) else max(size, used + 1, self._chunk_bytes)
 
-    def _end(self, place: Place, position: int, at: int) -> None:
-        """A batch lies behind the split.  No CRC covers its base offset, which may be damaged."""
-        if self.next_offset < self._split.to_offset and not place.is_old:
-            base = int.from_bytes(self._buffer[at : at + 8], "big", signed=True)
-            following = self._finder.find(self.next_offset).following
-            if following is not None and base >= following:
-                raise CorruptRecord(
-                    f"offset {base} is not below the next segment's, {following}",
-                    path=place.path,
-                    position=position + at,
-                    offset=self.next_offset,
-                )
-        self.next_offset = self._split.to_offset
+    def _confirmed(self, fd: int, place: Place, position: int, offset: int) -> int:
+        """An offset of the batches at ``position`` is not below the next segment's, as listed.
+
+        No CRC covers a base offset: CorruptRecord, unless the list is of before what was opened, or
+        what was opened is not in the log any more.  Returns what offsets are below, then.
+        """
+        following = self._finder.following(place.base_offset)
+        if following is None or offset < following:
+            return paths.MAX_OFFSET if following is None else following
+        try:
+            now, then = self._files.file_stat(place.path), self._files.descriptor_stat(fd)
+        except FileNotFoundError:
+            return paths.MAX_OFFSET
+        if (now.st_dev, now.st_ino, now.st_size) != (then.st_dev, then.st_ino, then.st_size):
+            return paths.MAX_OFFSET
+        raise CorruptRecord(
+            f"offset {offset} is not below the next segment's, {following}",
+            path=place.path,
+            position=position,
+            offset=offset,
+        )
 
     def _decode(
         self, place: Place, position: int, at: int, size: int, lowest: int

@@ -468,6 +468,11 @@ def test_damage(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecord, match="not below the next segment's") as caught:
         read(splits[0]._replace(to_offset=310))
     assert caught.value.position == batch
+    between = bytearray(stored)
+    between[batch : batch + 8] = (300).to_bytes(8, "big")
+    path.write_bytes(between)
+    with pytest.raises(CorruptRecord, match="309 is not below the next segment's"):
+        read(splits[0]._replace(to_offset=310))
     near = bytearray(stored)
     near[batch : batch + 8] = (160).to_bytes(8, "big")
     path.write_bytes(near)
@@ -604,6 +609,39 @@ def test_read_while_a_cleaner_swaps(tmp_path: Path, skip: int) -> None:
     assert read(split, ChangingFiles(changes, skip), 1000) == expected[35:]
 
 
+class ReplacingFiles(Files):
+    """A segment is replaced by two between being listed and being opened."""
+
+    def __init__(self, path: Path, made: dict[Path, bytes]) -> None:
+        self.path = path
+        self.made = made
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        if path == str(self.path):
+            for name, data in self.made.items():
+                name.write_bytes(data)
+            self.made = {}
+        return super().open(path, flags, mode)
+
+
+def test_a_segment_that_becomes_two_before_it_is_opened(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        segmented_log(log)
+        expected = records(log, 0, 120)
+        (split,) = plan(log)
+        (_, _), (second, _), (third, _) = log.segments[1].batches()
+    path = Path(split.directory) / f"{30:020}.log"
+    stored = path.read_bytes()
+    path.with_suffix(".index").unlink()
+    for cut, base in ((second, 40), (third, 50)):
+        extra = path.with_name(f"{base:020}.log")
+        files = ReplacingFiles(path, {path: stored[:cut], extra: stored[cut:]})
+        assert read(split, files) == expected
+        assert files.made == {}
+        extra.unlink()
+        path.write_bytes(stored)
+
+
 def test_a_cleaner_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.split_finder.PATIENCE_S", 0.02)
     with a_log(tmp_path) as log:
@@ -675,6 +713,8 @@ def test_retention_takes_what_was_planned(tmp_path: Path) -> None:
         with pytest.raises(OffsetOutOfRange) as caught:
             read(splits[0])
         assert (caught.value.offset, caught.value.log_start) == (0, 60)
+        with pytest.raises(OffsetOutOfRange, match="60"):
+            read(whole)
         # The file that is open goes on to its end.
         with pytest.raises(OffsetOutOfRange) as caught:
             list(reading)
