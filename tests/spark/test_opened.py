@@ -1,0 +1,156 @@
+"""A data directory on a disk is opened to be planned from, whoever writes it and may read it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.spark.opened import Opened, Place, place
+from storage import LogManager
+from storage.files import Files
+from storage.follow_directory import DirectoryFollower
+from tests.broker_files import BrokerDirectory
+from tests.storage.logs import NOW_MS, append, values
+from tests.storage.transactions import Client
+
+
+def test_a_path_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = str(tmp_path / "some data")
+    for option in (data, "some data", f"{data}/", f"file:{data}", f"file://{data}"):
+        found = place(option.replace(" ", "%20") if option.startswith("file:") else option)
+        assert (found.path, found.is_local, str(found)) == (data, True, data)
+    assert place("a:b").path == str(tmp_path / "a:b")
+    assert type(pickle.loads(pickle.dumps(place(data))).files()) is Files
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no such data directory: '.*/nowhere'"):
+        Opened(place(str(tmp_path / "nowhere")))
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match=r"no directory: '.*/file'"):
+        Opened(place(str(tmp_path / "file")))
+
+
+def test_a_brokers_directory_is_followed(tmp_path: Path) -> None:
+    broker = BrokerDirectory(tmp_path / "data")
+    first = broker.partition("t")
+    first.append(b"one")
+    broker.partition("other").append(b"not wanted")
+    with Opened(place(str(broker.data)), lambda topic: topic != "other") as opened:
+        log = opened.manager.log("t", 0)
+        assert values(log) == [b"one"]
+        first.append(b"two")
+        first.roll()
+        first.append(b"three")
+        broker.partition("new").append(b"four")
+        broker.partition("other", 1).append(b"not wanted")
+        opened.refresh()
+        assert values(log) == [b"one", b"two", b"three"]
+        assert values(opened.manager.log("new", 0)) == [b"four"]
+        assert sorted(opened.manager.topics) == ["new", "t"]
+
+
+def test_nothing_is_read_where_nothing_has_changed(tmp_path: Path) -> None:
+    """As long as a stream is idle it asks all the time."""
+    broker = BrokerDirectory(tmp_path / "data")
+    broker.partition("t").append(b"one")
+    opened_paths: list[str] = []
+
+    class Watched(Files):
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            opened_paths.append(path)
+            return super().open(path, flags, mode)
+
+        def scan(self, path: str) -> list[tuple[str, bool]]:
+            opened_paths.append(path)
+            return super().scan(path)
+
+    class WatchedPlace(Place):
+        def files(self, *, listed: bool = False) -> Files:
+            return Watched()
+
+    here = place(str(broker.data))
+    with Opened(WatchedPlace(here.option, here.path, here.is_local)) as opened:
+        later = DirectoryFollower(opened.manager, clock_ns=lambda: 1 << 62)
+        opened._follower = later  # what has just changed counts as long past
+        opened.refresh()
+        opened_paths.clear()
+        for _ in range(10):
+            opened.refresh()
+        assert opened_paths == []
+
+
+def test_until_the_high_watermark(tmp_path: Path) -> None:
+    broker = BrokerDirectory(tmp_path / "data")
+    partition = broker.partition("t")
+    partition.append(b"one")
+    partition.append(b"two")
+    marks = broker.data / "replication-offset-checkpoint"
+    marks.write_text("0\n1\nt 0 1\n")
+    with Opened(place(str(broker.data)), until_high_watermark=True) as opened:
+        assert values(opened.manager.log("t", 0)) == [b"one"]
+        replaced = marks.with_suffix(".tmp")
+        replaced.write_text("0\n1\nt 0 2\n")
+        replaced.rename(marks)
+        opened.refresh()
+        assert values(opened.manager.log("t", 0)) == [b"one", b"two"]
+
+
+def test_while_its_writer_has_it_open(tmp_path: Path) -> None:
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as writer:
+        log = writer.create_topic("t", 1).partitions[0]
+        append(log, b"one")
+        with Opened(place(str(tmp_path))) as opened:
+            seen = opened.manager.log("t", 0)
+            client = Client(log, 7)
+            client.send(b"undecided")
+            opened.refresh()
+            assert (seen.log_end_offset, seen.last_stable_offset) == (2, 1)
+            client.commit()
+            opened.refresh()
+            assert (seen.log_end_offset, seen.last_stable_offset) == (3, 3)
+            log.roll(NOW_MS)
+            append(log, b"two")
+            log.remove_head(1, NOW_MS)
+            opened.refresh()
+            assert (seen.log_start_offset, values(seen)) == (3, [b"two"])
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
+    """Without root's rights, if we have them."""
+    user = os.geteuid()
+    os.seteuid(65534 if user == 0 else user)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_who_may_only_read() -> None:
+    """Neither a file is made nor a lock taken."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as top:
+        data = Path(top, "data")
+        data.mkdir()
+        with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as writer:
+            append(writer.create_topic("t", 1).partitions[0], b"one")
+        before = sorted(path.relative_to(data) for path in data.rglob("*"))
+        Path(top).chmod(0o755)
+        for path in (data, *data.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        with nobody():
+            with pytest.raises(PermissionError):
+                (data / "new").touch()
+            with Opened(place(str(data))) as opened:
+                opened.refresh()
+                assert values(opened.manager.log("t", 0)) == [b"one"]
+        assert sorted(path.relative_to(data) for path in data.rglob("*")) == before
+        for path in (data, *data.rglob("*")):
+            path.chmod(0o755)
