@@ -15,16 +15,15 @@ and only these are decoded. What the decoder has made is handed over as it is, w
 
 A record without timestamp has that of -1 ms, as it has in Kafka's clients.
 
-Not here: reading and decoding (`storage.split`).
+Arrow is imported where rows are read: each process that only plans or writes is there without it a
+fifth of a second earlier.  Not here: reading and decoding (`storage.split`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,9 +37,13 @@ from pyspark.sql.types import (
 )
 
 from kafkafs.spark.option_values import InvalidOption
-from storage.files import Files
-from storage.record._columns import Columns
 from storage.split import CHUNK_BYTES, Split, Wanted, read_split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from storage.files import Files
+    from storage.record._columns import Columns
 
 HEADERS = "headers"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -103,6 +106,8 @@ def chosen(schema: StructType) -> pa.Schema:
         if name in seen:
             raise InvalidOption(f"column {field.name!r} is there twice")
         seen.add(name)
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -118,6 +123,8 @@ def record_batches(
     files: Files, split: Split, schema: pa.Schema, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split, in the order of offsets.  Errors as `read_split`."""
+    import pyarrow as pa
+
     names = [_NAMES[name.lower()] for name in schema.names]
     needed = {_DECODED.get(name) for name in names}
     wanted = Wanted(**{field: field in needed for field in Wanted._fields})
@@ -136,6 +143,8 @@ class _Same:
     """The columns that are the same in all rows of a split: made once, and cut to size."""
 
     def __init__(self, split: Split) -> None:
+        import pyarrow as pa
+
         self._values = {
             "topic": pa.scalar(split.topic, pa.string()),
             "partition": pa.scalar(split.partition, pa.int32()),
@@ -143,6 +152,8 @@ class _Same:
         self._made: dict[str, pa.Array] = {}
 
     def array(self, name: str, rows: int) -> pa.Array:
+        import pyarrow as pa
+
         made = self._made.get(name)
         if made is None or len(made) < rows:
             made = self._made[name] = pa.repeat(self._values[name], rows)
@@ -150,6 +161,8 @@ class _Same:
 
 
 def _fixed(buffer: bytearray | None, rows: int, type_: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
     return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(buffer)], null_count=0)
 
 
@@ -161,6 +174,8 @@ def _bytes(
     validity: bytearray | None = None,
     nulls: int = 0,
 ) -> pa.Array:
+    import pyarrow as pa
+
     buffers = [
         pa.py_buffer(validity) if nulls else None,
         pa.py_buffer(positions),
@@ -170,6 +185,8 @@ def _bytes(
 
 
 def _headers(columns: Columns, type_: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
     count = columns.header_count
     struct = type_.value_type
     parts = [

@@ -41,14 +41,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options.parse(given, "stream")
         self._schema = rows.chosen(schema)
         self._plan = StreamPlan(self._options)
+        self._has_remarked = False
 
     def __getstate__(self) -> dict[str, Any]:
         """What tasks need."""
         return {"_schema": self._schema}
 
     def initialOffset(self) -> Nested:
-        for remark in self._options.remarks:
-            _log.warning("%s", remark)
         return offsets.nested(self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -64,9 +63,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan.stop_at_latest()
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
+        self._remark()
         is_limited = not isinstance(limit, ReadAllAvailable)
         end = self._plan.next_end(offsets.from_nested(start), is_limited=is_limited)
         return offsets.nested(end)
+
+    def _remark(self) -> None:
+        """Say once what is without effect, also of a query that goes on."""
+        if not self._has_remarked:
+            self._has_remarked = True
+            for remark in self._options.remarks:
+                _log.warning("%s", remark)
 
     def reportLatestOffset(self) -> Nested | None:
         return offsets.nested(self._plan.latest) if self._plan.latest else None
