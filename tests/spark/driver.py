@@ -1,0 +1,119 @@
+"""A program that uses the sink in a session of Spark of its own: `python -m tests.spark.driver`.
+
+Its argument is one object of JSON: `settings` of Spark, and what to do. `write`: one batch query,
+whose tasks have rows `TASK:NUMBER` in partitions by NUMBER. `stream`: streaming queries, each of
+which writes the lines of a directory's files, a file a batch, in partitions by what stands behind
+a line's `:`; it ends when all is written (`die`: by SIGKILL, then), or with its standard input.
+
+Not here: tests (``drivers`` starts this).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafkafs.spark.data_source import KafkafsDataSource
+from tests.spark.steered_sink import SteeredDataSource, die
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PARTITIONS = 2
+Row = tuple[bytes, int]
+
+
+def session(settings: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("kafkafs tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    for source in (KafkafsDataSource, SteeredDataSource):
+        spark.dataSource.register(source)
+    return spark
+
+
+# -- batch ---------------------------------------------------------------------------------------
+
+
+def rows(count: int, trouble: str, flags: str) -> Callable[[int, Iterable[int]], Iterator[Row]]:
+    """What a task does: `count` rows, after `trouble` in the first attempt of task 1.
+
+    ``blocked``: with half of its rows it stops for ever, which the file `blocked` tells, with the
+    number of its process. ``slow``: it waits there until another attempt has all of its rows.
+    """
+
+    def generate(task: int, _: Iterable[int]) -> Iterator[Row]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        is_first = task == 1 and not context.attemptNumber()
+        for number in range(count):
+            if is_first and trouble and number == count // 2:
+                Path(flags, "blocked").write_text(str(os.getpid()))
+                while trouble == "blocked" or not Path(flags, "copied").exists():
+                    time.sleep(0.005)
+            yield b"%d:%06d" % (task, number), number % PARTITIONS
+        if task == 1 and not is_first:
+            Path(flags, "copied").touch()
+
+    return generate
+
+
+def write(spark: SparkSession, do: dict[str, Any]) -> None:
+    context = spark.sparkContext
+    tasks = context.parallelize(range(do["tasks"]), do["tasks"])
+    made = tasks.mapPartitionsWithIndex(rows(do["rows"], do["trouble"], do["flags"]))
+    frame = spark.createDataFrame(made, "value binary, partition int")
+    options = {"path": do["path"], "topic": do["topic"]}
+    frame.write.format("kafkafs").mode("append").options(**options).save()
+
+
+# -- streaming -----------------------------------------------------------------------------------
+
+
+def start(spark: SparkSession, do: dict[str, Any], query: dict[str, str]) -> StreamingQuery:
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(query["lines"])
+    placed = lines.selectExpr("value", f"int(split_part(value, ':', -1)) % {PARTITIONS} partition")
+    writer = placed.writeStream.format("steered").outputMode("append")
+    writer = writer.option("checkpointLocation", query["checkpoint"])
+    writer = writer.option("path", do["path"]).option("topic", do["topic"])
+    for name in ("steer", "flag"):
+        writer = writer.option(name, query.get(name, ""))
+    if do["end"] == "all":
+        writer = writer.trigger(availableNow=True)
+    return writer.start()
+
+
+def stream(spark: SparkSession, do: dict[str, Any]) -> None:
+    queries = [start(spark, do, query) for query in do["queries"]]
+    if do["end"] == "input":
+        sys.stdin.read()
+        return
+    for query in queries:
+        if do["end"] == "all":
+            query.awaitTermination()
+        else:
+            query.processAllAvailable()
+            die()
+
+
+def main() -> None:
+    do = json.loads(sys.argv[1])
+    spark = session(do["settings"])
+    {"write": write, "stream": stream}[do["do"]](spark, do)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

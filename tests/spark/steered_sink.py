@@ -1,0 +1,150 @@
+"""`format("steered")`: the sink of kafkafs, which ends or waits at a point of its commit.
+
+It is the sink itself, with two options more: `steer`, where in its work, and of which batch
+(`before:1`), and `flag`, a path. All of it happens in the processes that Spark makes for sinks.
+
+Points at which the driver dies, with all its processes, as by SIGKILL to each:
+
+- ``before``: all tasks have staged, and nobody has been asked for anything;
+- ``asked``: the owner, a daemon, has got the request, and nobody has looked for an outcome;
+- ``appended``: this process is the owner, and the batches are in the logs, before they are flushed;
+- ``committed``: it has written down that the batch is committed, and has no marker written;
+- ``adopted``: the owner has told the outcome, and Spark's commit log does not have the batch.
+
+Others:
+
+- ``wait``: before it asks, it makes the file `flag` and waits until that is a FIFO's end;
+- ``fail``: each task's first attempt fails when it has staged everything.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+
+from kafkafs.spark import owner
+from kafkafs.spark.data_source import KafkafsDataSource
+from kafkafs.spark.sink import SinkOptions, Staged, StreamWriter, parse
+from storage import LogManager
+from storage.adoptions import FILE
+from storage.files import Files
+from tests.spark.processes import kill, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import WriterCommitMessage
+    from pyspark.sql.types import StructType
+
+
+def die() -> None:
+    """End all processes of this driver, at once as far as that goes."""
+    mine = os.getpid()
+    others = [pid for pid in session_of(os.getsid(0)) if pid != mine]
+    kill(others, signal.SIGSTOP)
+    kill(others)
+    kill([mine])
+
+
+class DyingDisk(Files):
+    """A disk under whose owner the driver dies.
+
+    An adoption replaces the file of what was adopted twice: it means to, and it has.
+    """
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        self._paths: dict[int, str] = {}
+        self._replaced = 0
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        fd = super().open(path, flags, mode)
+        self._paths[fd] = path
+        return fd
+
+    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        super().replace_atomically(path, data, sync=sync)
+        self._replaced += path.endswith(FILE)
+        if self._point == "committed" and self._replaced == 2:
+            die()
+
+    def fdatasync(self, fd: int) -> None:
+        self._flush(fd)
+        super().fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        self._flush(fd)
+        super().fsync(fd)
+
+    def _flush(self, fd: int) -> None:
+        if self._point == "appended" and self._replaced and self._paths[fd].endswith(".log"):
+            die()
+
+
+class SteeredWriter(StreamWriter):
+    """See the module."""
+
+    def __init__(self, options: SinkOptions, steer: tuple[str, int], flag: str) -> None:
+        super().__init__(options)
+        self._point, self._batch = steer
+        self._flag = flag
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        staged = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if self._point == "fail" and not context.attemptNumber():
+            raise RuntimeError("the first attempt of a task fails here")
+        return staged
+
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's
+    ) -> None:
+        point = self._point if batchId == self._batch else ""
+        if point == "before":
+            die()
+        elif point == "asked":
+            vars(owner)["_outcome"] = _dead
+        elif point in ("appended", "committed"):
+            vars(owner)["LogManager"] = _Opening(DyingDisk(point))
+        elif point == "wait":
+            Path(self._flag).touch()
+            Path(f"{self._flag}.fifo").read_bytes()
+        super().commit(messages, batchId)
+        if point == "adopted":
+            die()
+
+
+def _dead(*_: Any) -> None:
+    die()
+
+
+class _Opening:
+    """Opens data directories on a disk of the test's."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def open(self, path: str) -> LogManager:
+        return LogManager.open(path, files=self._files)
+
+
+class SteeredDataSource(KafkafsDataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "steered"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        options = {name.lower(): value for name, value in self.options.items()}
+        point, _, batch = options.pop("steer", "").partition(":")
+        flag = options.pop("flag", "")
+        return SteeredWriter(parse(options, schema), (point, int(batch or -1)), flag)

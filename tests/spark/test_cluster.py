@@ -1,0 +1,125 @@
+"""A real cluster, real kills: every record once, in order, whoever is killed and when."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.cluster import Cluster
+from tests.spark.drivers import (
+    TOPIC,
+    Driver,
+    add_lines,
+    adoptions,
+    check_once,
+    make_data,
+    staged,
+    streaming,
+)
+from tests.spark.processes import kill, tree_of
+
+pytestmark = pytest.mark.soak
+
+ROWS = 20_000
+TASKS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def writing(base: Path, data: Path, settings: dict[str, str], trouble: str) -> Driver:
+    return Driver(
+        base / "driver",
+        settings,
+        "write",
+        path=str(data),
+        topic=TOPIC,
+        tasks=TASKS,
+        rows=ROWS,
+        trouble=trouble,
+        flags=str(base),
+    )
+
+
+def wait_blocked(base: Path, driver: Driver) -> int:
+    """The process that stops in the middle of its rows."""
+    flag = base / "blocked"
+    driver.until(lambda: flag.exists() and flag.read_text())
+    return int(flag.read_text())
+
+
+def test_an_executor_is_killed_while_it_writes(tmp_path: Path, cluster: Cluster) -> None:
+    data = make_data(tmp_path)
+    with writing(tmp_path, data, cluster.settings(), "blocked") as driver:
+        process = wait_blocked(tmp_path, driver)
+        driver.until(lambda: any(file.stat().st_size for file in staged(data)))
+        executor = cluster.executor_of(process)
+        kill(reversed(tree_of(executor)))
+        driver.wait()
+    check_once(data, {str(task): ROWS for task in range(TASKS)})
+
+
+def test_a_slow_task_is_run_twice(tmp_path: Path, cluster: Cluster) -> None:
+    data = make_data(tmp_path)
+    speculative = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "20ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.01",
+    }
+    with writing(tmp_path, data, {**cluster.settings(), **speculative}, "slow") as driver:
+        driver.wait()
+    assert (tmp_path / "copied").exists(), "no task has been run twice"
+    check_once(data, {str(task): ROWS for task in range(TASKS)})
+
+
+def test_tasks_fail_when_they_have_staged(tmp_path: Path) -> None:
+    data, lines = make_data(tmp_path), tmp_path / "lines"
+    names = {f"{number}": 50 for number in range(2)}
+    for name in names:
+        add_lines(lines, name)
+    again = {"spark.master": "local[2,3]"}
+    with streaming(tmp_path, data, [{"steer": "fail"}], settings=again) as driver:
+        driver.wait()
+    assert "the first attempt of a task fails here" in driver.said
+    check_once(data, names)
+
+
+def test_two_queries_write_to_a_topic_at_once(tmp_path: Path) -> None:
+    """Each of them opens the data directory for each of its batches; the other one waits."""
+    data = make_data(tmp_path)
+    names = {f"{query}-{number}": 50 for number in range(4) for query in "ab"}
+    for name in names:
+        add_lines(tmp_path / name[0], name)
+    queries = [{"lines": str(tmp_path / query)} for query in "ab"]
+    with streaming(tmp_path, data, queries) as driver:
+        driver.wait()
+    check_once(data, names)
+    assert len(adoptions(data)) == 2
+
+
+def test_a_run_whose_place_was_taken_is_fenced(tmp_path: Path) -> None:
+    """A driver hangs before its commit; another one goes on, with a copy of its checkpoint."""
+    data, lines, flag = make_data(tmp_path), tmp_path / "lines", tmp_path / "hangs"
+    fifo = tmp_path / "hangs.fifo"
+    os.mkfifo(fifo)
+    for number in range(2):
+        add_lines(lines, str(number))
+    hanging = [{"steer": "wait:1", "flag": str(flag)}]
+    with streaming(tmp_path, data, hanging, end="input") as old:
+        old.until(flag.exists)
+        shutil.copytree(tmp_path / "checkpoint-0", tmp_path / "copied")
+        with streaming(tmp_path, data, [{"checkpoint": str(tmp_path / "copied")}]) as new:
+            new.wait()
+        # What it has staged for this batch is there already; the next one is not its business.
+        add_lines(lines, "2")
+        fifo.write_bytes(b"go on")
+        old.until(lambda: "is over: run" in old.said)
+    check_once(data, {"0": 50, "1": 50})
