@@ -99,6 +99,11 @@ class Kafka:
     def __exit__(self, *_: object) -> None:
         self._broker.kill()
 
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return self._broker.address
+
     def set_dedupe_buffer(self, size: int) -> None:
         """Let the cleaner's map have so many bytes; it begins anew with it."""
         name = "log.cleaner.dedupe.buffer.size"

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Measures the Spark side beside Spark's own, and prints a Markdown table with ratios.
+
+    .venv/bin/python scripts/bench/spark.py [--rows N] [--runs N] [--only WORK] [--directory DIR]
+                                            [--tiny]
+
+Needs scripts/setup test, and Kafka's jars, which the first run of tests/interop fetches. All is on
+this machine: one JVM with as many threads as there are processors (two at most), and processes of
+Python. Figures are medians over the runs, and a ratio is the median of the runs' ratios; the peers
+of a work take turns, and one round before is not counted. Everything is in the page cache.
+
+The works are, each on the same rows for all of its peers (``spark_data.py``):
+
+- All columns to `noop`; key, value and offset grouped into a hundred; all columns written as
+  uncompressed Parquet: from our source, by the path that our jobs read by (mapInArrow over splits),
+  and from uncompressed Parquet by Spark's own reader.
+- A quarter of the rows from our source and from a local broker by Spark's Kafka source.
+- Keys and values from Parquet into our sink, and into Parquet. The sink's are on the disk then.
+- Compaction: the job, from planning to the new segments in their place, and the plain group-by
+  of the latest row of each key, to `noop`; a tenth of the rows are different keys.
+- The job on logs of a tenth, of all and of three times the rows.
+- All columns to `noop` with one thread and with two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mount import say
+from spark_works import (
+    JOBS,
+    KAFKA,
+    MEMORY,
+    PARQUET,
+    SINK,
+    SOURCE,
+    Bench,
+    Found,
+    compaction,
+    describe,
+    group,
+    growth,
+    kafka,
+    scan,
+    session_of,
+    sink,
+    with_broker,
+    write_parquet,
+)
+from views import Row
+
+Figures = dict[str, dict[str, list[float]]]  # by work and name, one figure a run
+
+MROWS = "M rows/s"
+ROWS = [
+    Row("scan", "source to noop", MROWS, SOURCE, PARQUET, at_least=0.5),
+    Row("scan", "jobs' path to noop", MROWS, JOBS, PARQUET, at_least=0.75),
+    Row("group", "source, grouped", MROWS, SOURCE, PARQUET, at_least=0.5),
+    Row("group", "jobs' path, grouped", MROWS, JOBS, PARQUET, at_least=0.75),
+    Row("parquet", "source to Parquet", MROWS, SOURCE, PARQUET, at_least=0.5),
+    Row("parquet", "jobs' path to Parquet", MROWS, JOBS, PARQUET, at_least=0.75),
+    Row("kafka", "source to noop", MROWS, SOURCE, KAFKA, at_least=8),
+    Row("kafka", "source, grouped", MROWS, f"{SOURCE}, grouped", f"{KAFKA}, grouped", at_least=8),
+    Row("sink", "sink", MROWS, SINK, PARQUET, at_least=0.8),
+    Row("compact", "compaction", MROWS, "compact", "group-by", at_least=3),
+    Row("growth", "compaction of all", "µs a row", "1 ×", "0.1 ×"),
+    Row("growth", "of three times that", "µs a row", "3 ×", "1 ×"),
+    Row("scaling", "source, two threads", MROWS, f"{SOURCE} 2", f"{SOURCE} 1"),
+    Row("scaling", "jobs' path, two threads", MROWS, f"{JOBS} 2", f"{JOBS} 1"),
+    Row("scaling", "Parquet, two threads", MROWS, f"{PARQUET} 2", f"{PARQUET} 1"),
+    Row("scan", "a task's Python, reading", "MiB", MEMORY),
+    Row("sink", "a task's Python, writing", "MiB", MEMORY),
+    Row("growth", "a task's Python, compacting", "MiB", MEMORY),
+]
+WORKS = list(dict.fromkeys(row.work for row in ROWS))
+# What one session does, in turn.
+PLAIN = {
+    "scan": scan,
+    "group": group,
+    "parquet": write_parquet,
+    "sink": sink,
+    "compact": compaction,
+    "growth": growth,
+}
+
+
+def measure(key: str, work: Callable[[], Found], runs: int) -> dict[str, list[float]]:
+    """Do the work so many times, and once before where there are several."""
+    found: dict[str, list[float]] = {}
+    for run in range(runs + (runs > 1)):
+        figures = work()
+        say(f"{key}: {describe(figures)}")
+        if run or runs == 1:
+            for name, figure in figures.items():
+                found.setdefault(name, []).append(figure)
+    return found
+
+
+def scaling(bench: Bench, runs: int) -> dict[str, list[float]]:
+    """With one thread and with two; each in a session of its own."""
+    found: dict[str, list[float]] = {}
+    for threads in (1, 2):
+        with session_of(f"local[{threads}]", bench) as session:
+            figures = measure(f"scaling {threads}", lambda: scan(bench, session), runs)
+        found |= {f"{name} {threads}": each for name, each in figures.items() if name != MEMORY}
+    return found
+
+
+def measure_all(bench: Bench, works: list[str], runs: int) -> Figures:
+    figures: Figures = {}
+    with session_of(f"local[{threads()}]", bench) as session:
+        for key, work in PLAIN.items():
+            if key in works:
+                figures[key] = measure(key, lambda work=work: work(bench, session), runs)  # type: ignore[misc]
+    if "scaling" in works:
+        figures["scaling"] = scaling(bench, runs)
+    if "kafka" in works:
+        with (
+            with_broker(bench) as (broker, topic),
+            session_of(f"local[{threads()}]", bench, kafka=True) as session,
+        ):
+            figures["kafka"] = measure("kafka", lambda: kafka(bench, session, broker, topic), runs)
+    return figures
+
+
+def threads() -> int:
+    return min(len(os.sched_getaffinity(0)), 2)
+
+
+def table(figures: Figures) -> Iterator[str]:
+    """The lines of the Markdown table."""
+    yield "| work | unit | kafkafs | against | ratio | goal |"
+    yield "|---|---|---:|---:|---:|---|"
+    for row in ROWS:
+        if row.work in figures:
+            yield f"| {' | '.join(row.cells(figures[row.work]))} |"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measures the Spark side beside Spark's own.")
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", action="append", choices=WORKS)
+    parser.add_argument("--directory", default="/var/tmp", help="on the disk to measure")
+    parser.add_argument("--tiny", action="store_true", help="shows that it works")
+    given = parser.parse_args()
+    if given.tiny:
+        given.runs, given.rows = 1, 20_000
+    return given
+
+
+def main() -> None:
+    given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is stopped
+    works = [work for work in WORKS if not given.only or work in given.only]
+    with tempfile.TemporaryDirectory(prefix="kafkafs-bench-", dir=given.directory) as name:
+        bench = Bench(Path(name), given.rows, given.tiny)
+        figures = measure_all(bench, works, given.runs)
+    print(f"{platform.platform()}, {threads()} of {os.cpu_count()} CPUs; {given.rows:,} rows;")
+    print(f"medians of {given.runs} runs")
+    print("\n".join(["", *table(figures), ""]))
+    print("\n".join(bench.notes))
+
+
+if __name__ == "__main__":
+    main()

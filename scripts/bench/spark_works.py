@@ -1,0 +1,335 @@
+"""The works of ``spark.py``: each gives figures of one run, by name.
+
+All of a work's peers have the same rows, which are in the page cache, and ask for the same columns.
+What comes of it is counted where that can be done afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clean_peers import Fast, Kafka
+from mount import say
+from pyspark.sql import functions as sql
+from spark_data import Topic, count_written, empty_topic, warm, write_topic
+from spark_splits import read_splits
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from kafkafs.spark import rows as spark_rows
+from kafkafs.spark.data_source import KafkafsDataSource
+from kafkafs.spark.jobs import compact
+from kafkafs.spark.jobs.splits import all_splits
+from kafkafs.spark.opened import Opened, place
+from tests.interop.brokers import Broker
+from tests.interop.kafka_tools import SPARK_POM, jars
+from tests.spark.processes import command_of, tree_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HERE = Path(__file__).resolve().parent
+ALL = [name for name in spark_rows.TYPES if name != spark_rows.HEADERS]
+SOURCE, JOBS, PARQUET, KAFKA, SINK = "source", "jobs' path", "Parquet", "Kafka source", "sink"
+MEMORY = "of Python"
+KAFKA_SHARE = 4
+KEY_SHARE = 10
+GROWTH = (1, 10, 30)  # in tenths of the rows
+GROUPED = ("key", "value", "offset")
+
+Found = dict[str, float]
+
+
+@dataclass
+class Bench:
+    """How much of everything, where, and what was made for it so far."""
+
+    directory: Path
+    rows: int
+    tiny: bool
+    made: dict[str, Topic] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    scratch: int = 0
+
+    def topic(self, name: str, rows: int, keys: int, policy: str = "delete") -> Topic:
+        if name not in self.made:
+            started = time.perf_counter()
+            made = write_topic(self.directory / name, rows, max(keys, 1), policy=policy)
+            self.made[name] = made
+            seconds = time.perf_counter() - started
+            say(f"{name}: {rows:,} rows, {made.size >> 20} MiB, made in {seconds:.1f} s")
+            warm(made)
+        return self.made[name]
+
+    @property
+    def all_rows(self) -> Topic:
+        return self.topic("all", self.rows, self.rows // KEY_SHARE)
+
+    def fresh(self) -> Path:
+        """A name for a directory that is not there yet."""
+        self.scratch += 1
+        return self.directory / f"scratch-{self.scratch}"
+
+
+# -- sessions ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def session_of(master: str, bench: Bench, *, kafka: bool = False) -> Iterator[SparkSession]:
+    """A session with so many threads, as jobs have it; the JVM stays for the next one."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1])])
+    settings = {
+        "spark.driver.memory": "1g" if bench.tiny else "4g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.warehouse.dir": str(bench.directory / "warehouse"),
+        "spark.local.dir": str(bench.directory / "local"),
+    }
+    builder = SparkSession.builder.master(master).appName("kafkafs bench")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(KafkafsDataSource)
+    if kafka:
+        for jar in jars(SPARK_POM).iterdir():
+            session.sql(f"ADD JAR '{jar}'")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def python_mib(session: SparkSession) -> float:
+    """The most memory that one of the session's processes of Python has had."""
+    jvm = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    peaks = [0.0]
+    for pid in tree_of(jvm):
+        if "pyspark" in command_of(pid) and "java" not in command_of(pid):
+            try:
+                status = Path("/proc", str(pid), "status").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            peaks += [
+                int(line.split()[1]) / 1024
+                for line in status.splitlines()
+                if line.startswith("VmHWM")
+            ]
+    return max(peaks)
+
+
+# -- the same rows from each ---------------------------------------------------------------------
+
+
+def from_source(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
+    reader = session.read.format("kafkafs").schema(spark_rows.spark_schema(names))
+    return reader.option("path", str(topic.data)).option("subscribe", topic.name).load()
+
+
+def from_splits(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
+    """As jobs read: each task some splits, whose numbers are the rows of a DataFrame."""
+    where = place(str(topic.data))
+    slots = session.sparkContext.defaultParallelism
+    with Opened(where, lambda name: name == topic.name) as opened:
+        splits = all_splits(list(opened.manager.logs()), slots, "read_committed")
+    task = partial(read_splits, where, splits, names)
+    numbers = session.range(0, len(splits), 1, len(splits))
+    return numbers.mapInArrow(task, spark_rows.spark_schema(names))
+
+
+def parquet_of(bench: Bench, session: SparkSession, topic: Topic) -> Path:
+    """The same rows as uncompressed Parquet, in files as large as Spark makes them of splits."""
+    path = topic.data.with_name(f"{topic.data.name}.parquet")
+    if not path.exists():
+        frame = from_splits(session, topic, ALL)
+        frame.write.option("compression", "none").parquet(str(path))
+        count = session.read.parquet(str(path)).count()
+        if count != topic.rows:
+            raise RuntimeError(f"{count:,} rows of {topic.rows:,} in Parquet")
+        size = sum(file.stat().st_size for file in path.iterdir())
+        bench.notes.append(f"Parquet: {size >> 20} MiB where the log has {topic.size >> 20}")
+    return path
+
+
+def from_parquet(bench: Bench, session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
+    return session.read.parquet(str(parquet_of(bench, session, topic))).select(*names)
+
+
+# -- what is done with them ----------------------------------------------------------------------
+
+
+def to_noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def grouped(frame: DataFrame) -> int:
+    """The rows that were in a hundred groups by their keys."""
+    groups = frame.groupBy((sql.hash("key") % 100).alias("group")).agg(
+        *(sql.count("*").alias("rows"), sql.sum(sql.length("value"))),
+        sql.max("offset"),
+    )
+    return sum(row.rows for row in groups.collect())
+
+
+def speed(rows: int, work: Callable[[], object]) -> float:
+    """Million rows a second."""
+    started = time.perf_counter()
+    work()
+    return rows / (time.perf_counter() - started) / 1e6
+
+
+def readers(bench: Bench, session: SparkSession, names: list[str]) -> dict[str, DataFrame]:
+    topic = bench.all_rows
+    return {
+        SOURCE: from_source(session, topic, names),
+        JOBS: from_splits(session, topic, names),
+        PARQUET: from_parquet(bench, session, topic, names),
+    }
+
+
+# -- works ---------------------------------------------------------------------------------------
+
+
+def scan(bench: Bench, session: SparkSession) -> Found:
+    """All columns to nowhere."""
+    frames = readers(bench, session, ALL)
+    found = {name: speed(bench.rows, partial(to_noop, frame)) for name, frame in frames.items()}
+    return {**found, MEMORY: python_mib(session)}
+
+
+def group(bench: Bench, session: SparkSession) -> Found:
+    def work(frame: DataFrame) -> None:
+        check(grouped(frame), bench.rows)
+
+    frames = readers(bench, session, list(GROUPED))
+    return {name: speed(bench.rows, partial(work, frame)) for name, frame in frames.items()}
+
+
+def write_parquet(bench: Bench, session: SparkSession) -> Found:
+    def work(frame: DataFrame, out: Path) -> None:
+        frame.write.option("compression", "none").parquet(str(out))
+
+    found = {}
+    for name, frame in readers(bench, session, ALL).items():
+        out = bench.fresh()
+        found[name] = speed(bench.rows, partial(work, frame, out))
+        check(session.read.parquet(str(out)).count(), bench.rows)
+        shutil.rmtree(out)
+    return found
+
+
+def sink(bench: Bench, session: SparkSession) -> Found:
+    """Keys and values, read from Parquet, into two partitions, durably; and into Parquet."""
+    frame = from_parquet(bench, session, bench.all_rows, ["key", "value"])
+    out = empty_topic(bench.fresh(), 2)
+    options = {"path": str(out.data), "topic": out.name}
+    ours = frame.write.format("kafkafs").mode("append").options(**options)
+    found = {SINK: speed(bench.rows, ours.save)}
+    check(count_written(out), bench.rows)
+    shutil.rmtree(out.data)
+    theirs = bench.fresh()
+    writer = frame.write.option("compression", "none")
+    found[PARQUET] = speed(bench.rows, lambda: writer.parquet(str(theirs)))
+    shutil.rmtree(theirs)
+    return {**found, MEMORY: python_mib(session)}
+
+
+def compaction(bench: Bench, session: SparkSession) -> Found:
+    """The latest row of each key: put in by our job, and found by the plain group-by."""
+    topic = bench.topic("keyed", bench.rows, bench.rows // KEY_SHARE, "compact")
+    seconds, kept = compacted(bench, session, topic)
+
+    def plain() -> None:
+        frame = from_source(session, topic, [*GROUPED, "timestamp"])
+        latest = sql.max(sql.struct("offset", "timestamp", "value")).alias("latest")
+        to_noop(frame.groupBy("key").agg(latest))
+
+    found = {"compact": topic.rows / seconds / 1e6, "group-by": speed(topic.rows, plain)}
+    frame = from_source(session, topic, ["key"])
+    check(kept, frame.select("key").distinct().count())
+    return {**found, MEMORY: python_mib(session)}
+
+
+def compacted(bench: Bench, session: SparkSession, topic: Topic) -> tuple[float, int]:
+    """How long the job takes on a copy, and how many records are left."""
+    copy = topic.copy(bench.fresh())
+    started = time.perf_counter()
+    report = compact.run(session, str(copy.data))
+    seconds = time.perf_counter() - started
+    if report.faults:
+        raise RuntimeError(f"compaction: {report.faults}")
+    check(int(report.figures["records_read"] or 0), topic.rows)
+    shutil.rmtree(copy.data)
+    return seconds, int(report.figures["records_kept"] or 0)
+
+
+def growth(bench: Bench, session: SparkSession) -> Found:
+    """Logs of several sizes, each with a tenth as many keys."""
+    found = {}
+    for tenths in GROWTH:
+        rows = bench.rows * tenths // 10
+        name = "keyed" if tenths == 10 else f"keyed-{tenths}"
+        topic = bench.topic(name, rows, rows // KEY_SHARE, "compact")
+        warm(topic)
+        seconds, _ = compacted(bench, session, topic)
+        found[f"{tenths / 10:g} ×"] = seconds / rows * 1e6
+    return {**found, MEMORY: python_mib(session)}
+
+
+def kafka(bench: Bench, session: SparkSession, broker: str, topic: Topic) -> Found:
+    """A broker has the same segments; Spark's Kafka source asks for them in as many tasks."""
+    options = {
+        "kafka.bootstrap.servers": broker,
+        "subscribe": topic.name,
+        "minPartitions": str(2 * session.sparkContext.defaultParallelism),
+    }
+    theirs = session.read.format("kafka").options(**options).load()
+    found = {}
+    for name, frame in ((SOURCE, from_source(session, topic, ALL)), (KAFKA, theirs)):
+        found[name] = speed(topic.rows, partial(to_noop, frame.select(*ALL)))
+        count = frame.count()
+        check(count, topic.rows)
+    ours, theirs = from_source(session, topic, list(GROUPED)), theirs.select(*GROUPED)
+    for name, frame in ((SOURCE, ours), (KAFKA, theirs)):
+        found[f"{name}, grouped"] = speed(topic.rows, partial(grouped, frame))
+    return found
+
+
+@contextmanager
+def with_broker(bench: Bench) -> Iterator[tuple[str, Topic]]:
+    """A broker's address, and the topic that it and a directory of ours have."""
+    rows = max(bench.rows // KAFKA_SHARE, 1)
+    topic = bench.topic("few", rows, rows // KEY_SHARE)
+    kind: type[Broker] = Broker if bench.tiny else Fast
+    partitions = {topic.name: topic.data / f"{topic.name}-0"}
+    with Kafka(bench.directory / "broker", partitions, kind) as running:
+        yield running.address, topic
+
+
+def check(found: int, wanted: int) -> None:
+    """Whatever is fast must be right, too."""
+    if found != wanted:
+        raise RuntimeError(f"{found:,} rows where there are {wanted:,}")
+
+
+def describe(found: Found) -> str:
+    return json.dumps({name: float(f"{figure:.3g}") for name, figure in found.items()})
