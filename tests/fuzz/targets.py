@@ -30,7 +30,7 @@ from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from storage import checkpoint, fetch, producer_state
-from storage.errors import InvalidRecord, RecordTooLarge, StorageError
+from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.index import txn_index
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
 from storage.record._columns import decode_columns
@@ -210,6 +210,39 @@ def _assert_columns(view: memoryview, at: int, size: int, records: list[Record])
     assert columns.values is not None
     assert columns.keys == b"".join(record.key or b"" for record in shown)
     assert columns.values == b"".join(record.value or b"" for record in shown)
+    _assert_headers(view, at, size, shown)
+
+
+def _assert_headers(view: memoryview, at: int, size: int, shown: list[Record]) -> None:
+    """The same batch as who reads a log for Spark does."""
+    lowest = min(parse_header(view[at:]).base_offset, 0)
+    largest = max((abs(record.timestamp) for record in shown), default=0)
+    backwards = parse_header(view[at:]).last_offset_delta < 0
+    try:
+        columns = decode_columns(
+            view[at : at + size],
+            0,
+            size,
+            headers=True,
+            timestamps_us=True,
+            timestamp_types=True,
+            check_crc=True,
+            stop=True,
+            lowest_offset=lowest,
+        )
+    except CorruptRecord:
+        if largest <= (2**63 - 1) // 1000 and not backwards:
+            raise
+        return
+    headers = [header for record in shown for header in record.headers]
+    names = [name.encode(errors="surrogateescape") for name, _ in headers]
+    assert columns.rows == len(shown)
+    assert columns.header_names is not None
+    assert columns.header_names.decode() == "".join(map(oracle.java_text, names))
+    assert columns.header_values is not None
+    assert columns.header_values == b"".join(value or b"" for _, value in headers)
+    assert columns.header_count == len(headers)
+    assert columns.header_nulls == sum(not record.headers for record in shown)
 
 
 def _assert_forms(view: memoryview, at: int, size: int, records: list[Record]) -> None:
