@@ -123,11 +123,12 @@ class Finder:
                 )
 
     def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
-        """SegmentGone where one is missing that nobody removes."""
+        """SegmentGone where one is missing that nobody removes; errors of ``check_topic``."""
         there = {base for base, _ in logs}
         first = max(offset, logs[0][0])
         for base in self._split.segments:
             if base > first and base not in there:
+                self.check_topic()  # another one's have other names
                 raise SegmentGone(
                     "this segment is missing, between others that are there",
                     path=os.path.join(self._split.directory, paths.file_name(base, paths.LOG)),
