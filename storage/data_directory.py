@@ -87,6 +87,8 @@ class DataDirectory:
         self.cleaner_counters = CleanerCounters()
         # Up to where each log has been cleaned, by topic and partition.
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
+        # Why logs are not cleaned any more.
+        self.uncleanable: dict[Log, str] = {}
         # What was adopted; one at a time may adopt. What the disk is to say of it before anything
         # else is done, as it could not be told.
         self.adoptions = Adoptions()

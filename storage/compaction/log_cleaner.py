@@ -27,11 +27,13 @@ from storage.task import Task
 
 
 class LogCleaner:
-    """See the module.  ``uncleanable``: why each of these logs could not be cleaned."""
+    """See the module.  ``uncleanable``: why each of these logs could not be cleaned; the manager's,
+    as whoever puts in what others have cleaned has a cleaner of his own.
+    """
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self.uncleanable: dict[Log, str] = {}
+        self.uncleanable = manager.uncleanable
         self.cleaning: Log | None = None
         self.counters = manager.cleaner_counters
 
@@ -59,7 +61,9 @@ class LogCleaner:
         """
         due = []
         for log in self._manager.logs():
-            if log.config.is_compacted and not log.closed and log not in self.uncleanable:
+            if log.closed or log.cleaning or log in self.uncleanable:
+                continue
+            if log.config.is_compacted:
                 plan = self.plan(log, now_ms)
                 if plan.is_due(log.config):
                     due.append((plan.ratio, log))
@@ -70,9 +74,10 @@ class LogCleaner:
     def clean(self, log: Log, task: Task) -> Cleaned | None:
         """Clean one log as far as one map reaches, due or not; in a worker thread.
 
-        None where there is nothing: no sealed segment that may be cleaned, or a cleanup.policy
-        without compact.  What was clean already loses tombstones and markers whose horizon has
-        passed.  TaskCancelled, also where compact is taken out of it meanwhile: all is as it was.
+        None where there is nothing: no sealed segment that may be cleaned, a cleanup.policy without
+        compact, or others' round that is just being put in.  What was clean already loses
+        tombstones and markers whose horizon has passed.  TaskCancelled, also where compact is taken
+        out of it meanwhile: all is as it was.
         StorageError, OSError: the same, and the log is ``uncleanable`` from now on.
         """
         return self._with(log, task, self._clean)
@@ -139,7 +144,9 @@ class LogCleaner:
             task.by_owner(lambda: self._end(log))
 
     def _begin(self, log: Log) -> CleanableRange | None:
-        assert not log.cleaning, "one round at a time"
+        if log.cleaning:
+            # Others' round is being put in; one of our own there is only one of at a time.
+            return None
         plan = self.plan(log, self._manager.clock_ms())
         if plan.first_uncleanable_offset <= log.segments[0].base_offset or log.closed:
             return None

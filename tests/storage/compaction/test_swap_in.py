@@ -173,6 +173,36 @@ def test_a_cleaner_is_at_it(tmp_path: Path) -> None:
         assert listing(log) == before
 
 
+def test_the_mounts_cleaner_leaves_it_alone_meanwhile(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        cleaner = LogCleaner(manager)
+        assert cleaner.filthiest(NOW_MS) is log
+        seen: list[object] = []
+
+        class Looking(Task):
+            def begin(self, phase: str, total: int) -> None:
+                super().begin(phase, total)
+                seen.extend((cleaner.filthiest(NOW_MS), cleaner.clean(log, Task())))
+                seen.append(cleaner.preview(log, Task()))
+
+        swap(manager, request, Looking())
+        assert set(seen) == {None}
+        assert not log.cleaning
+        assert cleaner.uncleanable == {}
+
+
+def test_what_could_not_be_cleaned_can_be_again(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        mounts = LogCleaner(manager)
+        mounts.uncleanable[log] = "damaged"
+        swap(manager, request)
+        assert mounts.uncleanable == {}
+
+
 def test_its_topic_is_gone(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
