@@ -1,0 +1,99 @@
+"""The example of the README, as a new user pastes it: shell, daemon, streaming query."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kafkafs.spark
+
+README = Path(__file__).parents[2] / "README.md"
+BIN = Path(sys.executable).parent
+
+
+def blocks() -> list[str]:
+    """The shell's blocks of the chapter, without what installs."""
+    text = README.read_text()
+    chapter = re.split(r"^## ", text, flags=re.M)
+    (spark,) = (each for each in chapter if each.startswith("Spark\n"))
+    found = re.findall(r"^```sh\n(.*?)^```$", spark, flags=re.M | re.S)
+    return [block for block in found if not block.startswith("pip ")]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    """A directory to work in; what was started there is stopped."""
+    yield tmp_path
+    pid = tmp_path / "pid"
+    if pid.exists():
+        stop(int(pid.read_text()))
+    if (tmp_path / "mnt").is_mount():
+        subprocess.run([BIN / "kafkafs", "umount", tmp_path / "mnt"], check=True)
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """That of a user who has installed it, whatever way it is here."""
+    packages = scratch / "packages"
+    packages.mkdir(exist_ok=True)
+    link = packages / "pyspark_kafkafs"
+    if not link.exists():
+        link.symlink_to(Path(kafkafs.spark.__file__).parent / "pyspark_kafkafs")
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(packages), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def run(scratch: Path, script: str) -> str:
+    """Run a block; its standard output."""
+    with (scratch / "errors").open("ab") as errors:
+        found = subprocess.run(
+            ["bash", "-e", "-c", script],
+            cwd=scratch,
+            env=environment(scratch),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 0, (scratch / "errors").read_text()
+    return found.stdout
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 180
+    while not happened():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.2)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_the_example_works_as_it_is_written(scratch: Path) -> None:
+    example, shown = blocks()
+    lake = scratch / "lake"
+    begun = example.replace("python orders.py &", "python orders.py >log 2>&1 & echo $! >pid")
+    assert begun != example
+    run(scratch, begun)
+    # A batch is done when its file is in here.
+    until(lambda: any((lake / "checkpoint" / "commits").glob("[0-9]*")))
+    told = run(scratch, shown)
+    assert ("three apples" in told, "one pear" in told) == (True, True)
+    stop(int((scratch / "pid").read_text()))
+    done = len(list((lake / "checkpoint" / "commits").glob("[0-9]*")))
+    run(scratch, "echo 'and again' >> mnt/orders/0; python orders.py >log 2>&1 & echo $! >pid")
+    until(lambda: len(list((lake / "checkpoint" / "commits").glob("[0-9]*"))) > done)
+    told = run(scratch, shown)
+    assert [told.count(line) for line in ("three apples", "one pear", "and again")] == [1, 1, 1]
