@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
 settings.register_profile("kafkafs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kafkafs")
 
+ROOT = Path(__file__).parent.parent
 SPARK_TESTS = "tests/spark/"
+SPARK_SESSION = "spark: SparkSession"
+"""A file with a test that has such an argument asks for the session."""
 
 
 def pytest_configure() -> None:
@@ -26,9 +31,14 @@ def pytest_configure() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
+@functools.cache
+def asks_for_session(file: str) -> bool:
+    return file.startswith(SPARK_TESTS) and SPARK_SESSION in (ROOT / file).read_text()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Whole files go to a process, and to one of them all that share a Spark session."""
+    """Whole files go to a process, and to one of them all that ask for a Spark session."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -36,6 +46,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     class OneSession(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
-            return SPARK_TESTS if scope.startswith(SPARK_TESTS) else scope
+            return SPARK_TESTS if asks_for_session(scope) else scope
 
     return OneSession(config, log)
