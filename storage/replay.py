@@ -24,7 +24,7 @@ from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
-from storage.loading import Loaded, Origin, Scan, feed
+from storage.loading import Loaded, Origin, feed
 from storage.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
 from storage.segment import Segment
@@ -56,9 +56,11 @@ def replay(
                 state = snapshots.load(base)
             else:
                 snapshots.write(base, state)
-        rebuilt = _walk(origin, item, max(start, base), state) if end > start else []
+        begins = max(start, base)
+        rebuilt = _walk(origin, item, begins, state) if end > start else []
         if item.scan is not None:
-            _put_transactions(origin, item.segment, item.scan, rebuilt, names)
+            offset = item.scan.offset if origin.files.in_order else min(item.scan.offset, begins)
+            _put_transactions(origin, item.segment, offset, rebuilt, names)
     snapshots.drop_others(bases)
     state.expire(origin.now_ms, origin.producer_expiration_ms)
     return state, snapshots.newest
@@ -72,11 +74,13 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
         for batch in map(ProducerBatch._make, batches):
             if batch.base_offset >= start:
                 entry = state.apply(batch)
-                if entry is not None and batch.position >= scanned_from:
+                if entry is not None and batch.position >= rebuilt_from:
                     rebuilt.append(entry)
 
     segment, scan = item.segment, item.scan
     scanned_from = segment.size if scan is None else scan.position
+    # An index that was copied before its log knows less than this.
+    rebuilt_from = scanned_from if origin.files.in_order else 0
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
     try:
@@ -117,14 +121,14 @@ def _read_headers(
 
 
 def _put_transactions(
-    origin: Origin, segment: Segment, scan: Scan, rebuilt: list[TxnEntry], names: Collection[str]
+    origin: Origin, segment: Segment, offset: int, rebuilt: list[TxnEntry], names: Collection[str]
 ) -> None:
-    """The transaction index of a segment whose log was read from somewhere on."""
+    """The transaction index of a segment whose log was read from ``offset`` on."""
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
     index = segment.txn_index
     base = segment.base_offset
-    entries = tuple(entry for entry in index.entries if base <= entry.last_offset < scan.offset)
+    entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
     entries += tuple(rebuilt)
     if origin.writable:
         index.replace(entries)

@@ -270,7 +270,7 @@ class ArrowFiles(Files):
             mode, size, mtime_ns = stat.S_IFDIR | 0o555, 0, 0
             listing = self._list(path) or {}
             # Long ago, so that nobody waits for a second change in the same moment.
-            mtime_ns = _number(repr(sorted(listing.items(), key=lambda item: item[0]))) >> 32
+            mtime_ns = _number(repr(sorted(listing.items(), key=lambda item: item[0]))) >> 3
             made = listing.get(paths.PARTITION_METADATA)
             if made is not None:
                 number = _number(f"{path} {made}")  # a topic that was made anew has another

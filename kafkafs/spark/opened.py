@@ -1,8 +1,10 @@
 """Where a data directory is, and a data directory that is open to be planned from.
 
 `place` reads the option `path`: a path, `file:///…`, or the URI of a file system that pyarrow
-knows (`s3://bucket/prefix?region=…`, `gs://…`, `abfs://…`, `hdfs://…`).  In an object store the
-objects of a partition have to appear in the order of their offsets, as a copy by name makes them.
+knows (`s3://bucket/prefix?region=…`, `gs://…`, `abfs://…`, `hdfs://…`).
+An object store has a copy of a data directory, all of its files, which may grow.  Whoever copies
+puts a segment's `.log` there after its other files: without its `.txnindex` aborted records would
+not be known to be.  Segments may come in any order: records wait for those before them.
 
 `Opened` follows what others write to it: a broker or a mount on a disk, whoever copies to a store.
 Nothing is written, no lock is taken; a user who may only read will do.

@@ -193,6 +193,30 @@ def test_a_segment_that_is_missing_is_an_error(data: Path, bucket: Bucket) -> No
         Opened(bucket.place)
 
 
+def test_what_aborted_is_told_by_the_log(tmp_path: Path, bucket: Bucket) -> None:
+    """Of the segment that is written to, whose index may have been copied before."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.change_topic_settings("t", {"index.interval.bytes": "0"})
+        client = Client(log, 7)
+        for turn in range(4):
+            client.send(b"aborted %d" % turn)
+            client.abort()
+            client.send(b"committed %d" % turn)
+            client.commit()
+            if turn == 1:
+                log.flush()
+                older = (data / f"t-0/{0:020d}.txnindex").read_bytes()
+    bucket.sync(data)
+    bucket.delete(f"t-0/{16:020d}.snapshot")
+    bucket.put(f"t-0/{0:020d}.txnindex", older)
+    with Opened(bucket.place) as opened:
+        spans = [entry.last_offset for entry in opened.manager.log("t", 0).segments[0].aborted]
+        assert spans == [1, 5, 9, 13]
+
+
 def test_of_a_compacted_topic_offsets_may_be_missing(data: Path, bucket: Bucket) -> None:
     (data / "cleaner-offset-checkpoint").write_text("0\n1\nmany 0 6\n")
     bucket.sync(data)
