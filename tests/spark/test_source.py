@@ -131,8 +131,11 @@ class Query:
         self._data = data
         self._options: dict[str, Any] = {"subscribe": "t", **options}
         self.batches: dict[int, list[bytes | None]] = {}
+        self.fails = False
 
     def _collect(self, frame: DataFrame, number: int) -> None:
+        if self.fails:
+            raise RuntimeError("as the test wants it")
         rows = frame.select("topic", "partition", "offset", "value").collect()
         self.batches[number] = [row.value for row in sorted(rows)]
 
@@ -161,6 +164,20 @@ def test_goes_on_where_it_was(spark: SparkSession, data: Path, manager: LogManag
     append(manager.create_partition("t", 1), b"new")
     assert query.run() == [[b"a", b"b", b"c", b"d", b"new"]]
     assert query.run() == []
+
+
+def test_a_first_batch_that_failed_begins_where_it_did(
+    spark: SparkSession, data: Path, manager: LogManager
+) -> None:
+    (log,) = topic(manager)
+    append(log, b"before")
+    query = Query(spark, data)
+    query.fails = True
+    with pytest.raises(Exception, match="as the test wants it"):
+        query.run()
+    append(log, b"a")
+    query.fails = False
+    assert query.run() == [[], [b"a"]]
 
 
 def test_limits_and_progress(spark: SparkSession, data: Path, manager: LogManager) -> None:

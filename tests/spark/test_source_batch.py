@@ -317,6 +317,16 @@ def test_deleted_records_are_not_there(tmp_path: Path) -> None:
         assert values(batch(tmp_path)) == [b"c"]
 
 
+def test_what_replicas_may_not_have_yet(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        append(log, b"a")
+        manager.checkpoint()
+        append(log, b"b")
+        assert values(batch(tmp_path, untilHighWatermark="true")) == [b"a"]
+        assert values(batch(tmp_path)) == [b"a", b"b"]
+
+
 def test_remarks_are_made_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(tmp_path) as manager:
         two_topics(manager)
