@@ -31,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -62,6 +63,16 @@ _log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 20
 _FLUSHING_THREADS = 8
+
+
+def _rising(first: int, count: int) -> bytes:
+    """Offsets as columns have them."""
+    return array("q", range(first, first + count)).tobytes()
+
+
+# Of any batch that a task stages, at hand: to make them takes longer than to compare them.
+_RISING_COUNT = 1 << 13
+_RISING = _rising(0, _RISING_COUNT)
 
 Partition = tuple[str, int]
 
@@ -188,7 +199,7 @@ class _Adoption:
         """Write down that the batch is committed, or have it not so for sure."""
         try:
             _save(self._directory, begun.committed(self._request, self._now_ns() // 1_000_000))
-        except OSError:
+        except BaseException:
             # The file may say either now. Only once it says the one for sure may a marker do so.
             self._directory.undecided = begun
             with contextlib.suppress(OSError):
@@ -314,13 +325,30 @@ def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
     if config.message_timestamp_type == "CreateTime":
         check_not_ahead(max_timestamp, config, now_ms)
     if _changes(codecs, config):
-        for _ in admitted(chunk, config, now_ms):
+        for _ in admitted(chunk, config, now_ms, keeps_fitting=True):
             pass
         return
     if config.is_compacted:
-        check_keys(chunk, 0, len(chunk))
+        columns = check_keys(chunk, 0, len(chunk))
     else:
-        decode_columns(chunk, 0, len(chunk), keys=False, values=False)
+        columns = decode_columns(chunk, 0, len(chunk), keys=False, values=False)
+    _check_offsets(chunk, columns.offsets)
+
+
+def _check_offsets(chunk: bytearray, offsets: bytearray) -> None:
+    """Those of a batch's records must rise from its own on by one: it has as many as they."""
+    at = done = 0
+    while at < len(chunk):
+        header = parse_header(chunk, at)
+        first, count = header.base_offset, header.records_count
+        if first == 0 and count <= _RISING_COUNT:
+            expected = _RISING[: 8 * count]
+        else:
+            expected = _rising(first, count)
+        if offsets[done : done + len(expected)] != expected:
+            raise InvalidRecord("the offsets of a batch's records do not rise", position=at)
+        done += len(expected)
+        at += header.size
 
 
 def _changes(codecs: int, config: LogConfig) -> bool:
@@ -338,7 +366,8 @@ def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
     """The batches as the topic wants them; the same ones where it has no wishes."""
     if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
         return chunk
-    return bytearray().join(each.data for each in admitted(chunk, config, now_ms))
+    stored = admitted(chunk, config, now_ms, keeps_fitting=True)
+    return bytearray().join(each.data for each in stored)
 
 
 def _admitted(data: bytearray) -> Iterator[Admitted]:

@@ -38,7 +38,7 @@ _ONCE_KEPT = 1000
 @dataclass(frozen=True, slots=True)
 class Query:
     """Who writes.  ``batch``: the last one adopted, -1: none; ``once_ms``: when, of one that writes
-    once only, else -1.
+    once only (0: not yet), else -1.
     """
 
     producer_id: int
@@ -126,12 +126,14 @@ class Adoptions:
             query.check(request)
         following = max(self.next_producer_id, seen_producer_id + 1)
         if query is None:
-            query, following = Query(following, 0, request.run), following + 1
+            # One that writes once, and does not come to it, is forgotten with the next commit.
+            once_ms = 0 if request.once else -1
+            query = Query(following, 0, request.run, once_ms=once_ms)
         elif request.run != query.run:
             query = _taken_over(query, request.run)
-            if query.producer_epoch > MAX_EPOCH:
-                query = replace(query, producer_id=following, producer_epoch=0)
-                following += 1
+        if query.producer_epoch > MAX_EPOCH:
+            query = replace(query, producer_id=following, producer_epoch=0)
+        following = max(following, query.producer_id + 1)
         files = tuple((file.topic, file.partition, file.name) for file in request.files)
         pending = Pending(request.query, request.batch, query.producer_id, False, files)
         return Adoptions(following, {**self.queries, request.query: query}, pending)

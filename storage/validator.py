@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from storage.config import LONG_MAX, LogConfig
 from storage.errors import CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge
-from storage.record._columns import decode_columns
+from storage.record._columns import Columns, decode_columns
 from storage.record.batch import (
     APPEND_TIME_BIT,
     CODECS,
@@ -89,8 +89,13 @@ def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
     return stored
 
 
-def admitted(batches: Buffer, config: LogConfig, now_ms: int) -> Iterator[Admitted]:
+def admitted(
+    batches: Buffer, config: LogConfig, now_ms: int, *, keeps_fitting: bool = False
+) -> Iterator[Admitted]:
     """Whole batches of any format back to back, checked and as the topic's settings want them.
+
+    ``keeps_fitting``: one that fits into max.message.bytes as it is, but not in the topic's codec,
+    keeps its own, as of ``rewritten``; else that is refused, as a broker does.
 
     InvalidRecord with the reason where one is cut off or breaks a rule, or where they have become
     more than MAX_TOGETHER_BYTES, InvalidTimestamp, RecordTooLarge.
@@ -100,7 +105,7 @@ def admitted(batches: Buffer, config: LogConfig, now_ms: int) -> Iterator[Admitt
         number += 1
         try:
             batch, size = _whole_v2(batches, at)
-            found = _admit(batch, config, now_ms)
+            found = _admit(batch, config, now_ms, keeps_fitting)
         except CorruptRecord as error:
             raise InvalidRecord(
                 f"batch {number}, at byte {at}: {error.message}", position=at
@@ -115,12 +120,14 @@ def admitted(batches: Buffer, config: LogConfig, now_ms: int) -> Iterator[Admitt
         at += size
 
 
-def check_keys(batches: Buffer, position: int, size: int) -> None:
-    """InvalidRecord where a record of these plain batches has no key."""
-    if decode_columns(batches, position, size, values=False).key_nulls:
+def check_keys(batches: Buffer, position: int, size: int) -> Columns:
+    """InvalidRecord where a record of these plain batches has no key; the other columns."""
+    columns = decode_columns(batches, position, size, values=False)
+    if columns.key_nulls:
         raise InvalidRecord(
             "a topic whose cleanup.policy has compact takes no record without a key"
         )
+    return columns
 
 
 def check_not_ahead(max_timestamp: int, config: LogConfig, now_ms: int) -> None:
@@ -145,7 +152,7 @@ def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
     raise CorruptRecord("it is cut off")
 
 
-def _admit(batch: Buffer, config: LogConfig, now_ms: int) -> Admitted:
+def _admit(batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool) -> Admitted:
     header = parse_header(batch)
     made, _ = plain(batch, 0, len(batch))
     if header.codec >= len(CODECS):
@@ -167,6 +174,8 @@ def _admit(batch: Buffer, config: LogConfig, now_ms: int) -> Admitted:
         if config.message_timestamp_type == "CreateTime":
             check_not_ahead(header.max_timestamp, config, now_ms)
     stored = _as_configured(batch, config, now_ms)
+    if keeps_fitting and len(stored) > config.max_message_bytes:
+        stored = _as_configured(batch, replace(config, compression_type="producer"), now_ms)
     if len(stored) > config.max_message_bytes:
         raise RecordTooLarge(len(stored), config.max_message_bytes)
     if config.message_timestamp_type == "LogAppendTime":

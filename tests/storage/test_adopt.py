@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 import errno
+import os
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 import storage.adopt
 from storage import LogManager, Record, encode
-from storage.adoptions import FILE, FIRST_PRODUCER_ID
+from storage.adoptions import FILE, FIRST_PRODUCER_ID, MAX_EPOCH
 from storage.errors import (
     BatchGap,
     CorruptCheckpoint,
@@ -20,7 +23,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.record.batch import TRANSACTIONAL_BIT
+from storage.record.batch import HEADER_SIZE, TRANSACTIONAL_BIT
 from storage.staged import AdoptRequest, StagedName
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
@@ -119,6 +122,24 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
         assert [h.base_sequence for h in headers if not h.is_control] == [0, 0, 0]
 
 
+def test_runs_without_end(data: Path) -> None:
+    """Also those that only ask for what is there have their epochs, of which there are so many."""
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="run"))
+        known = manager.adoptions.queries["q"]
+        most = {"q": dataclasses.replace(known, producer_epoch=MAX_EPOCH)}
+        manager.adoptions = dataclasses.replace(manager.adoptions, queries=most)
+        for number in range(3):
+            assert adopted(manager, AdoptRequest("q", 0, f"run {number}", ())).duplicate
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="run 2"))
+        adopted(manager, staged(FILES, str(data), "r", 0, {A: [[b"2"]]}))
+        assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
+        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        producers = [h.producer_id - FIRST_PRODUCER_ID for h in headers if not h.is_control]
+        assert producers == [0, 1, 2]
+        assert headers[2].producer_epoch == 0
+
+
 def test_queries_have_producers_of_their_own_above_all_that_logs_know(data: Path) -> None:
     with opened(data) as manager:
         Client(manager.log("b", 0), FIRST_PRODUCER_ID + 7).send(b"other", transactional=False)
@@ -138,9 +159,38 @@ def test_who_writes_once_is_forgotten_in_time(data: Path) -> None:
         assert set(manager.adoptions.queries) == {"q"}
 
 
+def test_who_would_write_once_and_was_stopped_is_forgotten(data: Path) -> None:
+    class Stopped(Task):
+        def begin(self, phase: str, total: int) -> None:
+            if phase == "flushing":
+                raise TaskCancelled("cancelled")
+
+    with opened(data) as manager:
+        request = staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, once=True)
+        with pytest.raises(TaskCancelled):
+            storage.adopt.adopt(manager, request, Stopped(), lambda: NOW_NS)
+        assert manager.adoptions.queries["once"].batch == -1
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"q"]]}))
+        assert set(manager.adoptions.queries) == {"q"}
+        assert not adopted(manager, request).duplicate
+        assert adopted(manager, request).duplicate
+        assert values(manager.log("a", 0)) == [b"q", b"0"]
+
+
 def bad_batch(**changes: object) -> bytes:
     options: dict[str, object] = {"producer_id": -1, **changes}
     return encode([Record(0, NOW_MS, 0, b"k", b"v")], **options)  # type: ignore[arg-type]
+
+
+def repeated_offset() -> bytes:
+    """The second record has the first one's offset."""
+    first, second = Record(0, NOW_MS, 0, b"k", b"v"), Record(1, NOW_MS, 0, b"k", b"v")
+    content = bytearray(encode([first, second]))
+    at = HEADER_SIZE + 1 + (content[HEADER_SIZE] >> 1)
+    assert content[at + 3] == 2
+    content[at + 3] = 0
+    content[17:21] = crc32c(bytes(content[21:])).to_bytes(4, "big")
+    return bytes(content)
 
 
 def flipped(content: bytes) -> bytes:
@@ -159,6 +209,7 @@ BAD = {
         InvalidRecord,
         "offsets",
     ),
+    "offset": (GOOD + repeated_offset(), InvalidRecord, "do not rise"),
     "future": (batches([b"x"], NOW_MS + 10**9), InvalidTimestamp, "ahead"),
     "large": (batches([b"x" * 2_000_000]), RecordTooLarge, "max.message.bytes"),
 }
@@ -215,6 +266,21 @@ def test_batches_are_stored_as_the_topic_wants_them(data: Path, codec: str) -> N
         codecs = [h.codec for _, h in manager.log("a", 0).active.batches() if not h.is_control]
         assert set(codecs) == {["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(codec)}
         assert {record.timestamp for record in manager.log("a", 0).records()} == {NOW_MS}
+
+
+def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
+    """It would become too large by it, as whoever has staged it knew."""
+    with opened(data) as manager:
+        manager.set_topic_setting("a", "compression.type", "zstd")
+        manager.set_topic_setting("a", "max.message.bytes", "5000")
+        value = os.urandom(4925)
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[value], [b"x" * 1000]]}))
+        assert values(manager.log("a", 0)) == [value, b"x" * 1000]
+        codecs = [h.codec for _, h in manager.log("a", 0).active.batches() if not h.is_control]
+        assert codecs == [0, 4]
+        # A broker refuses it where a producer's batch becomes too large.
+        with pytest.raises(RecordTooLarge):
+            manager.log("a", 0).append_batches(batches([value]), now_ns=NOW_NS)
 
 
 def test_large_files_go_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
