@@ -94,6 +94,7 @@ class Finder:
         logs, old = self._listed
         number = bisect_right(logs, offset, key=lambda log: log[0]) - 1
         if number < 0:
+            self.check_topic()
             raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
         base, name = logs[number]
         following = logs[number + 1][0] if number + 1 < len(logs) else None
