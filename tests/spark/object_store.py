@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,23 @@ class ObjectStore:
     def bucket(self) -> Bucket:
         self._buckets += 1
         return Bucket(f"bucket{self._buckets}", self.address, self._requests)
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Only who has an account that is known may do anything; nobody has one."""
+        self._ask_who_is_there(after="0")
+        try:
+            yield
+        finally:
+            self._ask_who_is_there(after="inf")
+
+    def _ask_who_is_there(self, *, after: str) -> None:
+        request = urllib.request.Request(
+            f"http://{self.address}/moto-api/reset-auth",
+            data=after.encode(),
+            headers={"Content-Type": "text/plain"},
+        )
+        urllib.request.urlopen(request).close()
 
     def stop(self) -> None:
         self._server.stop()

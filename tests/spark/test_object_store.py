@@ -355,6 +355,18 @@ def test_secrets_are_not_shown(bucket: Bucket) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_who_may_not_look(data: Path, bucket: Bucket, store: ObjectStore) -> None:
+    bucket.sync(data)
+    with (
+        store.guarded(),
+        pytest.raises(
+            OSError, match=rf"INVALID_ACCESS_KEY_ID.*'s3://{bucket.name}/some/where'"
+        ) as caught,
+    ):
+        Opened(bucket.place)
+    assert "secret" not in str(caught.value)
+
+
 def test_what_pyarrow_takes_in_calls_only(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
     for more in ("anonymous=true", "session_token=abc"):
