@@ -105,7 +105,7 @@ class LogCleaner:
                 if request.new:
                     swap_in.swap_in(log, old, request, task, self._manager.clock_ms())
             cleaned = swap_in.cleaned_of(request)
-            if (self.first_dirty(log) or 0) < cleaned.end_offset:
+            if old is not None or (self.first_dirty(log) or 0) < cleaned.end_offset:
                 self._checkpoint(log, cleaned.end_offset, task)
         except TaskCancelled:
             raise

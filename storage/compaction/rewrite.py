@@ -78,13 +78,6 @@ class GroupWriter:
             some = entries[first : first + count]
             start, end = some[0][0], some[-1][0] + some[-1][1]
             segment = self.segments[-1]
-            if some[0][2] < segment.next_offset:
-                # No CRC covers a batch's base offset.
-                raise CorruptRecord(
-                    f"a batch follows that ends at {some[0][2]}, below {segment.next_offset}",
-                    path=segment.log_path,
-                    position=segment.size,
-                )
             while left and left[0].last_offset <= some[-1][2]:
                 segment.txn_index.append(left.pop(0))
             shifted = [(at - start, size, last, newest) for at, size, last, newest in some]
@@ -94,14 +87,26 @@ class GroupWriter:
         self._pace(len(view))
 
     def _fitting(self, entries: Sequence[BatchEntry]) -> int:
-        """How many of these batches go into the last segment: one at least if it is empty."""
+        """How many of these batches go into the last segment: one at least if it is empty.
+
+        CorruptRecord where offsets do not rise.
+        """
         segment = self.segments[-1]
         # Of an index of one entry, which the roll needs, even an empty segment's is full.
         if segment.index_full and segment.size:
             return 0
         count = 0
         size = segment.size
+        following = segment.next_offset
         for _, batch_size, last_offset, _ in entries:
+            if last_offset < following:
+                # No CRC covers a batch's base offset.
+                raise CorruptRecord(
+                    f"a batch that ends at {last_offset} comes where {following} is next",
+                    path=segment.log_path,
+                    position=size,
+                )
+            following = last_offset + 1
             size += batch_size
             if size > MAX_SEGMENT_BYTES or last_offset - segment.base_offset > MAX_OFFSET_SPAN:
                 return count if segment.size else max(count, 1)

@@ -99,12 +99,13 @@ class SharedRound(NamedTuple):
 class Limits(NamedTuple):
     """How finely a round is shared out: bytes and offsets of a range, keys of a bucket.
 
-    ``parallel``: how many are at work at a time.
+    Some 100 bytes of memory go with each key of a range or bucket.  ``parallel``: how many are at
+    work at a time.
     """
 
     range_bytes: int = 512 << 20
-    range_offsets: int = 8_000_000
-    bucket_keys: int = 4_000_000
+    range_offsets: int = 4_000_000
+    bucket_keys: int = 2_000_000
     parallel: int = 1
 
 

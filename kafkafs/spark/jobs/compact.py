@@ -46,7 +46,6 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared_plan import Limits, SharedRound, plan
 from storage.compaction.shared_round import Kept, finished, openings_of
 from storage.compaction.swap_in import cleaned_of
-from storage.compaction.swap_request import SwapRequest
 from storage.compaction.transactions import Met, Opening
 from storage.errors import InvalidConfig, StorageError
 from storage.owner_requests import SWAP
@@ -99,8 +98,8 @@ def run(
 @dataclass(slots=True)
 class Compaction:
     """One run. By the number of a round: what has become of its groups, how many keys it has, and
-    what of it was done. `failed`: rounds that have had a fault. `asked`: those whose files the
-    owner was told of.
+    what of it was done. `failed`: rounds that have had a fault. `asking`: the one whose files the
+    owner was told of, when he has not answered.
     """
 
     session: SparkSession
@@ -112,7 +111,7 @@ class Compaction:
     kept: dict[int, list[Kept]] = field(default_factory=dict)
     keys: dict[int, int] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
-    asked: set[int] = field(default_factory=set)
+    asking: int | None = None
     cleaned: dict[int, Cleaned] = field(default_factory=dict)
 
     def plan(self, choice: Choice, only_due: bool, limits: Limits, now_ms: int) -> None:
@@ -223,23 +222,22 @@ class Compaction:
                     bytes_after=sum(each.bytes_kept for each in kept),
                 )
                 continue
+            # As long as the answer is not known, the owner may be at the files.
+            self.asking = number
             try:
-                self.cleaned[number] = self._ask(number, request)
+                self.cleaned[number] = ask_owner(self.path, SWAP, request)
             except (StorageError, OSError) as error:
                 self._fail(number, str(error))
-
-    def _ask(self, number: int, request: SwapRequest) -> Cleaned:
-        if request.new:
-            # Only who carries it out knows from now on what files are still needed.
-            self.asked.add(number)
-        return ask_owner(self.path, SWAP, request)
+            self.asking = None
 
     def tidy(self) -> None:
-        """Remove files that were written and that nobody was asked to put in."""
+        """Remove files that were written and not put in: of rounds that failed, of tasks whose
+        results were not taken.
+        """
         if self.dry_run:
             return
         for number, shared in enumerate(self.rounds):
-            if number in self.asked:
+            if number == self.asking:
                 continue
             with suppress(OSError):
                 for name in os.listdir(shared.directory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from storage import Log, Record, encode
 from storage.checkpoint import read_offsets
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared_plan import Limits
+from storage.errors import StorageError
 from storage.files import Files
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -218,3 +220,26 @@ def test_large_segments_are_cut_into_ranges(tmp_path: Path) -> None:
         assert len(shared.ranges) > 5
         clean_shared(manager, log, SMALL)
         assert [offset for offset, *_ in contents(log)] == list(range(33, 40))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_base_offset_that_is_damaged(tmp_path: Path, number: int) -> None:
+    """No CRC covers it: nothing that was made of it is put in."""
+    with compacted(tmp_path) as (manager, log):
+        for each in range(2):
+            put(log, (b"a", b"1"), (b"b", b"2"))
+            put(log, (b"c%d" % each, b"1"), (b"b", b"2"))
+            roll(log)
+        places = [(segment, at) for segment in log.segments[:-1] for at, _ in segment.batches()]
+        segment, at = places[number]
+        path = Path(segment.log_path)
+        stored = path.read_bytes()
+        path.write_bytes(stored[:at] + (1 << 40).to_bytes(8, "big") + stored[at + 8 :])
+        segments, names = log.segments, sorted(os.listdir(log.directory))
+        with pytest.raises(StorageError):
+            LogCleaner(manager).clean(log, Task())
+        with pytest.raises(StorageError):
+            clean_shared(manager, log)
+        assert log.segments is segments
+        assert [name for name in sorted(os.listdir(log.directory)) if "staged" not in name] == names
+        path.write_bytes(stored)

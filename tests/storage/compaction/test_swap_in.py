@@ -340,3 +340,12 @@ def test_requests_that_make_no_sense(tmp_path: Path, change: dict[str, object]) 
         for text in ("", "[]", "7", "{}", "null"):
             with pytest.raises(InvalidRecord):
                 SwapRequest.decode(text)
+
+
+def test_a_checkpoint_outside_of_the_log(tmp_path: Path) -> None:
+    """As after records were lost: all of it counts as dirty, and the checkpoint is right again."""
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        manager.cleaner_offsets["t", 0] = 1000
+        swap(manager, asked(manager, log))
+        assert LogCleaner(manager).first_dirty(log) == 7
