@@ -9,7 +9,7 @@ import pytest
 from storage import LogManager
 from storage.errors import OffsetOutOfRange
 from storage.files import Files
-from tests.storage.logs import NOW_MS
+from tests.storage.logs import NOW_MS, append
 from tests.storage.splitting import (
     EVERYTHING,
     UNCOMMITTED,
@@ -151,3 +151,18 @@ def test_aborted_transactions_that_touch_a_split(tmp_path: Path) -> None:
         with pytest.raises(OffsetOutOfRange):
             plan(log, 0, 31)
         assert [row.offset for row in read_all(plan(log, 30, 31, isolation=UNCOMMITTED))] == [30]
+
+
+def test_the_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parents[2] / "storage" / "README.md").read_text()
+    (code,) = (
+        part.split("```")[0] for part in text.split("```python\n")[1:] if "plan_splits" in part
+    )
+    (tmp_path / "data").mkdir()
+    with LogManager.open(str(tmp_path / "data")) as manager:
+        append(manager.create_topic("orders", 1).partitions[0], b"first", b"second")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out.startswith("2 bytearray(")
