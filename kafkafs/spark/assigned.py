@@ -36,8 +36,8 @@ class Assigned:
             self._opened.close()
             self._opened = None
 
-    def refresh(self) -> None:
-        """See what has become of the directory.  StorageError, OSError."""
+    def refresh(self, *, at_once: bool = False) -> None:
+        """See what has become of the directory; as `Opened.refresh`.  StorageError, OSError."""
         if self._opened is None:
             self._opened = Opened(
                 self.place,
@@ -45,7 +45,7 @@ class Assigned:
                 until_high_watermark=self._options.until_high_watermark,
             )
         else:
-            self._opened.refresh()
+            self._opened.refresh(at_once=at_once)
 
     @property
     def opening(self) -> object:

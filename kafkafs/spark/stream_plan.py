@@ -67,7 +67,7 @@ class StreamPlan:
 
     def stop_at_latest(self) -> None:
         """Go no further than the logs go now."""
-        self._assigned.refresh()
+        self._assigned.refresh(at_once=True)
         self._target = self._assigned.latest()
 
     # -- how far a batch goes ------------------------------------------------------------------
