@@ -8,9 +8,8 @@ sizes and times come from that until `forget`, so that opening asks only for wha
 `confirm` tells whether what was read is still what was listed.  Without, for who reads a few
 objects: each is asked for its version when it is opened and after each fetch.
 
-Nothing is written: whatever would raises OSError (EROFS).  Nothing is locked.
-
-Not here: how an object is fetched (`open_object`), which file system a URI names (`opened`).
+Not here: how an object is fetched (`open_object`), writing (`read_only_files`), which file system a
+URI names (`opened`).
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ from __future__ import annotations
 import errno
 import hashlib
 import itertools
-import mmap
 import os
 import stat
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow.fs
 
 from kafkafs.spark.open_object import ObjectStore, OpenObject, Version
+from kafkafs.spark.read_only_files import ReadOnlyFiles
 from storage import paths
 from storage.errors import SegmentGone
-from storage.files import Files
 
 # None stands for a directory.
 _Listing = dict[str, Version | None]
@@ -39,12 +37,11 @@ _Listing = dict[str, Version | None]
 # Small files that are kept in memory, by what they are: checkpoints are asked for again and again.
 _MOST_KEPT = 256
 _LARGEST_KEPT = 64 * 1024
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 # The device that all objects are said to lie on.
 _DEVICE = 1
 
 
-class ArrowFiles(Files):
+class ArrowFiles(ReadOnlyFiles):
     """See the module.  Any thread may call anything, but `forget` only while nobody reads."""
 
     parallel = 16
@@ -72,8 +69,7 @@ class ArrowFiles(Files):
     # -- bytes ---------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        if flags & _WRITING:
-            self._refuse(path)
+        self.check_flags(path, flags)
         listed = self._version(path) if self._listed else None
         made = OpenObject(
             self._store,
@@ -104,8 +100,7 @@ class ArrowFiles(Files):
             view[: len(data)] = data
         return len(data)
 
-    def preadv_once(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        return self.preadv(fd, buffer, position)
+    preadv_once = preadv
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
         return None  # nothing of a store is at hand without a wait
@@ -126,14 +121,12 @@ class ArrowFiles(Files):
         return self._find(path) is None
 
     def file_stat(self, path: str) -> os.stat_result:
-        found = self._find(path)
-        if found is _NOTHING:
+        if (found := self._find(path)) is _NOTHING:
             raise self._missing(path)
         return self._stat(path, found)
 
     def scan(self, path: str) -> list[tuple[str, bool]]:
-        listing = self._list(path)
-        if listing is None:
+        if (listing := self._list(path)) is None:
             raise self._missing(path)
         return [(name, version is None) for name, version in listing.items()]
 
@@ -281,9 +274,7 @@ class ArrowFiles(Files):
         )
 
     def _missing(self, path: str) -> FileNotFoundError:
-        return FileNotFoundError(
-            errno.ENOENT, os.strerror(errno.ENOENT), self._store.name(self._inner(path))
-        )
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name_of(path))
 
     def _inner(self, path: str) -> str:
         return path if self._rooted else path.lstrip("/")
@@ -297,59 +288,11 @@ class ArrowFiles(Files):
                 self._pool = ThreadPoolExecutor(self.parallel, "objects")
             return self._pool
 
-    # -- what is not possible --------------------------------------------------------------------
+    def path_of(self, fd: int) -> str:
+        return self._outer(self._objects[fd].path)
 
-    def _refuse(self, path: str) -> NoReturn:
-        raise OSError(
-            errno.EROFS,
-            "a data directory in an object store is only read; write to one on a disk",
-            self._store.name(self._inner(path)),
-        )
-
-    def _refuse_descriptor(self, fd: int) -> NoReturn:
-        self._refuse(self._outer(self._objects[fd].path))
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        self._refuse_descriptor(fd)
-
-    def ftruncate(self, fd: int, size: int) -> None:
-        self._refuse_descriptor(fd)
-
-    def fsync(self, fd: int) -> None:
-        self._refuse_descriptor(fd)
-
-    def fdatasync(self, fd: int) -> None:
-        self._refuse_descriptor(fd)
-
-    def map(self, fd: int, length: int) -> mmap.mmap:
-        self._refuse_descriptor(fd)
-
-    def rename(self, source: str, target: str) -> None:
-        self._refuse(source)
-
-    def unlink(self, path: str) -> None:
-        self._refuse(path)
-
-    def mkdir(self, path: str, mode: int = 0o755) -> None:
-        self._refuse(path)
-
-    def rmdir(self, path: str) -> None:
-        self._refuse(path)
-
-    def utime_ns(self, path: str, ns: int) -> None:
-        self._refuse(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._refuse(path)
-
-    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        self._refuse(path)
-
-    def lock(self, path: str) -> int:
-        self._refuse(path)
-
-    def unlock(self, fd: int) -> None:
-        self._refuse_descriptor(fd)
+    def name_of(self, path: str) -> str:
+        return self._store.name(self._inner(path))
 
 
 _NOTHING = object()

@@ -357,12 +357,8 @@ def test_secrets_are_not_shown(bucket: Bucket) -> None:
 
 def test_who_may_not_look(data: Path, bucket: Bucket, store: ObjectStore) -> None:
     bucket.sync(data)
-    with (
-        store.guarded(),
-        pytest.raises(
-            OSError, match=rf"INVALID_ACCESS_KEY_ID.*'s3://{bucket.name}/some/where'"
-        ) as caught,
-    ):
+    reason = rf"INVALID_ACCESS_KEY_ID.*'s3://{bucket.name}/some/where'"
+    with store.guarded(), pytest.raises(OSError, match=reason) as caught:
         Opened(bucket.place)
     assert "secret" not in str(caught.value)
 
