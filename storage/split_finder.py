@@ -20,9 +20,24 @@ from storage.files import Files
 from storage.old_segment import is_old
 
 # How long a cleaner may take to name what it puts into the log, or a file that is listed may not
-# be there, and how often one looks.
-PATIENCE_S = 1.0
-LOOK_S = 0.005
+# be there.
+PATIENCE_S = 10.0
+
+
+class Patience:
+    """Waits for another process, longer and longer, ``PATIENCE_S`` in all."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + PATIENCE_S
+        self._pause_s = 0.005
+
+    def wait(self) -> bool:
+        """False where it is at its end."""
+        if time.monotonic() > self._end:
+            return False
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, 0.25)
+        return True
 
 
 class AbortedSpan(NamedTuple):
@@ -142,7 +157,7 @@ class Finder:
         And whether they are of Kafka 0.7.
         """
         directory = self._split.directory
-        end = time.monotonic() + PATIENCE_S
+        patience = Patience()
         while True:
             try:
                 names = [name for name, _ in self._files.scan(directory)]
@@ -155,14 +170,13 @@ class Finder:
             swapped = [name for name in names if self._may_concern(name, offset, logs[-1][0])]
             if not swapped:
                 return logs, old
-            if time.monotonic() > end:
+            if not patience.wait():
                 raise SegmentGone(
                     "a cleaner that was stopped has not given all segments their names: open the "
                     "directory for writing, and read it again",
                     path=os.path.join(directory, swapped[0]),
                     offset=offset,
                 )
-            time.sleep(LOOK_S)
 
     def _may_concern(self, name: str, offset: int, last: int) -> bool:
         """Whether a file is put into the log where the split reads on; never behind all others."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -29,7 +28,7 @@ from storage.record._batch import find_next_batch
 from storage.record._columns import AbortedSpans, Columns, decode_columns
 from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header, size_at
 from storage.record.legacy_07 import plain_07
-from storage.split_finder import LOOK_S, PATIENCE_S, Finder, Place, Split
+from storage.split_finder import Finder, Patience, Place, Split
 
 # What stays in the processor's cache between being read and being decoded is fastest.
 CHUNK_BYTES = 1024 * 1024
@@ -94,7 +93,7 @@ class _Reader:
         self.next_offset = split.from_offset
 
     def run(self) -> Iterator[Columns]:
-        end = time.monotonic() + PATIENCE_S
+        patience = Patience()
         failure: SegmentGone | None = None
         while self.next_offset < self._split.to_offset:
             before = self.next_offset
@@ -111,11 +110,9 @@ class _Reader:
                     "this segment is listed but not there", path=place.path, offset=before
                 )
             if self.next_offset > before:
-                end = time.monotonic() + PATIENCE_S
-            elif failure is not None:
-                if time.monotonic() > end:
-                    raise failure
-                time.sleep(LOOK_S)
+                patience = Patience()
+            elif failure is not None and not patience.wait():
+                raise failure
 
     # -- a segment -----------------------------------------------------------------------------
 
