@@ -17,9 +17,8 @@ from kafkafs.cli.addresses import number
 from kafkafs.cli.long_work import CANCELLED
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from kafkafs.spark.jobs.report import Report
+    from kafkafs.spark.jobs.session import Session
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -81,7 +80,7 @@ def told(work: Callable[[], Report], spark: SparkOptions) -> None:
     _tell(work, spark)
 
 
-def run_job(name: str, work: Callable[[SparkSession], Report], spark: SparkOptions) -> None:
+def run_job(name: str, work: Callable[[Session], Report], spark: SparkOptions) -> None:
     """Start Spark, have the work done, print its report, and exit."""
     from kafkafs.spark.jobs.session import job_session
 

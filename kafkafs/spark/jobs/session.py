@@ -21,11 +21,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+    #: For those who must not import pyspark, not even for its types.
+    Session: TypeAlias = SparkSession
 
 _ALWAYS = {
     "spark.ui.enabled": "false",
