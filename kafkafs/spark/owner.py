@@ -41,6 +41,8 @@ A = TypeVar("A")
 REQUESTS = os.path.join(".kafkafs", "adopt")
 PATIENCE_S = 60.0
 """How long to wait for somebody who has the directory and cannot be asked."""
+CHECK_PATIENCE_S = 5.0
+"""The same before anything is to be asked for: who has it for a moment only is gone by then."""
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.25
 # What a mount says whose daemon is gone, going, or has not come yet.
@@ -85,12 +87,48 @@ def ask_owner(
     return _Client(os.path.realpath(path), kind, request, task or Task(), patience_s).run()
 
 
+def check_owner(path: str, *, patience_s: float | None = None) -> None:
+    """Wait until there is somebody to be asked, before work that would be for nothing else.
+
+    OwnerNotReached where a process has the directory that takes no requests, as a broker.
+    """
+    directory = os.path.realpath(path)
+    deadline = time.monotonic() + (CHECK_PATIENCE_S if patience_s is None else patience_s)
+    while True:
+        try:
+            _find_owner(Files(), directory)
+        except _Gone as gone:
+            if time.monotonic() > deadline:
+                raise OwnerNotReached(str(gone), gone.pid, path=directory) from None
+        else:
+            return
+        time.sleep(_LONGEST_PAUSE_S)
+
+
 class _Gone(Exception):  # noqa: N818 - no error yet: one looks who is there now
     """The owner cannot be asked now; `pid` of who has the directory, where it is known."""
 
     def __init__(self, why: str, pid: int | None) -> None:
         super().__init__(why)
         self.pid = pid
+
+
+def _find_owner(files: Files, directory: str) -> Owner | None:
+    """The daemon that has the directory, None where nobody has.  _Gone."""
+    pid = files.locked_by(os.path.join(directory, paths.LOCK))
+    if pid is None:
+        return None
+    if pid == os.getpid():
+        raise _Gone("this process itself has the data directory open", pid)
+    owner = owner_file.read(files, directory)
+    if owner is None or owner.pid != pid:
+        who = f"process {pid}" if pid > 0 else "a process of another container"
+        raise _Gone(
+            f"{who} has the data directory open and takes no requests; stop it (a broker, a long "
+            "command), or mount the directory with kafkafs mount",
+            pid,
+        )
+    return owner
 
 
 class _Client(Generic[R, A]):
@@ -125,20 +163,8 @@ class _Client(Generic[R, A]):
 
     def _ask(self) -> A:
         """Ask whoever is the owner now. _Gone where that tells nothing."""
-        pid = self._files.locked_by(os.path.join(self._directory, paths.LOCK))
-        if pid is None:
-            return self._carry_out()
-        if pid == os.getpid():
-            raise _Gone("this process itself has the data directory open", pid)
-        owner = owner_file.read(self._files, self._directory)
-        if owner is None or owner.pid != pid:
-            who = f"process {pid}" if pid > 0 else "a process of another container"
-            raise _Gone(
-                f"{who} has the data directory open and takes no requests; stop it (a broker, a "
-                "long command), or mount the directory with kafkafs mount",
-                pid,
-            )
-        return self._ask_daemon(owner)
+        owner = _find_owner(self._files, self._directory)
+        return self._carry_out() if owner is None else self._ask_daemon(owner)
 
     # -- nobody has it -------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafkafs.spark import owner
 from kafkafs.spark.jobs import compact
 from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.compact import Compaction
+from kafkafs.spark.owner import OwnerNotReached
 from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared_plan import Limits
@@ -150,6 +152,20 @@ def test_what_there_is_nothing_to_be_done_of(spark: SparkSession, tmp_path: Path
         compact.run(spark, str(tmp_path / "no"))
     with pytest.raises(InvalidConfig):
         compact.run(spark, "")
+
+
+def test_nobody_would_put_it_in(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that takes no requests has the directory: known before the work, not after it."""
+    monkeypatch.setattr(owner, "CHECK_PATIENCE_S", 0.0)
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        manager.create_topic("t", 1)
+        with pytest.raises(OwnerNotReached, match="open"):
+            compact.run(spark, str(data))
+        assert compact.run(spark, str(data), dry_run=True).faults == []
 
 
 def fill(mount: Mount, orders: Path, rounds: range) -> None:

@@ -40,7 +40,7 @@ from kafkafs.spark.jobs.compact_tasks import (
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import Report, Table, total
 from kafkafs.spark.opened import Opened
-from kafkafs.spark.owner import ask_owner
+from kafkafs.spark.owner import OwnerNotReached, ask_owner, check_owner
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared_plan import Limits, SharedRound, plan
@@ -79,7 +79,8 @@ def run(
     `only_due`: those only that min.cleanable.dirty.ratio or max.compaction.lag.ms ask for.
     `dry_run`: say what would be done; nothing is written. `now_ms`: the time that settings and
     delete horizons go by, by default that of the clock. Partitions that could not be cleaned are
-    the report's faults, and are as they were. OSError, StorageError; what Spark raises.
+    the report's faults, and are as they were. OSError, StorageError, OwnerNotReached where the
+    directory is of a process that would not put anything in; what Spark raises.
     """
     started = time.monotonic()
     limits = limits or Limits(parallel=session.sparkContext.defaultParallelism)
@@ -119,7 +120,10 @@ class Compaction:
         where = data_place(self.path)
         if not where.is_local:
             raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
+        self.path = where.path
         choice.check(where.files(), where.path)
+        if not self.dry_run:
+            check_owner(where.path)
         secret = os.urandom(16)
         with Opened(where, choice.wants_topic) as opened:
             cleaner = LogCleaner(opened.manager)
@@ -203,7 +207,10 @@ class Compaction:
 
     def swap(self, started: float) -> None:
         """Have the owner put in what was cleaned, partition by partition."""
+        unreached = ""
         for number, shared in enumerate(self.rounds):
+            if unreached:
+                self._fail(number, unreached)
             if number in self.failed:
                 continue
             elapsed_ms = int((time.monotonic() - started) * 1000)
@@ -228,6 +235,8 @@ class Compaction:
                 self.cleaned[number] = ask_owner(self.path, SWAP, request)
             except (StorageError, OSError) as error:
                 self._fail(number, str(error))
+                if isinstance(error, OwnerNotReached):
+                    unreached = str(error)
             self.asking = None
 
     def tidy(self) -> None:
