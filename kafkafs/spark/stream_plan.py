@@ -105,9 +105,15 @@ class StreamPlan:
 
     def _look(self) -> set[TopicPartition]:
         """Which logs have been made anew since the last look, as far as one can know."""
-        logs, seen = self._assigned.logs(), self._seen
-        is_opened_anew = self._opening is not self._assigned.opening
+        logs = self._assigned.logs()
+        anew = self._made_anew(logs)
         self._opening, self._seen = self._assigned.opening, logs
+        return anew
+
+    def _made_anew(self, logs: dict[TopicPartition, Log]) -> set[TopicPartition]:
+        """The same, of these logs; the next look will say so again."""
+        seen = self._seen
+        is_opened_anew = self._opening is not self._assigned.opening
         return {
             name
             for name in logs.keys() & seen.keys()
@@ -149,6 +155,7 @@ class StreamPlan:
             return []
         self._assigned.refresh()
         logs = self._assigned.logs()
+        anew = self._made_anew(logs)
         lost = start.keys() - end.keys()
         if lost and not is_first_again:
             self._policy.report(None, f"Partitions {offsets.names(lost)} have been deleted.")
@@ -158,10 +165,17 @@ class StreamPlan:
             [
                 each
                 for name in end
-                if (each := self._range(name, start.get(name), end[name], logs)) is not None
+                if not self._is_another(name, anew)
+                and (each := self._range(name, start.get(name), end[name], logs)) is not None
             ],
             self._policy,
         )
+
+    def _is_another(self, name: TopicPartition, anew: set[TopicPartition]) -> bool:
+        """Whether a log is not the one that the batch was to end in: the next one begins it."""
+        if name in anew:
+            self._policy.report(name, f"The topic of partition {name} was made anew.")
+        return name in anew
 
     def _range(
         self, name: TopicPartition, start: int | None, end: int, logs: dict[TopicPartition, Log]

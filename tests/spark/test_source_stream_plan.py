@@ -339,6 +339,27 @@ def test_a_topic_made_anew_is_another(
         assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_made_anew_between_two_looks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        with Stream(tmp_path, startingOffsets="earliest", failOnDataLoss=fails) as stream:
+            start = stream.plan.initial()
+            end = stream.plan.next_end(start, is_limited=True)
+            manager.delete_topic("t")
+            append(topic(manager)[0], b"1", b"2", b"3")
+            if fails:
+                with pytest.raises(DataLoss, match="The topic of partition t-0 was made anew"):
+                    stream.plan.partitions(start, end)
+                return
+            assert stream.plan.partitions(start, end) == []
+            stream.log.append(end)
+            assert values(stream.rest()) == [b"1", b"2", b"3"]
+            assert len(caplog.records) == 1
+
+
 def test_a_start_that_is_too_high(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(tmp_path) as manager:
         (log,) = topic(manager)
