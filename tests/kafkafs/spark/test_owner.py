@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -106,6 +107,23 @@ def content(data: str, partition: int = 0) -> list[bytes | None]:
     """The values that there are, without what markers hold."""
     with LogManager.open(data, read_only=True) as manager:
         return [value for value in values(manager.log("t", partition)) if len(value or b"") != 6]
+
+
+def test_more_partitions_than_descriptors(data: str) -> None:
+    """Whoever has few asks for more while he is the owner."""
+    with LogManager.open(data) as manager:
+        for number in range(2, 50):
+            manager.create_partition("t", number)
+    asked = staged(files, data, "q", 0, {("t", number): [[b"x"]] for number in range(50)})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = max(map(int, os.listdir("/proc/self/fd"))) + 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    try:
+        assert ask(data, asked).records == 50
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (few, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert content(data, 49) == [b"x"]
 
 
 # -- both ways -------------------------------------------------------------------------------------
