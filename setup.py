@@ -18,6 +18,7 @@ HOT_LOOPS = (
     "storage/record/_stamp.pyx",
     "storage/record/_route.pyx",
     "storage/record/_census.pyx",
+    "storage/record/_cells.pyx",
     "storage/record/_rows.pyx",
     "storage/record/_legacy_07.pyx",
     "storage/compaction/_offset_map.pyx",

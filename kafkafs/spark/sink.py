@@ -4,9 +4,7 @@ Tasks stage (`staging`); the commit, in the driver, asks the owner of the logs t
 successful ones have staged, which is one Kafka transaction (`owner`, `storage.adopt`). Of one
 partition the tasks' records follow each other by the tasks' numbers.
 
-Options: `path`, the data directory, which all executors share; `topic`, of all rows, whatever
-their column of that name says; `txnId` (batch queries), a name for what is written: a second write
-of that name appends nothing. `kafka.…` is accepted and without effect. Columns: `sink_columns`.
+Options: `sink_options`. Columns: `sink_columns`.
 
 A streaming query is known by its id, which its checkpoint keeps: a batch that is replayed after a
 restart is not appended again, and a query that goes on elsewhere fences this one off.
@@ -22,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import secrets
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,9 +35,10 @@ from pyspark.sql.datasource import (
 
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink_columns import check_columns
+from kafkafs.spark.sink_options import TRANSACTION, SinkOptions, parse
 from storage import paths
 from storage.errors import InvalidRecord, StorageError
-from storage.staged import AdoptRequest, StagedFile, StagedName, check_query, parse_name
+from storage.staged import AdoptRequest, StagedFile, StagedName, parse_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,12 +51,6 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 
-TRANSACTION = "txnId"
-_KNOWN = ("path", "topic", TRANSACTION)
-# Spark's own, which it hands on.
-_SPARKS = frozenset(("checkpointlocation", "queryname"))
-_KAFKA = "kafka."
-_MOUNTED = ".kafkafs"
 # How often the owner is asked whether it has adopted a batch, where a disk's error keeps that open.
 _TRIES = 3
 
@@ -86,15 +78,6 @@ class Staged(WriterCommitMessage):
     records: int
 
 
-@dataclass(frozen=True)
-class SinkOptions:
-    """All of them, checked."""
-
-    path: str
-    topic: str | None
-    transaction: str | None
-
-
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
@@ -103,7 +86,7 @@ def batch_writer(
         raise InvalidOption(
             "SaveMode overwrite is not supported: a log is only appended to. Use mode append."
         )
-    return BatchWriter(parse(options, schema))
+    return BatchWriter(_options(options, schema))
 
 
 def stream_writer(
@@ -115,54 +98,16 @@ def stream_writer(
             "Output mode complete is not supported: a log is only appended to. Use append or "
             "update."
         )
-    parsed = parse(options, schema)
+    parsed = _options(options, schema)
     if parsed.transaction is not None:
         raise InvalidOption(f"Option {TRANSACTION!r} not valid in streaming queries")
     return StreamWriter(parsed)
 
 
-def parse(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """InvalidOption, ValueError where options or columns are wrong; OSError where the path is."""
-    options = {name.lower(): value for name, value in given.items()}
-    known = {name.lower() for name in _KNOWN} | _SPARKS
-    for name in options:
-        if name not in known and not name.startswith(_KAFKA):
-            raise InvalidOption(f"Unknown option {name!r}. There are: {', '.join(_KNOWN)}")
-    topic = options.get("topic")
-    if topic is not None and not paths.is_topic_name(topic):
-        raise InvalidOption(f"Option 'topic': {topic!r} is no topic's name")
-    transaction = options.get(TRANSACTION.lower())
-    if transaction is not None:
-        try:
-            check_query(transaction)
-        except InvalidRecord as error:
-            raise InvalidOption(f"Option {TRANSACTION!r}: {error.message}") from None
-    check_columns(schema, has_topic_option=topic is not None)
-    return SinkOptions(_directory(options.get("path", "")), topic, transaction)
-
-
-def _directory(option: str) -> str:
-    """The data directory that the option `path` means, here and for executors."""
-    if not option:
-        raise InvalidOption(
-            "Option 'path' must be specified: the data directory that has the topics"
-        )
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", option) and not option.startswith("file:"):
-        scheme = option.partition(":")[0]
-        raise InvalidOption(
-            f"Option 'path': a log is written in a directory that all executors share; what is in "
-            f"{scheme}://… is not appended to, it can only be read"
-        )
-    from kafkafs.spark.opened import place
-
-    path = place(option).path
-    if not os.path.isdir(path):
-        raise NotADirectoryError(20, "there is no such data directory", path)
-    if os.path.ismount(path) and os.path.isdir(os.path.join(path, _MOUNTED)):
-        raise InvalidOption(
-            f"Option 'path': {path} is a mount of kafkafs; give the data directory that it shows"
-        )
-    return path
+def _options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
+    options = parse(given)
+    check_columns(schema, has_topic_option=options.topic is not None)
+    return options
 
 
 # -- tasks ---------------------------------------------------------------------------------------

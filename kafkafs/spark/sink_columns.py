@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from storage.record._rows import BytesColumn, HeadersColumn, NumbersColumn
+from storage.record._cells import BytesColumn, HeadersColumn, NumbersColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

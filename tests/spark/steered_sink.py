@@ -28,7 +28,8 @@ from pyspark import TaskContext
 
 from kafkafs.spark import owner
 from kafkafs.spark.data_source import KafkafsDataSource
-from kafkafs.spark.sink import SinkOptions, Staged, StreamWriter, parse
+from kafkafs.spark.sink import Staged, StreamWriter
+from kafkafs.spark.sink_options import SinkOptions, parse
 from storage import LogManager
 from storage.adoptions import FILE
 from storage.files import Files
@@ -147,4 +148,4 @@ class SteeredDataSource(KafkafsDataSource):
         options = {name.lower(): value for name, value in self.options.items()}
         point, _, batch = options.pop("steer", "").partition(":")
         flag = options.pop("flag", "")
-        return SteeredWriter(parse(options, schema), (point, int(batch or -1)), flag)
+        return SteeredWriter(parse(options), (point, int(batch or -1)), flag)

@@ -21,7 +21,9 @@ from pyspark.sql.types import (
 )
 
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.sink import batch_writer, parse, stream_writer
+from kafkafs.spark.sink import batch_writer, stream_writer
+from kafkafs.spark.sink_columns import check_columns
+from kafkafs.spark.sink_options import parse
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 NAMED = StructType([StructField("name", StringType()), StructField("value", BinaryType())])
@@ -51,10 +53,9 @@ def schema(columns: dict[str, DataType]) -> StructType:
         {**LEAST, "headers": ArrayType(HEADER, containsNull=False)},
     ],
 )
-def test_columns_that_are_taken(tmp_path: Path, columns: dict[str, DataType]) -> None:
-    assert parse({"path": str(tmp_path)}, schema(columns)).topic is None
-    parsed = parse({"PATH": f"file://{tmp_path}", "Topic": "t"}, schema({"value": StringType()}))
-    assert (parsed.path, parsed.topic) == (str(tmp_path), "t")
+def test_columns_that_are_taken(columns: dict[str, DataType]) -> None:
+    check_columns(schema(columns), has_topic_option=False)
+    check_columns(schema({"value": StringType()}), has_topic_option=True)
 
 
 @pytest.mark.parametrize(
@@ -85,17 +86,20 @@ def test_columns_that_are_taken(tmp_path: Path, columns: dict[str, DataType]) ->
         ({"topic": StringType(), "Value": StringType()}, "Attribute 'Value' is none"),
     ],
 )
-def test_columns_that_are_refused(
-    tmp_path: Path, columns: dict[str, DataType], reason: str
-) -> None:
+def test_columns_that_are_refused(columns: dict[str, DataType], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        parse({"path": str(tmp_path)}, schema(columns))
+        check_columns(schema(columns), has_topic_option=False)
 
 
-def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+def test_a_column_that_is_there_twice() -> None:
     fields = [StructField(name, StringType()) for name in ("topic", "value", "value")]
     with pytest.raises(ValueError, match="'value' is there twice"):
-        parse({"path": str(tmp_path)}, StructType(fields))
+        check_columns(StructType(fields), has_topic_option=True)
+
+
+def test_options_of_any_case(tmp_path: Path) -> None:
+    parsed = parse({"PATH": f"file://{tmp_path}", "Topic": "t", "txnid": "x"})
+    assert (parsed.path, parsed.topic, parsed.transaction) == (str(tmp_path), "t", "x")
 
 
 @pytest.mark.parametrize(
@@ -112,19 +116,19 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
 def test_options_that_are_refused(tmp_path: Path, options: dict[str, str], reason: str) -> None:
     given = {"path": str(tmp_path), **options}
     with pytest.raises(InvalidOption, match=reason):
-        parse(given, schema(ALL))
+        parse(given)
 
 
 def test_a_path_that_is_no_directory(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "file"):
         (tmp_path / "file").touch()
         with pytest.raises(NotADirectoryError, match="no such data directory"):
-            parse({"path": str(path)}, schema(ALL))
+            parse({"path": str(path)})
 
 
 def test_what_spark_and_kafka_say_besides(tmp_path: Path) -> None:
     more = {"kafka.bootstrap.servers": "b:9092", "checkpointLocation": "/c", "queryName": "q"}
-    assert parse({"path": str(tmp_path), **more}, schema(ALL)).path == str(tmp_path)
+    assert parse({"path": str(tmp_path), **more}).path == str(tmp_path)
 
 
 def test_modes(tmp_path: Path) -> None:

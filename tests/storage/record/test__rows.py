@@ -21,8 +21,9 @@ from storage.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
+from storage.record._cells import BytesColumn, HeadersColumn, NumbersColumn
 from storage.record._route import murmur2
-from storage.record._rows import BytesColumn, HeadersColumn, NumbersColumn, RowEncoder
+from storage.record._rows import RowEncoder
 from storage.record.batch import HEADER_SIZE, decode, encode_records, parse_header
 from tests.guard_page import before_guard_page
 
