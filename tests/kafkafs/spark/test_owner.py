@@ -116,7 +116,7 @@ def test_more_partitions_than_descriptors(data: str) -> None:
             manager.create_partition("t", number)
     asked = staged(files, data, "q", 0, {("t", number): [[b"x"]] for number in range(50)})
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = max(map(int, os.listdir("/proc/self/fd"))) + 100
+    few = max(map(int, os.listdir("/proc/self/fd"))) + 60
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
     try:
         assert ask(data, asked).records == 50
