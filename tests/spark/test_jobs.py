@@ -15,6 +15,8 @@ from kafkafs.spark.jobs import export, import_, stats, verify
 from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.import_records import Wishes
 from kafkafs.spark.jobs.report import Report, print_report
+from kafkafs.spark.jobs.splits import all_splits
+from kafkafs.spark.opened import Opened, place
 from storage import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.record.batch import Record, encode
@@ -128,6 +130,8 @@ def test_stats_of_one_split_add_up_as_those_of_many(
     wishes = stats.Wishes(gap_ms=10 * MINUTE)
     whole = stats.count(spark, str(data), wishes)
     monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)
+    with Opened(place(str(data))) as opened_again:
+        assert len(all_splits(list(opened_again.manager.logs()), 2, "read_committed")) > 5
     parts = stats.count(spark, str(data), wishes)
     (one,), (many,) = whole.partitions, parts.partitions
     many.keys = one.keys
@@ -177,7 +181,12 @@ def test_lines_are_imported_once_and_in_order(
     dry = import_.run(spark, str(data), wishes, dry_run=True)
     assert (dry.figures["records"], dry.figures["creates_topic"]) == (1002, True)
     assert not (data / "t-0").exists()
-    report = import_.run(spark, str(data), wishes)
+    # Several tasks read a file.
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "700")
+    try:
+        report = import_.run(spark, str(data), wishes)
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
     expected = [(None, line) for line in (*lines, b"packed", b"last without newline")]
     assert values_of(data, "t") == [[], expected]
     assert report.figures["records"] == dry.figures["records"]
@@ -234,7 +243,7 @@ def test_a_report_is_told_in_three_ways() -> None:
     assert out.getvalue() == "records 1234567\nrate 1.25\nnone -\n"
     out = io.StringIO()
     print_report(report, as_json=True, out=out)
-    assert json.loads(out.getvalue())["records"] == 1234567
+    assert json.loads(out.getvalue())["figures"]["records"] == 1234567
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

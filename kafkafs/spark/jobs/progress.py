@@ -28,6 +28,7 @@ PATIENCE_S = 0.5
 #: How often the bar moves, and how often there is a line where there is no terminal, in seconds.
 BAR_S = 0.2
 LINE_S = 10.0
+_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 class Tasks(NamedTuple):
@@ -79,6 +80,7 @@ def working(session: SparkSession, what: str) -> Iterator[Working]:
     if context is None:
         yield work
         return
+    before = {name: context.getLocalProperty(name) for name in _PROPERTIES}
     context.setJobGroup(group, what, interruptOnCancel=True)
     watcher = _Watcher(context.statusTracker(), work)
     watcher.start()
@@ -91,9 +93,8 @@ def working(session: SparkSession, what: str) -> Iterator[Working]:
         raise
     finally:
         watcher.end()
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-        context.setLocalProperty("spark.job.interruptOnCancel", None)  # type: ignore[arg-type]
+        for name, value in before.items():
+            context.setLocalProperty(name, value)  # type: ignore[arg-type]
 
 
 def _context(session: SparkSession) -> SparkContext | None:

@@ -43,7 +43,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> str:
-        """One object; tables are lists of objects."""
+        """One object, with the figures in one and each table a list of objects in another."""
         tables = {
             table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
             for table in self.tables
@@ -51,8 +51,8 @@ class Report:
         told = {
             "job": self.job,
             "dry_run": self.is_dry_run,
-            **self.figures,
-            **tables,
+            "figures": self.figures,
+            "tables": tables,
             "faults": self.faults,
             "notes": self.notes,
         }
