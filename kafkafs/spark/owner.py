@@ -171,12 +171,12 @@ class _Client(Generic[R, A]):
 
     def _carry_out(self) -> A:
         """Be the owner for as long as that takes."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_many_descriptors())
-            try:
-                manager = stack.enter_context(LogManager.open(self._directory))
-            except LogLocked as error:
-                raise _Gone("others open the data directory all the time", error.pid) from None
+        _have_many_descriptors()
+        try:
+            manager = LogManager.open(self._directory)
+        except LogLocked as error:
+            raise _Gone("others open the data directory all the time", error.pid) from None
+        with manager:
             answer = self._kind.carry_out(manager, self._request, self._task, time.time_ns)
             wanted = {(file[0], file[1], file[2]) for file in self._kind.staged(self._request)}
             with contextlib.suppress(StorageError, OSError):
@@ -244,16 +244,14 @@ class _Client(Generic[R, A]):
             raise
 
 
-@contextlib.contextmanager
-def _many_descriptors() -> Iterator[None]:
-    """As many as a process may have: of each partition that is written to three files are open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _have_many_descriptors() -> None:
+    """As many as the process may have: of each partition that is written to three files are open.
+
+    For good: another thread may be the owner of another directory.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _not_there(owner: Owner) -> str:

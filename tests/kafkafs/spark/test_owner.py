@@ -110,7 +110,7 @@ def content(data: str, partition: int = 0) -> list[bytes | None]:
 
 
 def test_more_partitions_than_descriptors(data: str) -> None:
-    """Whoever has few asks for more while he is the owner."""
+    """Whoever may have few asks for more."""
     with LogManager.open(data) as manager:
         for number in range(2, 50):
             manager.create_partition("t", number)
@@ -120,7 +120,6 @@ def test_more_partitions_than_descriptors(data: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
     try:
         assert ask(data, asked).records == 50
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (few, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert content(data, 49) == [b"x"]
