@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mount import say
+from spark_peers import Bench, session_of
 from spark_works import (
     JOBS,
     KAFKA,
@@ -41,7 +42,6 @@ from spark_works import (
     PARQUET,
     SINK,
     SOURCE,
-    Bench,
     Found,
     compaction,
     describe,
@@ -49,7 +49,6 @@ from spark_works import (
     growth,
     kafka,
     scan,
-    session_of,
     sink,
     with_broker,
     write_parquet,

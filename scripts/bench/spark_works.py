@@ -7,171 +7,40 @@ What comes of it is counted where that can be done afterwards.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clean_peers import Fast, Kafka
-from mount import say
 from pyspark.sql import functions as sql
-from spark_data import Topic, count_written, empty_topic, warm, write_topic
-from spark_splits import read_splits
+from spark_data import Topic, count_written, empty_topic, warm
+from spark_peers import (
+    ALL,
+    KEY_SHARE,
+    Bench,
+    from_parquet,
+    from_source,
+    from_splits,
+    python_mib,
+)
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
-
-from kafkafs.spark import rows as spark_rows
-from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.jobs import compact
-from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.opened import Opened, place
 from tests.interop.brokers import Broker
-from tests.interop.kafka_tools import SPARK_POM, jars
-from tests.spark.processes import command_of, tree_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-HERE = Path(__file__).resolve().parent
-ALL = [name for name in spark_rows.TYPES if name != spark_rows.HEADERS]
 SOURCE, JOBS, PARQUET, KAFKA, SINK = "source", "jobs' path", "Parquet", "Kafka source", "sink"
 MEMORY = "of Python"
 KAFKA_SHARE = 4
-KEY_SHARE = 10
 GROWTH = (1, 10, 30)  # in tenths of the rows
 GROUPED = ("key", "value", "offset")
 
 Found = dict[str, float]
-
-
-@dataclass
-class Bench:
-    """How much of everything, where, and what was made for it so far."""
-
-    directory: Path
-    rows: int
-    tiny: bool
-    made: dict[str, Topic] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    scratch: int = 0
-
-    def topic(self, name: str, rows: int, keys: int, policy: str = "delete") -> Topic:
-        if name not in self.made:
-            started = time.perf_counter()
-            made = write_topic(self.directory / name, rows, max(keys, 1), policy=policy)
-            self.made[name] = made
-            seconds = time.perf_counter() - started
-            say(f"{name}: {rows:,} rows, {made.size >> 20} MiB, made in {seconds:.1f} s")
-            warm(made)
-        return self.made[name]
-
-    @property
-    def all_rows(self) -> Topic:
-        return self.topic("all", self.rows, self.rows // KEY_SHARE)
-
-    def fresh(self) -> Path:
-        """A name for a directory that is not there yet."""
-        self.scratch += 1
-        return self.directory / f"scratch-{self.scratch}"
-
-
-# -- sessions ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def session_of(master: str, bench: Bench, *, kafka: bool = False) -> Iterator[SparkSession]:
-    """A session with so many threads, as jobs have it; the JVM stays for the next one."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1])])
-    settings = {
-        "spark.driver.memory": "1g" if bench.tiny else "4g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.warehouse.dir": str(bench.directory / "warehouse"),
-        "spark.local.dir": str(bench.directory / "local"),
-    }
-    builder = SparkSession.builder.master(master).appName("kafkafs bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    session.dataSource.register(KafkafsDataSource)
-    if kafka:
-        for jar in jars(SPARK_POM).iterdir():
-            session.sql(f"ADD JAR '{jar}'")
-    try:
-        yield session
-    finally:
-        session.stop()
-
-
-def python_mib(session: SparkSession) -> float:
-    """The most memory that one of the session's processes of Python has had."""
-    jvm = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    peaks = [0.0]
-    for pid in tree_of(jvm):
-        if "pyspark" in command_of(pid) and "java" not in command_of(pid):
-            try:
-                status = Path("/proc", str(pid), "status").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            peaks += [
-                int(line.split()[1]) / 1024
-                for line in status.splitlines()
-                if line.startswith("VmHWM")
-            ]
-    return max(peaks)
-
-
-# -- the same rows from each ---------------------------------------------------------------------
-
-
-def from_source(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
-    reader = session.read.format("kafkafs").schema(spark_rows.spark_schema(names))
-    return reader.option("path", str(topic.data)).option("subscribe", topic.name).load()
-
-
-def from_splits(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
-    """As jobs read: each task some splits, whose numbers are the rows of a DataFrame."""
-    where = place(str(topic.data))
-    slots = session.sparkContext.defaultParallelism
-    with Opened(where, lambda name: name == topic.name) as opened:
-        splits = all_splits(list(opened.manager.logs()), slots, "read_committed")
-    task = partial(read_splits, where, splits, names)
-    numbers = session.range(0, len(splits), 1, len(splits))
-    return numbers.mapInArrow(task, spark_rows.spark_schema(names))
-
-
-def parquet_of(bench: Bench, session: SparkSession, topic: Topic) -> Path:
-    """The same rows as uncompressed Parquet, in files as large as Spark makes them of splits."""
-    path = topic.data.with_name(f"{topic.data.name}.parquet")
-    if not path.exists():
-        frame = from_splits(session, topic, ALL)
-        frame.write.option("compression", "none").parquet(str(path))
-        count = session.read.parquet(str(path)).count()
-        if count != topic.rows:
-            raise RuntimeError(f"{count:,} rows of {topic.rows:,} in Parquet")
-        size = sum(file.stat().st_size for file in path.iterdir())
-        bench.notes.append(f"Parquet: {size >> 20} MiB where the log has {topic.size >> 20}")
-    return path
-
-
-def from_parquet(bench: Bench, session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
-    return session.read.parquet(str(parquet_of(bench, session, topic))).select(*names)
 
 
 # -- what is done with them ----------------------------------------------------------------------
