@@ -22,6 +22,7 @@ KINDS = (".png", ".svg")
 _MOST_LINES = 8
 _MOST_BARS = 32
 _MOST_STEPS = 200
+_LONGEST_NAME = 28
 # Bins at the ends that hold no more than this part of the records are left out where the rest of
 # the time is a tenth or less.
 _FAR = 0.001
@@ -49,6 +50,10 @@ def draw(counted: Counted, path: str) -> None:
         rates, sizes = figure.subplots(2, 1)
         colours = _rates(rates, topics)
         _sizes(sizes, counted, colours)
+        if rates.lines:
+            # Below the axes, where it covers nothing.
+            names = rates.get_legend_handles_labels()
+            figure.legend(*names, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path)
 
 
@@ -96,7 +101,7 @@ def _rates(axes: Any, topics: dict[str, Facts]) -> dict[str, str]:
         starts = range(first - width_ms, last + 2 * width_ms, width_ms)
         times = [datetime.fromtimestamp(start / 1000, UTC) for start in starts]
         rate = [facts.bins.get(start, [0])[0] * 1000 / width_ms for start in starts]
-        axes.step(times, rate, where="post", color=colours[name], label=name, linewidth=1.4)
+        axes.step(times, rate, where="post", color=colours[name], label=_short(name), linewidth=1.4)
     locator = plain.AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(plain.ConciseDateFormatter(locator))
@@ -106,10 +111,6 @@ def _rates(axes: Any, topics: dict[str, Facts]) -> dict[str, str]:
     left_out = f"; {hidden:,} far outside of this time are left out" if hidden else ""
     axes.set_title(f"Records over time, in steps of {_duration(width_ms)}{left_out}", loc="left")
     axes.grid(axis="y", alpha=0.3)
-    if found:
-        # Above the axes, where it covers nothing.
-        where = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
-        axes.legend(**where, ncols=4, fontsize=9, frameon=False)
     return colours
 
 
@@ -151,7 +152,7 @@ def _sizes(axes: Any, counted: Counted, colours: dict[str, str]) -> None:
             [item for item in logs if item[0] not in kept],
         )
     others = next(reversed(colours.values()), "C0")
-    names = [f"{topic}-{partition}" for (topic, partition), _ in logs]
+    names = [f"{_short(topic)}-{partition}" for (topic, partition), _ in logs]
     values = [size for _, size in logs]
     shades = [colours.get(topic, others) for (topic, _), _ in logs]
     if rest:
@@ -172,6 +173,10 @@ def _sizes(axes: Any, counted: Counted, colours: dict[str, str]) -> None:
     axes.set_title("Size of the logs", loc="left")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _duration(width_ms: int) -> str:
