@@ -410,10 +410,18 @@ def _save(directory: DataDirectory, changed: Adoptions) -> None:
 def _settle(directory: DataDirectory, task: Task, now_ns: Callable[[], int]) -> None:
     """See to it that the adoption begun last has ended for good, as it is about to be forgotten."""
     logs = _end(directory, task, now_ns)
-    waiting = task.by_owner(
-        lambda: [log for log in logs if log.recovery_point < log.log_end_offset]
-    )
-    _flush(waiting, task)
+    ends = task.by_owner(lambda: {log: log.log_end_offset for log in logs})
+
+    def left() -> list[Log]:
+        return [log for log, end in ends.items() if not log.closed and log.recovery_point < end]
+
+    while waiting := task.by_owner(left):
+        try:
+            _flush(waiting, task)
+        except (StorageError, OSError):
+            # Of a topic that was deleted meanwhile there is nothing more to be durable.
+            if not any(log.closed for log in waiting):
+                raise
 
 
 def _end(directory: DataDirectory, task: Task, now_ns: Callable[[], int]) -> list[Log]:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from crc32c import crc32c
@@ -29,6 +31,8 @@ from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
 from tests.storage.staging import adopted, batches, left, stage, staged
 from tests.storage.transactions import Client
+
+T = TypeVar("T")
 
 FILES = Files()
 A, B0, B1 = ("a", 0), ("b", 0), ("b", 1)
@@ -317,6 +321,25 @@ def test_one_that_is_cancelled_can_be_asked_for_again(
         assert values(log) == [b"%d" % n for n in range(60)]
     with opened(data) as manager:
         assert values(manager.log("a", 0)) == [b"%d" % n for n in range(60)]
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_a_topic_of_the_batch_before_is_deleted_meanwhile(data: Path, turn: int) -> None:
+    turns = iter(range(100))
+
+    def by_owner(function: Callable[[], T]) -> T:
+        if next(turns) == turn:
+            manager.delete_topic("b")
+        return function()
+
+    with opened(data) as manager:
+        manager.create_topic("c", 1)
+        adopted(manager, staged(FILES, str(data), "q", 0, {("c", 0): [[b"0"]], B0: [[b"0"]]}))
+        manager.log("c", 0).flush()
+        request = staged(FILES, str(data), "q", 1, {A: [[b"1"]]})
+        storage.adopt.adopt(manager, request, Task(by_owner), lambda: NOW_NS)
+        assert values(manager.log("a", 0)) == [b"1"]
+        assert next(turns) > 10
 
 
 def test_a_memory_that_cannot_be_read_refuses_to_open(data: Path) -> None:
