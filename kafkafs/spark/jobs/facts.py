@@ -57,7 +57,8 @@ class Facts:
     gone: int = 0
     """Offsets that were deleted between planning and reading."""
     first_ms: int = -1
-    """The time of the first record that has one."""
+    """The time of the first record that has one, and its offset."""
+    first_ms_offset: int = -1
     oldest_ms: int = -1
     newest_ms: int = -1
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
@@ -132,6 +133,7 @@ class Facts:
         newest = np.maximum.accumulate(times)
         if self.first_ms < 0:
             self.first_ms = self.oldest_ms = int(times[0])
+            self.first_ms_offset = int(offsets[0])
             self.newest_ms = self.first_ms
         before = np.empty_like(times)
         before[0] = self.newest_ms
@@ -197,12 +199,13 @@ class Facts:
         if other.first_ms < 0:
             return
         if self.first_ms < 0:
-            self.first_ms, self.newest_ms = other.first_ms, other.newest_ms
+            self.first_ms, self.first_ms_offset = other.first_ms, other.first_ms_offset
+            self.newest_ms = other.newest_ms
             self.gaps = list(other.gaps)
             return
         known = self.newest_ms
         if other.first_ms - known > gap_ms:
-            self.gaps.append((known, other.first_ms, other.first_offset))
+            self.gaps.append((known, other.first_ms, other.first_ms_offset))
         for before, after, offset in other.gaps:
             if after - max(known, before) > gap_ms:
                 self.gaps.append((max(known, before), after, offset))

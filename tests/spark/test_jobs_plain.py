@@ -1,0 +1,120 @@
+"""What of the jobs needs no session: figures that add up, the picture, what a failure says."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kafkafs.spark.jobs import chart
+from kafkafs.spark.jobs.facts import WIDTHS_MS, Facts
+from kafkafs.spark.jobs.failures import reason
+from kafkafs.spark.jobs.stats_report import Counted
+from storage.errors import InvalidConfig
+from storage.record._columns import decode_columns
+from storage.record.batch import Record, encode
+from tests.storage.logs import NOW_MS
+
+GAP_MS = 5000
+Item = tuple[int, int, bytes | None, bytes | None]
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(1, 3),  # how far the offset is from the one before
+        st.one_of(st.just(-1), st.integers(0, 60_000), st.just(10**12)),
+        st.one_of(st.none(), st.binary(max_size=4)),
+        st.one_of(st.none(), st.integers(0, 3000).map(bytes)),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def counted(*parts: list[Record]) -> Facts:
+    """The figures of records that are read in so many pieces."""
+    facts = Facts("t", 0, 0, 0)
+    for records in parts:
+        data = encode(records)
+        columns = decode_columns(data, 0, len(data), timestamps_us=True)
+        facts.count(columns, GAP_MS)
+    return facts
+
+
+@example([[(1, 1000, None, None)], [(1, -1, None, None), (1, 60_000, b"k", b"v")]])
+@given(st.lists(RECORDS, min_size=1, max_size=4))
+def test_figures_add_up_however_records_are_cut(lists: list[list[Item]]) -> None:
+    offset = 0
+    parts: list[list[Record]] = []
+    for items in lists:
+        parts.append([])
+        for step, time_ms, key, value in items:
+            offset += step
+            parts[-1].append(Record(offset, time_ms, 0, key, value))
+    records = list(chain.from_iterable(parts))
+    together = counted(records)
+    assert counted(*parts) == together
+    added = Facts("t", 0, 0, 0)
+    for part in parts:
+        added.add(Facts.decode(counted(part).encode()), GAP_MS)
+    assert added == together
+    newest: int | None = None
+    gaps = []
+    for record in records:
+        if record.timestamp >= 0:
+            if newest is not None and record.timestamp - newest > GAP_MS:
+                gaps.append((newest, record.timestamp, record.offset))
+            newest = max(newest or 0, record.timestamp)
+    assert together.gaps == gaps
+    assert together.missing_offsets == offset - records[0].offset + 1 - len(records)
+    sizes = sorted(len(record.key or b"") + len(record.value or b"") for record in records)
+    for share, rank in ((0.5, -(-len(sizes) // 2) - 1), (1.0, -1)):
+        assert together.quantile(share) == pytest.approx(sizes[rank], rel=0.01)
+
+
+def test_bins_grow_with_the_time_they_cover() -> None:
+    facts = Facts("t", 0, 0, 0)
+    for days in (1, 100, 10_000):
+        times = np.arange(0, days * 86_400_000, max(days * 86_400, 1000), dtype=np.int64)
+        facts._count_bins(times, np.ones_like(times))
+    assert len(facts.bins) <= 1500
+    assert facts.width_ms in WIDTHS_MS
+    assert sum(records for records, _ in facts.bins.values()) == 3000
+
+
+def test_a_chart_is_drawn_of_whatever_there_is(tmp_path: Path) -> None:
+    many = []
+    for number in range(60):
+        facts = Facts(f"topic-{number // 5}", number % 5, 0, 0)
+        facts.bins = {NOW_MS - NOW_MS % 1000 + 1000 * number: [number, number]}
+        facts.records = number
+        many.append(facts)
+    sizes = {(facts.topic, facts.partition): 1000 for facts in many}
+    for name, partitions in (("many.png", many), ("one.svg", many[:1]), ("none.svg", [])):
+        path = tmp_path / name
+        chart.check(str(path))
+        places = {(facts.topic, facts.partition) for facts in partitions}
+        log_bytes = {place: size for place, size in sizes.items() if place in places}
+        chart.draw(Counted(partitions, log_bytes, {}, True), str(path))
+        assert path.stat().st_size > 1000
+    for wrong in ("chart.pdf", "nowhere/chart.png"):
+        with pytest.raises(InvalidConfig):
+            chart.check(str(tmp_path / wrong))
+
+
+def test_a_failure_is_told_in_a_line() -> None:
+    task = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "x.py", line 1, in f
+    raise CorruptRecord("a: b")
+storage.errors.CorruptRecord: the CRC is wrong (file /d/t-0/0.log, position 264)
+
+\tat org.apache.spark.Something
+"""
+    assert reason(Exception(task)) == "the CRC is wrong (file /d/t-0/0.log, position 264)"
+    java = "An error occurred while calling o1.x.\n: a.B: c\nCaused by: d.E: f\n\tat g"
+    assert reason(Exception(java)) == "d.E: f"
+    assert reason(Exception("one\ntwo")) == "one"
+    assert reason(KeyError()) == "KeyError"
