@@ -29,6 +29,10 @@ MAX_EPOCH = 32766
 """As a coordinator's: the next run gets another producer id (``TransactionMetadata.java``)."""
 
 _VERSION = 0
+_CURE = (
+    "put a copy of it back; without it (once it is removed) a batch that is asked for again is "
+    "appended again, and a transaction that was open then stays open until it is aborted"
+)
 _FENCED_KEPT = 64
 # A query that writes once only is remembered as long as somebody may still ask what became of it.
 _ONCE_MS = 24 * 3600 * 1000
@@ -99,8 +103,9 @@ class Adoptions:
             return cls()
         try:
             fields = json.loads(data)
-            if fields.pop("version") != _VERSION:
-                raise CorruptCheckpoint("an unknown version", path=path)
+            version = fields.pop("version")
+            if version != _VERSION:
+                raise CorruptCheckpoint(f"version {version!r} is not known here", path=path)
             queries = {name: _query(each) for name, each in fields.pop("queries").items()}
             pending = fields.pop("pending")
             return cls(
@@ -108,7 +113,7 @@ class Adoptions:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptCheckpoint(
-                f"what was adopted is not known: {error!r}", path=path
+                f"what was adopted is not known: {error!r}; {_CURE}", path=path
             ) from None
 
     def save(self, files: Files, data_dir: str) -> None:
