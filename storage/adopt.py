@@ -32,9 +32,10 @@ import contextlib
 import logging
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from storage import paths
 from storage.adoptions import Adoptions, Pending, Query
@@ -89,6 +90,15 @@ class Adopted:
     records: int = 0
     size: int = 0
     offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+
+
+class _Prepared(NamedTuple):
+    """Batches that are ready but for their offsets; ``staged_size``: what they stand for."""
+
+    data: bytearray
+    batches: list[Admitted]
+    now_ns: int
+    staged_size: int
 
 
 def adopt(
@@ -287,31 +297,50 @@ class _Adoption:
                 return 0
             return sequence_after(producer.last_sequence, 1)
 
-        sequence = task.by_owner(next_sequence)
+        items = self._prepared(file, log, query, task.by_owner(next_sequence))
+        with contextlib.closing(_ahead(items) if file.size > _CHUNK_BYTES else items) as prepared:
+            for chunk in prepared:
+
+                def append(chunk: _Prepared = chunk) -> None:
+                    appended = log.append_batches(
+                        chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
+                    )
+                    first, last = appended[0].base_offset, appended[-1].last_offset
+                    self._count(file, len(chunk.data), first, last)
+
+                task.by_owner(append)
+                task.advance(chunk.staged_size)
+
+    def _prepared(
+        self, file: StagedFile, log: Log, query: Query, sequence: int
+    ) -> Generator[_Prepared]:
+        """The chunks of a staged file as they will be appended."""
         for position, chunk in self._chunks(file, log):
-            now_ns = self._now_ns()
+            now_ns, size = self._now_ns(), len(chunk)
             with _located(self._path(file), position):
                 data = _as_stored(chunk, log.config, now_ns // 1_000_000)
-                sequence = stamp_transaction(data, producer_id, epoch, sequence)
-            stamped = list(_admitted(data))
-            size = len(chunk)
-
-            def append(
-                data: bytearray = data, stamped: Sequence[Admitted] = stamped, now_ns: int = now_ns
-            ) -> None:
-                appended = log.append_batches(
-                    data, now_ns=now_ns, checked=stamped, defer_flush=True
+                sequence = stamp_transaction(
+                    data, query.producer_id, query.producer_epoch, sequence
                 )
-                self._count(file, len(data), appended[0].base_offset, appended[-1].last_offset)
-
-            task.by_owner(append)
-            task.advance(size)
+            yield _Prepared(data, list(_admitted(data)), now_ns, size)
 
     def _count(self, file: StagedFile, size: int, first: int, last: int) -> None:
         adopted, partition = self._adopted, (file.topic, file.partition)
         adopted.size += size
         adopted.records += last - first + 1
         adopted.offsets[partition] = (adopted.offsets.get(partition, (first, 0))[0], last)
+
+
+def _ahead(items: Generator[_Prepared]) -> Generator[_Prepared]:
+    """The same, each made in another thread while the one before it is appended."""
+    try:
+        with ThreadPoolExecutor(1, "preparing") as pool:
+            following = pool.submit(next, items, None)
+            while (item := following.result()) is not None:
+                following = pool.submit(next, items, None)
+                yield item
+    finally:
+        items.close()
 
 
 # -- what batches must be like -------------------------------------------------------------------
