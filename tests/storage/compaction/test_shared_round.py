@@ -157,6 +157,16 @@ def cleaned_facts(cleaned: object) -> list[object]:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_logs(tmp_path: Path, seed: int) -> None:
     """Cleaned several times, with all that a producer may do in between."""
+    clean_at_random(tmp_path, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(6, 36))
+def test_many_random_logs(tmp_path: Path, seed: int) -> None:
+    clean_at_random(tmp_path, seed, turns=4, count=200)
+
+
+def clean_at_random(tmp_path: Path, seed: int, turns: int = 3, count: int = 80) -> None:
     data = tmp_path / "data"
     data.mkdir()
     clock = Clock()
@@ -170,10 +180,10 @@ def test_random_logs(tmp_path: Path, seed: int) -> None:
             ("file.delete.delay.ms", "0"),
         ):
             manager.set_topic_setting("t", name, value)
-    for turn in range(3):
+    for turn in range(turns):
         with opened(data, clock_ms=clock) as manager:
             log = manager.log("t", 0)
-            for _ in range(80):
+            for _ in range(count):
                 writer.write(log)
             writer.end_all(log)
             log.roll(clock.now_ms)
