@@ -1,7 +1,8 @@
 """`.control/abort-transaction`: ends transactions that nobody will end.
 
 A line `PARTITION PRODUCER_ID` writes the ABORT marker of that producer's open transaction, as its
-coordinator would have; what it held back is shown then, without its own records. Reading shows the
+coordinator would have; what it held back is shown then, without its own records. One of an adoption
+that is under way (`.kafkafs/adopt`) is refused: it is ended by what has begun it. Reading shows the
 last outcome and, from the second line on, a table of the open transactions of all partitions.
 Times are milliseconds since 1970.
 """
@@ -67,7 +68,7 @@ def abort_transactions(fs: FileSystem, topic: Topic, lines: Iterable[str]) -> li
             raise refused(number, line, reason)
         commands[command] = None
     for partition, producer_id in commands:
-        _check(topic.partitions[partition], producer_id)
+        _check(fs, topic.partitions[partition], producer_id)
     return [_abort(fs, topic, *command) for command in commands]
 
 
@@ -79,11 +80,19 @@ def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, in
     return (partition, int(number)) if len(number) <= 20 else None
 
 
-def _check(log: Log, producer_id: int) -> None:
+def _check(fs: FileSystem, log: Log, producer_id: int) -> None:
     producer = log.producers.get(producer_id)
     if producer is None or not producer.in_transaction:
         reason = f"it has no transaction open in partition {log.partition}"
         raise InvalidTxnState(reason, producer_id)
+    pending = fs.manager.adoptions.pending
+    if (
+        pending is not None
+        and pending.producer_id == producer_id
+        and (log.topic, log.partition) in pending.partitions
+    ):
+        # Half of what is about to be committed would be gone.
+        raise InvalidTxnState("it is that of an adoption, which ends by itself", producer_id)
 
 
 def _abort(fs: FileSystem, topic: Topic, partition: int, producer_id: int) -> Partition:

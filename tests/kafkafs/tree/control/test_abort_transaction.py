@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from storage.adopt import adopt
 from storage.errors import InvalidTxnState, UnknownTopicOrPartition
+from storage.task import Task
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read
 from tests.storage.logs import NOW_MS, values
 from tests.storage.producers import Producer
+from tests.storage.staging import staged
 
 F = "t/.control/abort-transaction"
 COLUMNS = ["partition", "producer_id", "epoch", "first_offset", "last_offset", "last_timestamp"]
@@ -113,6 +116,30 @@ def test_a_wrong_line_changes_nothing(tree: Tree, wrong: bytes, reason: str) -> 
     assert len(rows) == 3
     handle.write(0, b"1 7\n")
     assert len(state(tree)[1]) == 2
+
+
+def test_an_adoption_is_ended_by_what_began_it(tree: Tree) -> None:
+    """Aborted in one partition it would be committed in the others, and said to be whole."""
+    manager = tree.fs.manager
+    refused: list[int] = []
+
+    class Aborting(Task):
+        def begin(self, phase: str, total: int) -> None:
+            super().begin(phase, total)
+            if phase == "flushing":
+                pending = manager.adoptions.pending
+                assert pending is not None
+                assert len(state(tree)[1]) == 4
+                with pytest.raises(InvalidTxnState, match="it is that of an adoption"):
+                    tree.append(F, b"1 7\n1 %d\n" % pending.producer_id)
+                refused.append(pending.producer_id)
+
+    request = staged(manager.files, manager.path, "q", 0, {("t", 1): [[b"adopted"]]})
+    adopt(manager, request, Aborting(), tree.clock)
+    assert refused
+    assert len(state(tree)[1]) == 3
+    tree.append(F, b"1 7\n1 8\n")
+    assert values(tree.log(partition=1)) == [b"adopted"]
 
 
 def test_it_outlives_what_the_kernel_forgets(tree: Tree) -> None:
