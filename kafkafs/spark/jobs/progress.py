@@ -126,7 +126,7 @@ class _Watcher(threading.Thread):
                 return
             if on_terminal:
                 self._draw(tasks)
-            else:
+            elif tasks.total:
                 next_line = time.monotonic() + LINE_S
                 line = f"kafkafs: {self._work.what}: {tasks.done} of {tasks.total} tasks"
                 print(line, file=sys.stderr, flush=True)
