@@ -31,49 +31,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from storage import paths
 from storage.adoptions import Adoptions, Pending, Query
-from storage.config import LONG_MAX, LogConfig
 from storage.data_directory import DataDirectory
-from storage.errors import (
-    CorruptRecord,
-    InvalidRecord,
-    RecordTooLarge,
-    StorageError,
-    UnknownTopicOrPartition,
-)
+from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.flush import FlushPlan
 from storage.log import Log
 from storage.producer_state import sequence_after
-from storage.record._columns import decode_columns
-from storage.record._stamp import stamp_transaction, survey_staged
-from storage.record.compression import CODECS
-from storage.record.header import parse_header
-from storage.record.scan import whole_batches
 from storage.staged import AdoptRequest, StagedFile
+from storage.staged_batches import Prepared, StagedBatches
 from storage.task import Task
-from storage.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites
 
 _log = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 1 << 20
 _FLUSHING_THREADS = 8
 
-
-def _rising(first: int, count: int) -> bytes:
-    """Offsets as columns have them."""
-    return array("q", range(first, first + count)).tobytes()
-
-
-# Of any batch that a task stages, at hand: to make them takes longer than to compare them.
-_RISING_COUNT = 1 << 13
-_RISING = _rising(0, _RISING_COUNT)
 
 Partition = tuple[str, int]
 
@@ -90,15 +66,6 @@ class Adopted:
     records: int = 0
     size: int = 0
     offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
-
-
-class _Prepared(NamedTuple):
-    """Batches that are ready but for their offsets; ``staged_size``: what they stand for."""
-
-    data: bytearray
-    batches: list[Admitted]
-    now_ns: int
-    staged_size: int
 
 
 def adopt(
@@ -243,49 +210,23 @@ class _Adoption:
             found[file.topic, file.partition] = log
         return found
 
-    # -- staged files --------------------------------------------------------------------------
-
     def _path(self, file: StagedFile) -> str:
         directory = paths.partition_directory(file.topic, file.partition)
         return os.path.join(self._directory.path, directory, file.name)
 
-    def _chunks(self, file: StagedFile, log: Log) -> Iterator[tuple[int, bytearray]]:
-        """Whole batches of a staged file, about a mebibyte at a time, and where they lie."""
-        files, path = self._directory.files, self._path(file)
-        fd = files.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            size = files.size(fd)
-            if size != file.size:
-                raise InvalidRecord(f"{size} bytes where {file.size} were announced", path=path)
-            position, wanted = 0, _CHUNK_BYTES
-            while position < size:
-                data = bytearray(files.pread(fd, min(wanted, size - position), position))
-                with _located(path, position):
-                    whole, following = whole_batches(data, log.config.max_message_bytes)
-                    if not whole and (len(data) < wanted or following <= len(data)):
-                        raise CorruptRecord("the last batch is cut off", position=0)
-                if whole:
-                    del data[whole:]
-                    yield position, data
-                position += whole
-                wanted = max(_CHUNK_BYTES, following)
-        finally:
-            files.close(fd)
+    def _batches(self, file: StagedFile) -> StagedBatches:
+        log = self._logs[file.topic, file.partition]
+        return StagedBatches(self._directory.files, self._path(file), file.size, log.config)
 
     def _check(self, file: StagedFile) -> None:
         """Read all of a staged file, and refuse what the log would."""
-        log = self._logs[file.topic, file.partition]
-        for position, chunk in self._chunks(file, log):
-            with _located(self._path(file), position):
-                _check(chunk, log.config, self._now_ns() // 1_000_000)
-            self._task.advance(len(chunk))
+        for size in self._batches(file).check(self._now_ns):
+            self._task.advance(size)
 
     def _remove_staged(self) -> None:
         for file in self._request.files:
             with contextlib.suppress(OSError):
                 self._directory.files.unlink(self._path(file))
-
-    # -- appending -----------------------------------------------------------------------------
 
     def _append(self, file: StagedFile, query: Query) -> None:
         log, task = self._logs[file.topic, file.partition], self._task
@@ -297,11 +238,12 @@ class _Adoption:
                 return 0
             return sequence_after(producer.last_sequence, 1)
 
-        items = self._prepared(file, log, query, task.by_owner(next_sequence))
-        with contextlib.closing(_ahead(items) if file.size > _CHUNK_BYTES else items) as prepared:
+        sequence = task.by_owner(next_sequence)
+        prepared = self._batches(file).prepared(producer_id, epoch, sequence, self._now_ns)
+        with contextlib.closing(prepared):
             for chunk in prepared:
 
-                def append(chunk: _Prepared = chunk) -> None:
+                def append(chunk: Prepared = chunk) -> None:
                     appended = log.append_batches(
                         chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
                     )
@@ -311,114 +253,11 @@ class _Adoption:
                 task.by_owner(append)
                 task.advance(chunk.staged_size)
 
-    def _prepared(
-        self, file: StagedFile, log: Log, query: Query, sequence: int
-    ) -> Generator[_Prepared]:
-        """The chunks of a staged file as they will be appended."""
-        for position, chunk in self._chunks(file, log):
-            now_ns, size = self._now_ns(), len(chunk)
-            with _located(self._path(file), position):
-                data = _as_stored(chunk, log.config, now_ns // 1_000_000)
-                sequence = stamp_transaction(
-                    data, query.producer_id, query.producer_epoch, sequence
-                )
-            yield _Prepared(data, list(_admitted(data)), now_ns, size)
-
     def _count(self, file: StagedFile, size: int, first: int, last: int) -> None:
         adopted, partition = self._adopted, (file.topic, file.partition)
         adopted.size += size
         adopted.records += last - first + 1
         adopted.offsets[partition] = (adopted.offsets.get(partition, (first, 0))[0], last)
-
-
-def _ahead(items: Generator[_Prepared]) -> Generator[_Prepared]:
-    """The same, each made in another thread while the one before it is appended."""
-    try:
-        with ThreadPoolExecutor(1, "preparing") as pool:
-            following = pool.submit(next, items, None)
-            while (item := following.result()) is not None:
-                following = pool.submit(next, items, None)
-                yield item
-    finally:
-        items.close()
-
-
-# -- what batches must be like -------------------------------------------------------------------
-
-
-def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
-    """Everything that an append would refuse."""
-    _, _, largest, max_timestamp, codecs = survey_staged(chunk)
-    if largest > config.max_message_bytes:
-        raise RecordTooLarge(largest, config.max_message_bytes)
-    if config.message_timestamp_type == "CreateTime":
-        check_not_ahead(max_timestamp, config, now_ms)
-    if _changes(codecs, config):
-        for _ in admitted(chunk, config, now_ms, keeps_fitting=True):
-            pass
-        return
-    if config.is_compacted:
-        columns = check_keys(chunk, 0, len(chunk))
-    else:
-        columns = decode_columns(chunk, 0, len(chunk), keys=False, values=False)
-    _check_offsets(chunk, columns.offsets)
-
-
-def _check_offsets(chunk: bytearray, offsets: bytearray) -> None:
-    """Those of a batch's records must rise from its own on by one: it has as many as they."""
-    at = done = 0
-    while at < len(chunk):
-        header = parse_header(chunk, at)
-        first, count = header.base_offset, header.records_count
-        if first == 0 and count <= _RISING_COUNT:
-            expected = _RISING[: 8 * count]
-        else:
-            expected = _rising(first, count)
-        if offsets[done : done + len(expected)] != expected:
-            raise InvalidRecord("the offsets of a batch's records do not rise", position=at)
-        done += len(expected)
-        at += header.size
-
-
-def _changes(codecs: int, config: LogConfig) -> bool:
-    """Whether the topic wants batches of these codecs, a bit each, otherwise than they are."""
-    kind = config.compression_type
-    wanted = 1 << CODECS.index(kind) if kind in CODECS else 1
-    return (
-        config.message_timestamp_type == "LogAppendTime"
-        or config.message_timestamp_before_max_ms < LONG_MAX
-        or (kind != "producer" and codecs != wanted)
-    )
-
-
-def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
-    """The batches as the topic wants them; the same ones where it has no wishes."""
-    if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
-        return chunk
-    stored = admitted(chunk, config, now_ms, keeps_fitting=True)
-    return bytearray().join(each.data for each in stored)
-
-
-def _admitted(data: bytearray) -> Iterator[Admitted]:
-    """Each batch, whole and sound, on its own."""
-    at = 0
-    with memoryview(data) as view:
-        while at < len(data):
-            header = parse_header(data, at)
-            yield Admitted(bytes(view[at : at + header.size]), header, None)
-            at += header.size
-
-
-@contextlib.contextmanager
-def _located(path: str, position: int) -> Iterator[None]:
-    """What is wrong with a batch is said with its file and where it lies there."""
-    try:
-        yield
-    except (CorruptRecord, InvalidRecord, RecordTooLarge) as error:
-        if error.path is None:
-            error.path = path
-            error.position = position + (error.position or 0)
-        raise
 
 
 # -- ending --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-import storage.adopt
+import storage.staged_batches
 from storage import LogManager
 from storage.adopt import adopt
 from storage.files import Files
@@ -180,7 +180,7 @@ def check(life: Life, path: Path, found: Found) -> None:
 def stops_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int], every: int = 1
 ) -> tuple[Life, Stops]:
-    monkeypatch.setattr(storage.adopt, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
     life = Life(tmp_path / "data")
     life.build()
     stops = Stops(life.data, seeds=seeds, expected=life.expected, every=every)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import storage.adopt
+import storage.staged_batches
 from storage import LogManager
 from storage.adopt import adopt, is_unsettled, settle
 from storage.errors import StorageError
@@ -57,7 +57,7 @@ def outcome_of(manager: LogManager) -> bool:
 def test_all_or_nothing_and_once_when_asked_again(
     tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.adopt, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
     built = build(tmp_path / "built")
     outcomes: set[tuple[bool, bool]] = set()
     unsettled_after: set[str] = set()

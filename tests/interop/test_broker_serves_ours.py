@@ -101,7 +101,7 @@ def write_adopted(manager: LogManager) -> list[Record]:
         request = AdoptRequest(query, batch, run, (file,))
         if batch == 1:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("storage.adopt._CHUNK_BYTES", 500)
+                patch.setattr("storage.staged_batches._CHUNK_BYTES", 500)
                 with pytest.raises(TaskCancelled):
                     adopt(manager, request, StoppedHalfway(), lambda: T * 1_000_000)
         first = adopt(manager, request, Task(), lambda: T * 1_000_000).offsets["adopted", 0][0]

@@ -11,6 +11,7 @@ import pytest
 from crc32c import crc32c
 
 import storage.adopt
+import storage.staged_batches
 from storage import LogManager, Record, encode
 from storage.adoptions import FILE, FIRST_PRODUCER_ID, MAX_EPOCH
 from storage.errors import (
@@ -288,7 +289,7 @@ def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
 
 
 def test_large_files_go_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage.adopt, "_CHUNK_BYTES", 300)
+    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 300)
     lines = [b"%d" % n * (n * 7 % 100) for n in range(200)]
     with opened(data) as manager:
         outcome = adopted(manager, staged(FILES, str(data), "q", 0, {A: [lines, [b"x" * 5000]]}))
@@ -299,7 +300,7 @@ def test_large_files_go_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_one_that_is_cancelled_can_be_asked_for_again(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.adopt, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
 
     class Stopped(Task):
         left = 40
