@@ -1,8 +1,8 @@
 """Ranges of offsets → what tasks read, and a task's reading.
 
 A task reads one split: a piece of one partition. Ranges are cut by `minPartitions` and
-`maxRecordsPerPartition` first, then where a split would become too large. Whatever cannot be read any more is lost data: seen when planning, or by the task, where
-retention was faster.
+`maxRecordsPerPartition` first, then where a split would become too large. Whatever cannot be read
+any more is lost data: seen when planning, or by the task, where retention was faster.
 
 Not here: which ranges (`reader`, `stream_reader`); how a split is decoded (`rows`).
 """
