@@ -215,9 +215,9 @@ def test_an_opening_after_it_that_is_stopped_too(
 def test_many_power_cuts_and_openings_stopped_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life, stops = stops_of(tmp_path, monkeypatch, seeds=range(20))
+    life, stops = stops_of(tmp_path, monkeypatch, seeds=range(8))
     whole = functools.partial(check, life)
     stops.judge(whole, tmp_path / "found")
-    stops.found = stops.found[::10]
+    stops.found = stops.found[::25]
     again = during_opening(whole, seeds=(0, 2), clock_ms=lambda: NOW_MS)
     stops.judge(again, tmp_path / "found")

@@ -127,7 +127,7 @@ def test_what_was_planned_is_read(data: st.DataObject) -> None:
 
 
 @pytest.mark.soak
-@settings(deadline=None, max_examples=2000)
+@settings(deadline=None, max_examples=300)
 @given(data=st.data())
 def test_what_was_planned_is_read_at_length(data: st.DataObject) -> None:
     run_history(data)
