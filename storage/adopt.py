@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from storage import paths
 from storage.adoptions import Adoptions, Pending, Query
 from storage.data_directory import DataDirectory
-from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.errors import InvalidTxnState, StorageError, UnknownTopicOrPartition
 from storage.flush import FlushPlan
 from storage.log import Log
 from storage.producer_state import sequence_after
@@ -75,8 +75,9 @@ def adopt(
 
     InvalidRecord and its kinds, CorruptRecord, RecordTooLarge where a staged batch breaks a rule,
     with its file and position; Fenced, BatchGap; UnknownTopicOrPartition; FileNotFoundError where a
-    staged file is gone; OSError; TaskCancelled.  Then nothing of it can be read, now or later, and
-    the staged files are still there.
+    staged file is gone; InvalidTxnState, OutOfOrderSequence and their like where others write as
+    its producer; OSError; TaskCancelled.  Then nothing of it can be read, now or later, and the
+    staged files are still there.
 
     An error of the disk in the last step, when the batch is committed already, is not raised: what
     is missing is made up for by ``settle``, the next adoption, or a restart.
@@ -164,6 +165,7 @@ class _Adoption:
                     self._append(file, begun.queries[request.query])
                 task.begin("flushing", 0)
                 _flush(self._logs.values(), task)
+                task.by_owner(lambda: self._check_appended(begun.queries[request.query]))
             except BaseException:
                 self._end()
                 raise
@@ -252,6 +254,22 @@ class _Adoption:
 
                 task.by_owner(append)
                 task.advance(chunk.staged_size)
+
+    def _check_appended(self, query: Query) -> None:
+        """That it is all of a transaction, which is open: others may write as this producer too.
+
+        So does a copy of a topic from another data directory, whose queries begin with the same
+        ids, and the markers in it.
+        """
+        for partition, span in self._adopted.offsets.items():
+            log = self._logs[partition]
+            producer = log.producers.get(query.producer_id)
+            if (
+                producer is None
+                or (producer.transaction_first_offset, producer.last_offset) != span
+            ):
+                reason = "another one has written as this producer meanwhile; ask again"
+                raise InvalidTxnState(reason, query.producer_id, path=log.directory)
 
     def _count(self, file: StagedFile, size: int, first: int, last: int) -> None:
         adopted, partition = self._adopted, (file.topic, file.partition)

@@ -21,12 +21,14 @@ from storage.errors import (
     Fenced,
     InvalidRecord,
     InvalidTimestamp,
+    InvalidTxnState,
     RecordTooLarge,
     TaskCancelled,
     UnknownTopicOrPartition,
 )
 from storage.files import Files
 from storage.record.batch import HEADER_SIZE, TRANSACTIONAL_BIT
+from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.staged import AdoptRequest, StagedName
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
@@ -341,6 +343,39 @@ def test_a_topic_of_the_batch_before_is_deleted_meanwhile(data: Path, turn: int)
         storage.adopt.adopt(manager, request, Task(by_owner), lambda: NOW_NS)
         assert values(manager.log("a", 0)) == [b"1"]
         assert next(turns) > 10
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+@pytest.mark.parametrize("phase", ["adopting", "flushing"])
+def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> None:
+    """By a marker in what is copied from another data directory, whose ids are the same ones."""
+
+    class Ending(Task):
+        def begin(self, began: str, total: int) -> None:
+            super().begin(began, total)
+            if began == phase:
+                self.end()
+
+        def advance(self, size: int) -> None:
+            super().advance(size)
+            if phase == self.phase == "adopting":
+                self.end()
+
+        def end(self) -> None:
+            marker = encode_marker(kind, FIRST_PRODUCER_ID, 0, 0, 0, NOW_MS, 0)
+            manager.log("a", 0).append_batches(bytearray(marker), now_ns=NOW_NS)
+
+    with opened(data) as manager:
+        request = staged(FILES, str(data), "q", 0, {A: [[b"1"], [b"2"]], B0: [[b"3"]]})
+        with pytest.raises(InvalidTxnState, match="another one has written as this producer"):
+            storage.adopt.adopt(manager, request, Ending(), lambda: NOW_NS)
+        assert values(manager.log("b", 0)) == []
+        for log in manager.logs():
+            assert log.last_stable_offset == log.log_end_offset
+        assert manager.adoptions.queries["q"].batch == -1
+        assert not adopted(manager, request).duplicate
+        assert values(manager.log("a", 0))[-2:] == [b"1", b"2"]
+        assert values(manager.log("b", 0)) == [b"3"]
 
 
 def test_a_memory_that_cannot_be_read_refuses_to_open(data: Path) -> None:
