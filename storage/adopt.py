@@ -258,8 +258,7 @@ class _Adoption:
     def _check_appended(self, query: Query) -> None:
         """That it is all of a transaction, which is open: others may write as this producer too.
 
-        So does a copy of a topic from another data directory, whose queries begin with the same
-        ids, and the markers in it.
+        Whoever copies batches and markers into a partition writes as whoever made them.
         """
         for partition, span in self._adopted.offsets.items():
             log = self._logs[partition]

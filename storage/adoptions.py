@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,9 @@ from storage.staged import AdoptRequest
 FILE = "kafkafs.adopted"
 FIRST_PRODUCER_ID = 1 << 48
 """Far above the ids that brokers give, which begin at 0, for when one gets the directory later."""
+# Where a directory's ids begin, at random: what is copied from one into another keeps its
+# producers, and of two of one id what the one has written would count as the other's, once more.
+_STARTS, _IDS_EACH = 1 << 40, 1 << 20
 MAX_EPOCH = 32766
 """As a coordinator's: the next run gets another producer id (``TransactionMetadata.java``)."""
 
@@ -95,12 +99,15 @@ class Adoptions:
 
     @classmethod
     def load(cls, files: Files, data_dir: str) -> Adoptions:
-        """Nothing where there is no file.  CorruptCheckpoint, OSError."""
+        """Nothing where there is no file, with ids that no other directory has.
+
+        CorruptCheckpoint, OSError.
+        """
         path = os.path.join(data_dir, FILE)
         try:
             data = files.read_whole(path)
         except FileNotFoundError:
-            return cls()
+            return cls(FIRST_PRODUCER_ID + secrets.randbelow(_STARTS) * _IDS_EACH)
         try:
             fields = json.loads(data)
             version = fields.pop("version")

@@ -66,7 +66,8 @@ def test_files_of_several_partitions_become_one_transaction(data: Path) -> None:
         assert left(str(data)) == []
         headers = [header for _, header in manager.log("a", 0).active.batches()]
         assert [header.base_sequence for header in headers] == [-1, 0, 2, -1]
-        assert {header.producer_id for header in headers[1:]} == {FIRST_PRODUCER_ID}
+        (producer_id,) = {header.producer_id for header in headers[1:]}
+        assert FIRST_PRODUCER_ID <= producer_id < 2**62
         assert all(header.attributes & TRANSACTIONAL_BIT for header in headers[1:])
     with opened(data) as manager:
         assert values(manager.log("a", 0)) == [b"before", b"1", None, b"2"]
@@ -142,18 +143,34 @@ def test_runs_without_end(data: Path) -> None:
         adopted(manager, staged(FILES, str(data), "r", 0, {A: [[b"2"]]}))
         assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
         headers = [header for _, header in manager.log("a", 0).active.batches()]
-        producers = [h.producer_id - FIRST_PRODUCER_ID for h in headers if not h.is_control]
+        producers = [h.producer_id - known.producer_id for h in headers if not h.is_control]
         assert producers == [0, 1, 2]
         assert headers[2].producer_epoch == 0
 
 
 def test_queries_have_producers_of_their_own_above_all_that_logs_know(data: Path) -> None:
     with opened(data) as manager:
-        Client(manager.log("b", 0), FIRST_PRODUCER_ID + 7).send(b"other", transactional=False)
+        first = manager.adoptions.next_producer_id
+        Client(manager.log("b", 0), first + 7).send(b"other", transactional=False)
         for query in ("q", "r"):
             adopted(manager, staged(FILES, str(data), query, 0, {A: [[b"0"]]}))
         headers = [header for _, header in manager.log("a", 0).active.batches()]
-        assert [h.producer_id - FIRST_PRODUCER_ID for h in headers] == [8, 8, 9, 9]
+        assert [h.producer_id - first for h in headers] == [8, 8, 9, 9]
+
+
+def test_what_is_copied_from_another_data_directory(data: Path, tmp_path: Path) -> None:
+    """Queries there have other producers: nothing of it counts as written before."""
+    other = tmp_path / "other"
+    other.mkdir()
+    with opened(data) as manager, opened(other) as there:
+        there.create_topic("a", 1)
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"here"]]}))
+        adopted(there, staged(FILES, str(other), "r", 0, {A: [[b"there"]]}))
+        segment = there.log("a", 0).active
+        copied = Path(segment.log_path).read_bytes()[: segment.size]
+        manager.log("a", 0).append_batches(copied, now_ns=NOW_NS)
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"next"]]}))
+        assert values(manager.log("a", 0)) == [b"here", b"there", b"next"]
 
 
 def test_who_writes_once_is_forgotten_in_time(data: Path) -> None:
@@ -348,7 +365,7 @@ def test_a_topic_of_the_batch_before_is_deleted_meanwhile(data: Path, turn: int)
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
 @pytest.mark.parametrize("phase", ["adopting", "flushing"])
 def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> None:
-    """By a marker in what is copied from another data directory, whose ids are the same ones."""
+    """By a marker in what is copied from elsewhere."""
 
     class Ending(Task):
         def begin(self, began: str, total: int) -> None:
@@ -362,7 +379,9 @@ def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> 
                 self.end()
 
         def end(self) -> None:
-            marker = encode_marker(kind, FIRST_PRODUCER_ID, 0, 0, 0, NOW_MS, 0)
+            pending = manager.adoptions.pending
+            assert pending is not None
+            marker = encode_marker(kind, pending.producer_id, 0, 0, 0, NOW_MS, 0)
             manager.log("a", 0).append_batches(bytearray(marker), now_ns=NOW_NS)
 
     with opened(data) as manager:
