@@ -59,8 +59,11 @@ class StreamPlan:
             self._assigned.refresh()
             found = self._assigned.resolve(self._options.starting, is_start=True, ends=self._target)
             if self._target is not None:
-                for name in found.keys() - self._target.keys():
-                    self._target[name] = found[name]
+                now = self._assigned.latest()
+                for name, start in found.items():
+                    # Where a start by time came into being since, nothing is to be read yet.
+                    if name not in self._target or self._target[name] < start <= now[name]:
+                        self._target[name] = start
             self._initial = found
             self._look()
         return self._initial

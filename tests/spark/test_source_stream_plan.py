@@ -196,6 +196,24 @@ def test_latest_of_a_query_that_stops_is_where_it_stops(tmp_path: Path) -> None:
             assert stream.end() == 1
 
 
+def test_a_query_that_stops_may_start_behind_where_it_stops(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        with Stream(tmp_path, startingTimestamp=NOW_MS + 5) as stream:
+            stream.plan.stop_at_latest()
+            # What is as young as is asked for has come since.
+            append(log, b"b")
+            append(log, b"c", timestamp_ms=NOW_MS + 5)
+            assert stream.rest() == []
+        with Stream(tmp_path, stream.log, startingTimestamp=NOW_MS + 5) as again:
+            assert values(again.rest()) == [b"c"]
+        with Stream(tmp_path, startingOffsets='{"t":{"0":4}}') as stream:
+            stream.plan.stop_at_latest()
+            with pytest.raises(DataLoss, match="from 4 to 3"):
+                stream.rest()
+
+
 # -- logs that change ------------------------------------------------------------------------------
 
 
