@@ -19,7 +19,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -237,7 +237,8 @@ class _StagedFiles:
 
     def append(self, path: str, data: memoryview | bytearray) -> None:
         fd = self._opened(path)
-        self.files.pwrite(fd, data, self._sizes[path])
+        with _located(path):
+            self.files.pwrite(fd, data, self._sizes[path])
         self._sizes[path] += len(data)
 
     def _opened(self, path: str) -> int:
@@ -263,14 +264,13 @@ class _StagedFiles:
         self._close()
 
     def _sync(self, path: str) -> None:
-        fd = self._open.get(path)
-        if fd is not None:
-            self.files.fdatasync(fd)
-        else:
-            fd = self.files.open(path, os.O_WRONLY)
-            try:
+        kept = self._open.get(path)
+        fd = self.files.open(path, os.O_WRONLY) if kept is None else kept
+        try:
+            with _located(path):
                 self.files.fdatasync(fd)
-            finally:
+        finally:
+            if kept is None:
                 self.files.close(fd)
         self.files.sync_directory(os.path.dirname(path))
 
@@ -287,3 +287,12 @@ class _StagedFiles:
             except OSError as error:
                 _log.warning("%s: %s", path, error)
         self._sizes.clear()
+
+
+@contextlib.contextmanager
+def _located(path: str) -> Iterator[None]:
+    """What the disk says of a descriptor, with the file that it is of."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
