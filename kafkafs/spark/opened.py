@@ -82,6 +82,19 @@ def place(option: str) -> Place:
     return Place(option, "/" + path.strip("/"), False)
 
 
+def check_directory(place: Place, files: Files) -> None:
+    """FileNotFoundError, NotADirectoryError where no data directory can be there."""
+    path = place.path
+    if not files.is_directory(path):
+        if files.exists(path):
+            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(place))
+        raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(place))
+    mounted = place.is_local and os.path.ismount(path)
+    if mounted and files.is_directory(os.path.join(path, _MOUNTED)):
+        reason = "a mount of kafkafs: give the data directory that it shows"
+        raise NotADirectoryError(errno.ENOTDIR, reason, str(place))
+
+
 def _objects(place: Place, *, listed: bool) -> ArrowFiles:
     """The files of a place that is not on a disk."""
     from kafkafs.spark.arrow_files import ArrowFiles
@@ -189,7 +202,7 @@ class Opened:
             self._asked = time.monotonic()
             self._objects = None if self.place.is_local else _objects(self.place, listed=True)
             files = self._objects or Files()
-            self._check(files)
+            check_directory(self.place, files)
             try:
                 self._open_by(files)
             except SegmentGone:
@@ -210,20 +223,6 @@ class Opened:
             manager.close()
             raise
         self.manager = manager
-
-    def _check(self, files: Files) -> None:
-        """FileNotFoundError, NotADirectoryError."""
-        path = self.place.path
-        if not files.is_directory(path):
-            if files.exists(path):
-                raise NotADirectoryError(errno.ENOTDIR, "no directory", str(self.place))
-            raise FileNotFoundError(
-                errno.ENOENT, "there is no such data directory", str(self.place)
-            )
-        mounted = self.place.is_local and os.path.ismount(path)
-        if mounted and files.is_directory(os.path.join(path, _MOUNTED)):
-            reason = "a mount of kafkafs: give the data directory that it shows"
-            raise NotADirectoryError(errno.ENOTDIR, reason, str(self.place))
 
     # -- staying up to date --------------------------------------------------------------------
 

@@ -195,6 +195,26 @@ def test_lines_are_imported_once_and_in_order(
     assert values_of(data, "t") == [[], expected]
 
 
+def test_files_of_any_name_are_imported_or_refused(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    names = ("l[1]", "q?", "{x}", "*", "back\\slash", "%41 b", "comma,", "l1", "qq", "x")
+    for name in names:
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n")
+    (tmp_path / "with:colon.txt").touch()
+    (tmp_path / "_hidden.txt").touch()
+    wishes = Wishes("t", tuple(str(tmp_path / f"{name}.txt") for name in names), partitions=1)
+    import_.run(spark, str(data), wishes)
+    expected = [(None, name.encode()) for name in names]
+    assert values_of(data, "t") == [expected]
+    for name in ("with:colon.txt", "_hidden.txt"):
+        with pytest.raises(InvalidConfig, match=name):
+            import_.run(spark, str(data), wishes._replace(inputs=(str(tmp_path / name),)))
+    # By a pattern those that Spark passes over are not meant.
+    import_.run(spark, str(data), wishes._replace(inputs=(str(tmp_path / "[_l]*.txt"),)))
+    assert values_of(data, "t") == [[*expected, (None, b"l1"), (None, b"l[1]")]]
+
+
 def test_an_export_is_imported_as_it_was(spark: SparkSession, data: Path, tmp_path: Path) -> None:
     with opened(data) as manager:
         manager.create_topic("t", 2)

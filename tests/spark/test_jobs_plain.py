@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkafs.spark.jobs import chart
+from kafkafs.spark.jobs import chart, export, export_state
+from kafkafs.spark.jobs.choice import data_name
 from kafkafs.spark.jobs.facts import WIDTHS_MS, Facts
 from kafkafs.spark.jobs.failures import reason
 from kafkafs.spark.jobs.stats_report import Counted
@@ -118,3 +119,23 @@ storage.errors.CorruptRecord: the CRC is wrong (file /d/t-0/0.log, position 264)
     assert reason(Exception(java)) == "d.E: f"
     assert reason(Exception("one\ntwo")) == "one"
     assert reason(KeyError()) == "KeyError"
+
+
+def test_an_export_knows_its_data_directory_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, wishes = str(tmp_path / "out"), export.Wishes()
+    for name in ("one", "two"):
+        (tmp_path / name / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "one")
+    with export_state.begun(out, wishes.written_down(data_name("data"))):
+        pass
+    for path in ("data", "../one/data", str(tmp_path / "one" / "data")):
+        assert export.plan(path, out).figures["offsets"] == 0
+    # How it is read may change: a run that is told of lost data can be told to go on.
+    export.plan("../one/data", out, export.Wishes(options={"failOnDataLoss": "false"}))
+    with pytest.raises(InvalidConfig, match="something else"):
+        export.plan("../one/data", out, export.Wishes(options={"startingTimestamp": "5"}))
+    monkeypatch.chdir(tmp_path / "two")
+    with pytest.raises(InvalidConfig, match="something else"):
+        export.plan("data", out)

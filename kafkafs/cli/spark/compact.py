@@ -36,4 +36,5 @@ def command(
         "compact",
         lambda session: compact.run(session, data_dir, choice, only_due=only_due, dry_run=dry_run),
         spark,
+        check=lambda: compact.check(data_dir, choice),
     )

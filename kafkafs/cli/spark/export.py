@@ -58,4 +58,9 @@ def command(
     if dry_run:
         told(lambda: export.plan(data_dir, out, wishes), spark)
     else:
-        run_job("export", lambda session: export.run(session, data_dir, out, wishes), spark)
+        run_job(
+            "export",
+            lambda session: export.run(session, data_dir, out, wishes),
+            spark,
+            check=lambda: export.check(data_dir, out, wishes),
+        )

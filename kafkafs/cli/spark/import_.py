@@ -53,4 +53,5 @@ def command(data_dir: str, dry_run: bool, **options: Any) -> None:
         "import",
         lambda session: import_.run(session, data_dir, wishes, dry_run=dry_run),
         spark,
+        check=lambda: import_.check(data_dir, wishes),
     )

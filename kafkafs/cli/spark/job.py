@@ -80,11 +80,22 @@ def told(work: Callable[[], Report], spark: SparkOptions) -> None:
     _tell(work, spark)
 
 
-def run_job(name: str, work: Callable[[Session], Report], spark: SparkOptions) -> None:
-    """Start Spark, have the work done, print its report, and exit."""
-    from kafkafs.spark.jobs.session import job_session
+def run_job(
+    name: str,
+    work: Callable[[Session], Report],
+    spark: SparkOptions,
+    *,
+    check: Callable[[], object],
+) -> None:
+    """Start Spark, have the work done, print its report, and exit.
+
+    `check` raises before Spark starts, which takes a while, what the work would raise at once.
+    """
+    from kafkafs.spark.jobs.session import check_installed, job_session
 
     def in_session() -> Report:
+        check_installed()
+        check()
         with job_session(
             f"kafkafs {name}",
             master=spark["master"],

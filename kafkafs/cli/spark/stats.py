@@ -66,4 +66,9 @@ def command(
     if dry_run:
         told(lambda: stats.plan(data_dir, wishes), spark)
     else:
-        run_job("stats", lambda session: stats.run(session, data_dir, wishes, chart=chart), spark)
+        run_job(
+            "stats",
+            lambda session: stats.run(session, data_dir, wishes, chart=chart),
+            spark,
+            check=lambda: stats.check(data_dir, wishes, chart),
+        )

@@ -31,4 +31,9 @@ def command(
     if dry_run:
         told(lambda: verify.plan(data_dir, choice), spark)
     else:
-        run_job("verify", lambda session: verify.run(session, data_dir, choice), spark)
+        run_job(
+            "verify",
+            lambda session: verify.run(session, data_dir, choice),
+            spark,
+            check=lambda: choice.place_of(data_dir),
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import os
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
 
 from storage import paths
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
@@ -15,15 +16,26 @@ if TYPE_CHECKING:
 
 def data_place(path: str) -> Place:
     """Where a data directory is.  InvalidConfig for what names none, FileNotFoundError, OSError."""
-    from kafkafs.spark.opened import place
+    from kafkafs.spark.opened import check_directory, place
 
     try:
         where = place(path)
     except ValueError as error:
         raise InvalidConfig(str(error)) from None
-    if not where.files().is_directory(where.path):
-        raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(where))
+    check_directory(where, where.files())
     return where
+
+
+def data_name(path: str) -> str:
+    """What to write down of where a data directory is: the same from wherever it is named, and
+    without secrets.
+    """
+    where = data_place(path)
+    if where.is_local:
+        return os.path.realpath(where.path)
+    query = dict(parse_qsl(urlsplit(where.option).query))
+    store = query.get("endpoint_override")
+    return f"{where}?endpoint_override={store}" if store else str(where)
 
 
 class Choice(NamedTuple):
@@ -54,6 +66,12 @@ class Choice(NamedTuple):
                 if partition is not None:
                     what = f"no partition {partition} of topic {topic!r}"
                 raise UnknownTopicOrPartition(f"there is {what}", path=path)
+
+    def place_of(self, path: str) -> Place:
+        """The data directory, which has all that is named.  As `data_place` and `check`."""
+        where = data_place(path)
+        self.check(where.files(), where.path)
+        return where
 
 
 EVERYTHING = Choice()

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
+    from kafkafs.spark.opened import Place
+
 # Less than that is not worth a task of its own.
 _LEAST_BYTES = 8 << 20
 _COLUMNS = (
@@ -96,6 +98,15 @@ def run(
     return _report_of(work, time.monotonic() - started)
 
 
+def check(path: str, choice: Choice) -> Place:
+    """The directory, as far as can be known before Spark is there.  As `run`."""
+    where = data_place(path)
+    if not where.is_local:
+        raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
+    choice.check(where.files(), where.path)
+    return where
+
+
 @dataclass(slots=True)
 class Compaction:
     """One run. By the number of a round: what has become of its groups, how many keys it has, and
@@ -117,11 +128,8 @@ class Compaction:
 
     def plan(self, choice: Choice, only_due: bool, limits: Limits, now_ms: int) -> None:
         """Find the rounds that there are to be done, all of one secret."""
-        where = data_place(self.path)
-        if not where.is_local:
-            raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
+        where = check(self.path, choice)
         self.path = where.path
-        choice.check(where.files(), where.path)
         if not self.dry_run:
             check_owner(where.path)
         secret = os.urandom(16)

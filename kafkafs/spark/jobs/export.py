@@ -20,11 +20,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkafs.spark.jobs import export_state
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_place
+from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_name
 from kafkafs.spark.jobs.export_state import Offsets, Wanted
 from kafkafs.spark.jobs.progress import Working, working
 from kafkafs.spark.jobs.report import Report, Table
 from kafkafs.spark.jobs.splits import chosen_logs
+from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 _LOOK_S = 1
 _DAY_S = 86_400
+# Options of the source that each run may have as it likes: they do not choose records.
+_SAY_HOW_ONLY = frozenset(
+    (
+        *("failondataloss", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
+        *("minpartitions", "maxrecordsperpartition", "maxpartitionbytes"),
+    )
+)
 
 
 class Wishes(NamedTuple):
@@ -50,7 +58,13 @@ class Wishes(NamedTuple):
 
     def written_down(self, path: str) -> Wanted:
         """What another run must want, too."""
-        options = tuple(sorted(self.options.items()))
+        options = tuple(
+            sorted(
+                (name, value)
+                for name, value in self.options.items()
+                if name.lower() not in _SAY_HOW_ONLY
+            )
+        )
         return Wanted(path, tuple(self.choice.places), self.as_text, options)
 
 
@@ -60,12 +74,11 @@ def run(session: SparkSession, path: str, out: str, wishes: Wishes = Wishes()) -
     A run that follows ends, with its report, when it is interrupted.  OSError, StorageError; what
     Spark raises where a record cannot be read or written.
     """
-    where = data_place(path)
-    wishes.choice.check(where.files(), where.path)
+    check(path, out, wishes)
     out = out if export_state.is_uri(out) else os.path.abspath(out)
     if wishes.is_snapshot:
         return _snapshot(session, path, out, wishes)
-    with export_state.begun(out, wishes.written_down(where.option)):
+    with export_state.begun(out, wishes.written_down(data_name(path))):
         rows = _rows(session.readStream.format("kafkafs"), session, path, wishes)
         writer = (
             rows.writeStream.format("parquet")
@@ -82,14 +95,26 @@ def run(session: SparkSession, path: str, out: str, wishes: Wishes = Wishes()) -
             return _watched(query, work, is_endless=wishes.interval is not None)
 
 
+def check(path: str, out: str, wishes: Wishes) -> None:
+    """What can be known of a run before Spark is there.  As `run`."""
+    wishes.choice.place_of(path)
+    if export_state.is_uri(out):
+        return
+    if not wishes.is_snapshot:
+        export_state.check(out, wishes.written_down(data_name(path)))
+    elif os.path.lexists(out):
+        raise InvalidConfig(f"{out} is there already: give a new directory for a snapshot")
+
+
 def plan(path: str, out: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
     """What a run would export, without Spark.  OSError, StorageError."""
     from kafkafs.spark.opened import Opened
 
-    where = data_place(path)
-    wishes.choice.check(where.files(), where.path)
+    where = wishes.choice.place_of(path)
     known: Offsets = {}
-    if not export_state.is_uri(out) and export_state.check(out, wishes.written_down(where.option)):
+    if not export_state.is_uri(out) and export_state.check(
+        out, wishes.written_down(data_name(path))
+    ):
         known = export_state.exported(out)
     report = Report("export", is_dry_run=True)
     table = Table("partitions", ("topic", "partition", "from_offset", "to_offset", "offsets"))

@@ -100,6 +100,13 @@ def run(session: SparkSession, path: str, wishes: Wishes, *, dry_run: bool = Fal
     return report
 
 
+def check(path: str, wishes: Wishes) -> None:
+    """What can be known of a run before Spark is there.  As `run`."""
+    directory = _directory(path)
+    _found(wishes)
+    _partitions(directory, wishes)
+
+
 def _write(session: SparkSession, rows: DataFrame, path: str, topic: str, name: str) -> None:
     from kafkafs.spark.data_source import KafkafsDataSource
 
@@ -152,7 +159,9 @@ def _found(wishes: Wishes) -> _Input:
             files.append(text)
             told.append(text)
             continue
-        names = sorted(glob.glob(text)) if glob.has_magic(text) and not os.path.exists(text) else []
+        names: list[str] = []
+        if glob.has_magic(text) and not os.path.exists(text):
+            names = [name for name in sorted(glob.glob(text)) if not _is_hidden(name)]
         for name in map(os.path.abspath, names or [text]):
             told.append(name)
             files += _files_in(name)
@@ -164,16 +173,35 @@ def _found(wishes: Wishes) -> _Input:
     return _Input(tuple(files), tuple(files if kind == "text" else told), kind)
 
 
+def _as_told(name: str) -> str:
+    """A name for Spark, which takes those that it is told for patterns."""
+    return name if is_uri(name) else re.sub(r"[][{}*?\\]", r"\\\g<0>", name)
+
+
+def _is_hidden(name: str) -> bool:
+    return os.path.basename(name)[:1] in (".", "_")
+
+
+def _check_readable(name: str) -> None:
+    """InvalidConfig where Spark would pass over a file that is there, or cannot name it."""
+    if _is_hidden(name):
+        raise InvalidConfig(f"{name}: Spark passes over files whose names begin with . or _")
+    if ":" in os.path.basename(name):
+        raise InvalidConfig(f"{name}: Spark cannot read files with a colon in their names")
+
+
 def _files_in(name: str) -> Iterator[str]:
     """A file, or a directory's by name, without those that Spark passes over."""
     os.stat(name)
     if not os.path.isdir(name):
+        _check_readable(name)
         yield name
         return
     for directory, inner, files in os.walk(name):
-        inner[:] = sorted(each for each in inner if each[0] not in "._")
+        inner[:] = sorted(each for each in inner if not _is_hidden(each))
         for file in sorted(files):
-            if file[0] not in "._":
+            if not _is_hidden(file):
+                _check_readable(file)
                 yield os.path.join(directory, file)
 
 
@@ -204,8 +232,11 @@ def _read(session: SparkSession, found: _Input) -> DataFrame:
         reader = session.read.format(found.format)
         if found.format == "csv":
             reader = reader.option("header", "true")
-        return reader.load(list(found.told))
+        return reader.load([_as_told(name) for name in found.told])
     # A line ends with a newline and nothing else, as in the mount; the bytes are as they are.
     reader = session.read.option("lineSep", "\n")
-    lines = [reader.text(file).selectExpr("cast(value as binary) as value") for file in found.told]
+    lines = [
+        reader.text(_as_told(file)).selectExpr("cast(value as binary) as value")
+        for file in found.told
+    ]
     return reduce(lambda one, other: one.unionAll(other), lines)

@@ -9,11 +9,11 @@ Not here: the tables (`stats_report`), the picture (`chart`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_place
+from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import Report
 from kafkafs.spark.jobs.splits import all_splits, chosen_logs
@@ -58,27 +58,32 @@ def run(
 
     OSError, StorageError; what Spark raises where a task cannot read.
     """
-    draw: Callable[[Counted, str], None] | None = None
+    check(path, wishes, chart)
+    counted = count(session, path, wishes)
+    report = Report("stats")
+    fill(report, counted)
+    if chart is not None:
+        from kafkafs.spark.jobs import chart as charts
+
+        charts.draw(counted, chart)
+        report.notes.append(f"chart: {chart}")
+    return report
+
+
+def check(path: str, wishes: Wishes, chart: str | None) -> None:
+    """What can be known of a run before Spark is there.  As `run`."""
+    wishes.choice.place_of(path)
     if chart is not None:
         from kafkafs.spark.jobs import chart as charts
 
         charts.check(chart)
-        draw = charts.draw
-    counted = count(session, path, wishes)
-    report = Report("stats")
-    fill(report, counted)
-    if chart is not None and draw is not None:
-        draw(counted, chart)
-        report.notes.append(f"chart: {chart}")
-    return report
 
 
 def plan(path: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
     """What `run` would read, without Spark.  OSError, StorageError."""
     from kafkafs.spark.opened import Opened
 
-    where = data_place(path)
-    wishes.choice.check(where.files(), where.path)
+    where = wishes.choice.place_of(path)
     with Opened(where, wishes.choice.wants_topic) as opened:
         logs = chosen_logs(opened, wishes.choice)
         splits = all_splits(logs, 1, wishes.isolation)
@@ -96,8 +101,7 @@ def count(session: SparkSession, path: str, wishes: Wishes) -> Counted:
     from kafkafs.spark.jobs.facts import Facts
     from kafkafs.spark.opened import Opened
 
-    where = data_place(path)
-    wishes.choice.check(where.files(), where.path)
+    where = wishes.choice.place_of(path)
     with Opened(where, wishes.choice.wants_topic) as opened:
         logs = chosen_logs(opened, wishes.choice)
         slots = session.sparkContext.defaultParallelism

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_place
+from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import Report
 from kafkafs.spark.jobs.splits import fair_bytes
@@ -35,9 +35,8 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report
 
     OSError, StorageError; what Spark raises where a task cannot read.
     """
-    where = data_place(path)
+    where = choice.place_of(path)
     files = where.files()
-    choice.check(files, where.path)
     context = session.sparkContext
     pieces_read = 0
 
@@ -69,9 +68,8 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report
 
 def plan(path: str, choice: Choice = EVERYTHING) -> Report:
     """What `run` would read, without Spark.  OSError, StorageError."""
-    where = data_place(path)
+    where = choice.place_of(path)
     files = where.files()
-    choice.check(files, where.path)
     sizes: list[int] = []
 
     def count(pieces: Sequence[Piece]) -> list[Found]:

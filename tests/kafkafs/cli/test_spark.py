@@ -126,3 +126,26 @@ def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
     ]
     for arguments in wrong:
         assert run(*arguments, without=("pyspark",)).returncode == 2
+
+
+def test_no_java_is_started_for_what_cannot_be(data: Path, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    java.chmod(0o755)
+    (tmp_path / "file.txt").touch()
+    cases: tuple[tuple[list[object], str], ...] = (
+        (["verify", data / "nothing"], "there is no such data directory"),
+        (["verify", data, "t:2"], "no partition 2 of topic 't'"),
+        (["stats", data, "--chart", "chart.pdf"], ".png or .svg"),
+        (["export", data, data], "is not empty, and no export"),
+        (["export", data, tmp_path, "--snapshot"], "is there already"),
+        (["import", data, "t", tmp_path / "nothing"], "No such file"),
+        (["import", data, "nothing", tmp_path / "file.txt"], "--partitions N creates it"),
+        (["compact", data, "nothing"], "there is no topic 'nothing'"),
+    )
+    for arguments, reason in cases:
+        told = run(*arguments, without=(), JAVA_HOME=str(tmp_path))
+        assert (told.returncode, told.stdout) == (1, ""), told.stderr
+        assert reason in told.stderr
+    assert not (tmp_path / "started").exists()
