@@ -4,9 +4,9 @@ Each piece of work has a thread of its own. What touches a log's state is carrie
 thread, between two requests, under `Operations.structural`; where that has announced entries to the
 kernel (a partition's history is new), the thread goes on when the kernel has dropped them.
 
-Turns: one cleaning, one retention, one verification and one request to the directory's owner at a
-time, in the order in which they were asked for; of the rest `SHORT` at once. Long work has a low
-priority, as far as the system lets it.
+Turns: one cleaning, one retention, one verification and one request of each kind to the directory's
+owner at a time, in the order in which they were asked for; of the rest `SHORT` at once. Long work
+has a low priority, as far as the system lets it.
 
 The end: when `run` is cancelled, all work is told to stop, and `run` returns when it has. Until
 then nothing that it uses may be closed. A thread is never abandoned.
@@ -25,18 +25,18 @@ from typing import TypeVar
 import trio
 
 from kafkafs.fuse.notify import KernelNotices
-from kafkafs.tree import owner_requests
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job
 from storage.errors import TaskCancelled
+from storage.owner_requests import KINDS, SWAP
 from storage.task import Task
 
 T = TypeVar("T")
 
 #: Jobs of which one runs at a time.
-ONE_AT_A_TIME = ("compaction", "retention", "verify", owner_requests.KIND)
+ONE_AT_A_TIME = ("compaction", "retention", "verify", *KINDS)
 #: Jobs that take long, and shall not be in the way of requests.
-LONG = ("compaction", "verify")
+LONG = ("compaction", "verify", SWAP.name)
 #: How many of the other jobs run at once.
 SHORT = 16
 #: How long a thread waits for the kernel to drop entries, in seconds.

@@ -1,8 +1,8 @@
 """What the daemon was asked to do as the owner of its data directory, and what has become of it.
 
-Requests (`storage.owner_requests`) are carried out one after the other, in the order in which they
-came, each as a job of no topic (`kafkafs.tree.jobs`). Of those that have ended the outcomes are
-kept: the last `KEPT`, as far as they fit into `KEPT_BYTES`, and always the last one.
+Requests (`storage.owner_requests`) are carried out one after the other of each kind, in the order
+in which they came, each as a job of no topic (`kafkafs.tree.jobs`). Of those that have ended the
+outcomes are kept: the last `KEPT`, as far as they fit into `KEPT_BYTES`, and always the last one.
 
 Here is also what orphaned staged files are removed by: no file of a request that has not ended.
 
@@ -30,8 +30,6 @@ from storage.task import Task
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
 
-KIND = "owner-request"
-"""Of their jobs."""
 KEPT = 1000
 KEPT_BYTES = 1 << 20
 _FACTS_SAID = ("records", "bytes")
@@ -67,7 +65,7 @@ class OwnerRequests:
     def _start(self, entry: _Entry) -> None:
         self._active[entry.id] = entry
         self._files.update(entry.files)
-        job = self._fs.jobs.start(KIND, None, entry.id, self._work(entry))
+        job = self._fs.jobs.start(entry.asked.kind.name, None, entry.id, self._work(entry))
         entry.job = job
         job.when_ended(lambda: self._end(entry, job))
 

@@ -167,6 +167,25 @@ def test_short_work_side_by_side_but_not_without_limit(tmp_path: Path) -> None:
     in_world(tmp_path / "data", test, topics=SHORT + 1)
 
 
+def test_a_long_swap_holds_up_no_adoption(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        swap = Held()
+        swapping = world.start("swap", swap)
+        await swap.wait()
+        adopting = Held()
+        adopted = world.start("adopt", adopting)
+        await adopting.wait()
+        waiting = world.start("adopt", lambda task: None, topic=1)
+        adopting.release.set()
+        assert await world.ended(adopted) is State.DONE
+        assert await world.ended(waiting) is State.DONE
+        assert swapping.state is State.RUNNING
+        swap.release.set()
+        assert await world.ended(swapping) is State.DONE
+
+    in_world(tmp_path / "data", test)
+
+
 def test_what_waits_for_its_turn_is_cancelled_at_once(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         first = Held()
