@@ -14,7 +14,8 @@ The works are, each on the same rows for all of its peers (``spark_data.py``):
 - All columns to `noop`; key, value and offset grouped into a hundred; all columns written as
   uncompressed Parquet: from our source, by the path that our jobs read by (mapInArrow over splits),
   and from uncompressed Parquet by Spark's own reader.
-- A quarter of the rows from our source and from a local broker by Spark's Kafka source.
+- The rows from our source and from a local broker by Spark's Kafka source: all columns to `noop`,
+  and grouped.
 - Keys and values from Parquet into our sink, and into Parquet. The sink's are on the disk then.
 - Compaction: the job, from planning to the new segments in their place, and the plain group-by
   of the latest row of each key, to `noop`; a tenth of the rows are different keys.

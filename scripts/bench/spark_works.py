@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 SOURCE, JOBS, PARQUET, KAFKA, SINK = "source", "jobs' path", "Parquet", "Kafka source", "sink"
 MEMORY = "of Python"
-KAFKA_SHARE = 4
 GROWTH = (1, 10, 30)  # in tenths of the rows
 GROUPED = ("key", "value", "offset")
 
@@ -186,8 +185,7 @@ def kafka(bench: Bench, session: SparkSession, broker: str, topic: Topic) -> Fou
 @contextmanager
 def with_broker(bench: Bench) -> Iterator[tuple[str, Topic]]:
     """A broker's address, and the topic that it and a directory of ours have."""
-    rows = max(bench.rows // KAFKA_SHARE, 1)
-    topic = bench.topic("few", rows, rows // KEY_SHARE)
+    topic = bench.all_rows
     kind: type[Broker] = Broker if bench.tiny else Fast
     partitions = {topic.name: topic.data / f"{topic.name}-0"}
     with Kafka(bench.directory / "broker", partitions, kind) as running:
