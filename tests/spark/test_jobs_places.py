@@ -124,4 +124,5 @@ def test_a_followed_export_ends_with_its_report(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     told, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
+    assert "Traceback" not in errors
     assert json.loads(told)["figures"]["records"] == 62

@@ -14,6 +14,7 @@ Not here: how far the work is (`progress`), what a job does.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -46,6 +47,7 @@ _LOCAL = {
 }
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _TOLD_LINES = 3
+_ENDED_BY = (signal.SIGINT, signal.SIGTERM)
 _PACKAGES = ("pyspark", "pyarrow", "pandas")
 
 
@@ -80,7 +82,8 @@ def job_session(
 ) -> Iterator[SparkSession]:
     """A session for one job, stopped at its end if it was made here; in the main thread.
 
-    SIGTERM is like Ctrl-C as long: KeyboardInterrupt, and the jobs that run are cancelled.
+    SIGTERM is like Ctrl-C as long: KeyboardInterrupt, upon which `progress.working` cancels what
+    runs inside it.
     CannotStartError.
     """
     check_installed()
@@ -91,18 +94,30 @@ def job_session(
         yield there
         return
     with tempfile.TemporaryFile("w+b") as said:
+        before = {number: signal.getsignal(number) for number in _ENDED_BY}
         session = _start(name, master, dict(settings or {}), None if is_verbose else said)
-        before = signal.signal(signal.SIGTERM, lambda number, frame: _interrupt(session))
+        for number in _ENDED_BY:
+            # Spark's own handler calls Spark, but what is interrupted is often such a call, and
+            # another one then breaks the connection.
+            signal.signal(number, _interrupt)
+        if not is_verbose:
+            logging.getLogger().addFilter(_is_worth_saying)
         try:
             yield session
         finally:
-            signal.signal(signal.SIGTERM, before)
             session.stop()
+            logging.getLogger().removeFilter(_is_worth_saying)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
-def _interrupt(session: SparkSession) -> None:
-    session.sparkContext.cancelAllJobs()
+def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """Not what Py4J says, with a traceback, of a call that was interrupted."""
+    return not str(record.msg).startswith("KeyboardInterrupt while sending command")
 
 
 def _start(

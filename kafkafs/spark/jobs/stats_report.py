@@ -116,7 +116,8 @@ def _times(counted: Counted) -> Table:
     )
     for facts in counted.partitions:
         span_s = (facts.newest_ms - facts.oldest_ms) / 1000
-        rate: Value = facts.records / span_s if span_s > 0 else None
+        timed = facts.records - facts.without_time
+        rate: Value = timed / span_s if span_s > 0 else None
         peak, at = facts.peak
         table.rows.append(
             (
