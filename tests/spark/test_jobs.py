@@ -174,7 +174,7 @@ def test_lines_are_imported_once_and_in_order(
     (tmp_path / "b.log").write_bytes(b"\n".join(lines) + b"\n")
     with gzip.open(tmp_path / "a.log.gz", "wb") as file:
         file.write(b"packed\nlast without newline")
-    wishes = Wishes("t", (str(tmp_path / "b.log"), str(tmp_path / "*.gz")), partition=1)
+    wishes = Wishes("t", (f"file://{tmp_path}/b.log", str(tmp_path / "*.gz")), partition=1)
     with pytest.raises(UnknownTopicOrPartition, match="--partitions"):
         import_.run(spark, str(data), wishes)
     wishes = wishes._replace(partitions=2)

@@ -132,10 +132,12 @@ def test_an_export_knows_its_data_directory_from_anywhere(
         pass
     for path in ("data", "../one/data", str(tmp_path / "one" / "data")):
         assert export.plan(path, out).figures["offsets"] == 0
+        assert export.plan(path, f"file://{out}").figures["offsets"] == 0
     # How it is read may change: a run that is told of lost data can be told to go on.
     export.plan("../one/data", out, export.Wishes(options={"failOnDataLoss": "false"}))
     with pytest.raises(InvalidConfig, match="something else"):
         export.plan("../one/data", out, export.Wishes(options={"startingTimestamp": "5"}))
     monkeypatch.chdir(tmp_path / "two")
-    with pytest.raises(InvalidConfig, match="something else"):
-        export.plan("data", out)
+    for name in (out, f"file://{out}"):
+        with pytest.raises(InvalidConfig, match="something else"):
+            export.plan("data", name)

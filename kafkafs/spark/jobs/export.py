@@ -75,6 +75,7 @@ def run(session: SparkSession, path: str, out: str, wishes: Wishes = Wishes()) -
     Spark raises where a record cannot be read or written.
     """
     check(path, out, wishes)
+    out = export_state.without_scheme(out)
     out = out if export_state.is_uri(out) else os.path.abspath(out)
     if wishes.is_snapshot:
         return _snapshot(session, path, out, wishes)
@@ -98,6 +99,7 @@ def run(session: SparkSession, path: str, out: str, wishes: Wishes = Wishes()) -
 def check(path: str, out: str, wishes: Wishes) -> None:
     """What can be known of a run before Spark is there.  As `run`."""
     wishes.choice.place_of(path)
+    out = export_state.without_scheme(out)
     if export_state.is_uri(out):
         return
     if not wishes.is_snapshot:
@@ -111,6 +113,7 @@ def plan(path: str, out: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B00
     from kafkafs.spark.opened import Opened
 
     where = wishes.choice.place_of(path)
+    out = export_state.without_scheme(out)
     known: Offsets = {}
     if not export_state.is_uri(out) and export_state.check(
         out, wishes.written_down(data_name(path))

@@ -21,6 +21,7 @@ import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files
@@ -42,6 +43,11 @@ class Wanted(NamedTuple):
     def encode(self) -> str:
         """As JSON."""
         return json.dumps(self._asdict(), indent=2, ensure_ascii=False) + "\n"
+
+
+def without_scheme(path: str) -> str:
+    """The path that `file:///…` stands for; anything else as it is."""
+    return unquote(urlsplit(path).path) if path.startswith("file:/") else path
 
 
 def is_uri(out: str) -> bool:

@@ -24,7 +24,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.spark.jobs.choice import data_place
-from kafkafs.spark.jobs.export_state import is_uri
+from kafkafs.spark.jobs.export_state import is_uri, without_scheme
 from kafkafs.spark.jobs.import_records import Wishes, records
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import Report
@@ -153,7 +153,8 @@ def _found(wishes: Wishes) -> _Input:
     files: list[str] = []
     told: list[str] = []
     for text in wishes.inputs:
-        if is_uri(text) and not text.startswith("file:"):
+        text = without_scheme(text)
+        if is_uri(text):
             if wishes.name is None:
                 raise InvalidConfig(f"{text}: an import of a URI needs an id of its own: --id NAME")
             files.append(text)
