@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,8 @@ class BadDisk(Files):
     bad = False
 
     def rename(self, source: str, target: str) -> None:
-        if self.bad and "t-0/" in source and target.endswith(".deleted"):
+        is_its = os.path.basename(os.path.dirname(source)) == "t-0"
+        if self.bad and is_its and target.endswith(".deleted"):
             raise OSError(errno.EIO, "Input/output error", source)
         super().rename(source, target)
 
