@@ -356,7 +356,7 @@ def test_orphans_go_by_the_clock(tmp_path: Path) -> None:
     data.mkdir()
     (data / "kafkafs.properties").write_text(
         "log.initial.task.delay.ms=0\nlog.retention.check.interval.ms=20\n"
-        "kafkafs.staged.retention.ms=50\n"
+        "kafkafs.staged.retention.ms=60000\n"
     )
     with steered(tmp_path) as mount:
         mount.topic("orders", 2)
@@ -364,7 +364,9 @@ def test_orphans_go_by_the_clock(tmp_path: Path) -> None:
             asked = request(mount, 0, ROWS)
             append(mount / ".kafkafs/adopt", line(asked, "one").encode())
             hold.wait()
-            request(mount, 7, {("orders", 0): [[b"lost"]]})
+            lost = request(mount, 7, {("orders", 0): [[b"lost"]]})
+            for file in (*asked.files, *lost.files):
+                os.utime(mount.data / f"{file.topic}-{file.partition}" / file.name, (0, 0))
             until(lambda: left(str(mount.data)) == sorted(file.name for file in asked.files))
             until(lambda: "removed 1 staged files that nobody has asked for" in mount.events())
         assert ended(mount, "one")["state"] == "adopted"
