@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,11 +100,10 @@ class ObjectStore:
         self._server.start()
         host, port = self._server.get_host_and_port()
         self.address = f"{host}:{port}"
-        self._buckets = 0
 
     def bucket(self) -> Bucket:
-        self._buckets += 1
-        return Bucket(f"bucket{self._buckets}", self.address, self._requests)
+        # All servers of a process have the same buckets.
+        return Bucket(f"bucket-{uuid.uuid4()}", self.address, self._requests)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
