@@ -100,13 +100,18 @@ def job_session(
             # Spark's own handler calls Spark, but what is interrupted is often such a call, and
             # another one then breaks the connection.
             signal.signal(number, _interrupt)
+        py4j = logging.getLogger("py4j")
+        level = py4j.level
         if not is_verbose:
             logging.getLogger().addFilter(_is_worth_saying)
+            # Of connections that break when the end was asked for; of others it raises.
+            py4j.setLevel(logging.CRITICAL)
         try:
             yield session
         finally:
             session.stop()
             logging.getLogger().removeFilter(_is_worth_saying)
+            py4j.setLevel(level)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
