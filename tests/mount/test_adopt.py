@@ -356,7 +356,8 @@ def test_orphans_go_by_the_clock(tmp_path: Path) -> None:
     data.mkdir()
     (data / "kafkafs.properties").write_text(
         "log.initial.task.delay.ms=0\nlog.retention.check.interval.ms=20\n"
-        "kafkafs.staged.retention.ms=60000\n"
+        # The records are years old.
+        "kafkafs.staged.retention.ms=60000\nlog.retention.ms=-1\n"
     )
     with steered(tmp_path) as mount:
         mount.topic("orders", 2)
