@@ -13,12 +13,10 @@ from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memset
+from libc.string cimport memchr
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LAST_OFFSET_DELTA,
-    LEADER_EPOCH, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, crc_of, put_varint, store32, store64, varint_size,
+    CRC, HEADER_SIZE, RELEASE_GIL_FROM, crc_of, put_batch_header, put_varint, store32, varint_size,
 )
 
 from storage.errors import InvalidRecord, RecordTooLarge
@@ -84,18 +82,7 @@ cdef int finish_batch(
     int64_t max_timestamp_ms,
 ) except -1:
     """Write the header of a batch whose records lie behind it; all but its offset and epoch."""
-    store64(batch, 0)
-    store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
-    store32(batch + LEADER_EPOCH, 0)
-    batch[MAGIC] = 2
-    batch[ATTRIBUTES] = 0
-    batch[ATTRIBUTES + 1] = 0
-    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (lines - 1))
-    store64(batch + BASE_TIMESTAMP, <uint64_t> base_timestamp_ms)
-    store64(batch + MAX_TIMESTAMP, <uint64_t> max_timestamp_ms)
-    # No producer: id, epoch and sequence are -1.
-    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
-    store32(batch + RECORDS_COUNT, <uint32_t> lines)
+    put_batch_header(batch, size, lines, base_timestamp_ms, max_timestamp_ms)
     store32(batch + CRC, crc_of(batch, size))
     return 0
 

@@ -86,6 +86,24 @@ cdef inline uint32_t crc_of(const uint8_t *batch, int64_t size) noexcept nogil:
     return crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES)
 
 
+cdef inline void put_batch_header(
+    uint8_t *batch, int64_t size, int64_t records, int64_t base_timestamp, int64_t max_timestamp
+) noexcept nogil:
+    """Write the header of a batch of `size` bytes without a producer, but for its CRC."""
+    store64(batch, 0)
+    store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
+    store32(batch + LEADER_EPOCH, 0)
+    batch[MAGIC] = 2
+    batch[ATTRIBUTES] = 0
+    batch[ATTRIBUTES + 1] = 0
+    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (records - 1))
+    store64(batch + BASE_TIMESTAMP, <uint64_t> base_timestamp)
+    store64(batch + MAX_TIMESTAMP, <uint64_t> max_timestamp)
+    # No producer: id, epoch and sequence are -1.
+    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
+    store32(batch + RECORDS_COUNT, <uint32_t> records)
+
+
 cdef enum Fault:
     """Why a loop stopped; `refusal` in _batch.pyx turns one into an exception."""
     NO_FAULT = 0

@@ -1,12 +1,7 @@
 """What everything shares that makes batches of records for the partitions that their keys name."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
-
-from storage.record._batch cimport (
-    ATTRIBUTES, BASE_TIMESTAMP, BATCH_LENGTH, LAST_OFFSET_DELTA, LEADER_EPOCH, LOG_OVERHEAD, MAGIC,
-    MAX_TIMESTAMP, PRODUCER_ID, RECORDS_COUNT, store32, store64,
-)
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
 
 cdef enum:
@@ -61,21 +56,3 @@ cdef inline void copy_bytes(
             at += COPY_STEP
     else:
         memcpy(out, start, size)
-
-
-cdef inline void put_header(
-    uint8_t *batch, int64_t size, int64_t records, int64_t base_timestamp, int64_t max_timestamp
-) noexcept nogil:
-    """Write the header of a batch of `size` bytes without a producer, but for its CRC."""
-    store64(batch, 0)
-    store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
-    store32(batch + LEADER_EPOCH, 0)
-    batch[MAGIC] = 2
-    batch[ATTRIBUTES] = 0
-    batch[ATTRIBUTES + 1] = 0
-    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (records - 1))
-    store64(batch + BASE_TIMESTAMP, <uint64_t> base_timestamp)
-    store64(batch + MAX_TIMESTAMP, <uint64_t> max_timestamp)
-    # No producer: id, epoch and sequence are -1.
-    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
-    store32(batch + RECORDS_COUNT, <uint32_t> records)

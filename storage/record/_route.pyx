@@ -18,8 +18,8 @@ from libc.string cimport memset
 from storage.record._batch cimport (
     BAD_BATCH_LENGTH, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LOG_OVERHEAD, NO_FAULT,
     RECORDS_COUNT, RELEASE_GIL_FROM, WINDOW, Fault, RecordHead, Window, crc_of, judge_batch,
-    judge_head, load32, load64, parse_head, put_varint, readable, store32, varint_size,
-    zigzag_bits,
+    judge_head, load32, load64, parse_head, put_batch_header, put_varint, readable, store32,
+    varint_size, zigzag_bits,
 )
 
 from storage.errors import CorruptRecord
@@ -96,7 +96,7 @@ cdef void begin_batch(Part *part, int64_t timestamp) noexcept nogil:
 
 cdef void end_batch(Part *part) noexcept nogil:
     """Write the header of the last batch, but for its CRC."""
-    put_header(
+    put_batch_header(
         part.data + part.batch, part.used - part.batch, part.records, part.base_timestamp,
         part.max_timestamp,
     )

@@ -17,13 +17,14 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
 from storage.record._batch cimport (
-    CRC, HEADER_SIZE, RELEASE_GIL_FROM, crc_of, put_varint, store32, varint_size, zigzag_bits,
+    CRC, HEADER_SIZE, RELEASE_GIL_FROM, crc_of, put_batch_header, put_varint, store32, varint_size,
+    zigzag_bits,
 )
 from storage.record._cells cimport (
     ABSENT, OUTSIDE, Bytes, BytesColumn, Column, HeadersColumn, NumbersColumn, bytes_at,
     is_null, native64, number_at,
 )
-from storage.record._route cimport COPY_STEP, POSITIVE, copy_bytes, hash_of, put_header
+from storage.record._route cimport COPY_STEP, POSITIVE, copy_bytes, hash_of
 
 from storage.errors import (
     InvalidRecord, InvalidTimestamp, RecordTooLarge, UnknownTopicOrPartition,
@@ -152,7 +153,7 @@ cdef void close_batch(Part *part) noexcept nogil:
     """Write the header of the open batch."""
     cdef uint8_t *batch = part.data + part.batch
     cdef int64_t size = part.used - part.batch
-    put_header(batch, size, part.records, part.base_timestamp, part.max_timestamp)
+    put_batch_header(batch, size, part.records, part.base_timestamp, part.max_timestamp)
     store32(batch + CRC, crc_of(batch, size))
     part.batch = part.used
     part.records = 0
