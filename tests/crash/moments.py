@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from storage import LogManager
 from storage.files import Files
@@ -165,6 +165,32 @@ class Stops:
             except BaseException as error:
                 error.add_note(found.where)
                 raise
+
+
+class Life(Protocol):
+    """Something that is run on a disk, in the directory ``data``."""
+
+    data: Path
+
+    def build(self) -> None:
+        """What is there when the run begins."""
+
+    def run(self, files: Files) -> None: ...
+
+    def expected(self) -> tuple[object, ...]:
+        """What is known at this moment of the run."""
+        ...
+
+
+def stops_of_life(life: Life, *, seeds: Iterable[int], kinds: Iterable[str]) -> Stops:
+    """Everything that may be found where a life stops; each of ``kinds`` is in some operation."""
+    life.build()
+    stops = Stops(life.data, seeds=seeds, expected=life.expected)
+    life.run(stops.disk)
+    stops.end()
+    for kind in kinds:
+        assert any(kind in moment for moment in stops.moments)
+    return stops
 
 
 def during_opening(

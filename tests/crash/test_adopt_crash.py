@@ -21,7 +21,7 @@ from storage.adopt import adopt
 from storage.files import Files
 from storage.staged import AdoptRequest
 from storage.task import Task
-from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 from tests.storage.staging import left, staged
 from tests.storage.transactions import Client
@@ -178,16 +178,11 @@ def check(life: Life, path: Path, found: Found) -> None:
 
 
 def stops_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int], every: int = 1
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]
 ) -> tuple[Life, Stops]:
     monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
     life = Life(tmp_path / "data")
-    life.build()
-    stops = Stops(life.data, seeds=seeds, expected=life.expected, every=every)
-    life.run(stops.disk)
-    stops.end()
-    assert any("kafkafs.adopted" in moment for moment in stops.moments)
-    return life, stops
+    return life, stops_of_life(life, seeds=seeds, kinds=("kafkafs.adopted",))
 
 
 def test_a_kill_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from storage.task import Task
 from tests.compaction_model import ModelBatch, clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.histories import check_producers, content, known
-from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.observed import observe, rules_of
 from tests.storage.logs import opened
 
@@ -96,13 +96,7 @@ def check_that_it_goes_on(life: Life, path: Path, found: Found) -> None:
 
 def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[Life, Stops]:
     life = Life(tmp_path / "data")
-    life.build()
-    stops = Stops(life.data, seeds=seeds, expected=life.expected)
-    life.run(stops.disk)
-    stops.end()
-    for kind in (".cleaned", ".swap", ".deleted"):
-        assert any(kind in moment for moment in stops.moments)
-    return life, stops
+    return life, stops_of_life(life, seeds=seeds, kinds=(".cleaned", ".swap", ".deleted"))
 
 
 def test_a_kill_at_every_operation(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from storage.retain import HIGH_WATERMARK, delete_records, retain
 from storage.task import Task
 from tests.compaction_model import ModelBatch
 from tests.crash.histories import check_producers, content, known
-from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.observed import batches_of
 from tests.storage.logs import NOW_MS, opened, write_settings
 
@@ -209,13 +209,7 @@ def check(life: Life, path: Path, found: Found) -> None:
 
 def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[Life, Stops]:
     life = Life(tmp_path / "data")
-    life.build()
-    stops = Stops(life.data, seeds=seeds, expected=life.expected)
-    life.run(stops.disk)
-    stops.end()
-    for kind in (".deleted", "log-start-offset-checkpoint"):
-        assert any(kind in moment for moment in stops.moments)
-    return life, stops
+    return life, stops_of_life(life, seeds=seeds, kinds=(".deleted", "log-start-offset-checkpoint"))
 
 
 def test_a_kill_at_every_operation(tmp_path: Path) -> None:

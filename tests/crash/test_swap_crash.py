@@ -19,7 +19,7 @@ from storage.task import Task
 from tests.compaction_model import clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.histories import content
-from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.crash.test_cleaner_crash import check, check_readers
 from tests.observed import observe, rules_of
 from tests.storage.compaction.sharing import planned, shared_out
@@ -74,13 +74,9 @@ def check_that_it_is_asked_again(life: SharedLife, path: Path, found: Found) -> 
 
 def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[SharedLife, Stops]:
     life = SharedLife(tmp_path / "data")
-    life.build()
-    stops = Stops(life.data, seeds=seeds, expected=life.expected)
-    life.run(stops.disk)
-    stops.end()
-    for kind in (".staged", ".cleaned", ".swap", ".deleted"):
-        assert any(kind in moment for moment in stops.moments)
-    return life, stops
+    return life, stops_of_life(
+        life, seeds=seeds, kinds=(".staged", ".cleaned", ".swap", ".deleted")
+    )
 
 
 def test_a_kill_at_every_operation(tmp_path: Path) -> None:
