@@ -24,6 +24,22 @@ SPARK_SESSION = "spark: SparkSession"
 """A file with a test that has such an argument asks for the session."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--soak-hours", type=float, help="how long all judges of tests/soak run together"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the judges of tests/soak have counted."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name.startswith("figure ") and report.when == "call":
+                    test = report.nodeid.rpartition("::")[2]
+                    terminalreporter.write_line(f"{test}: {name.removeprefix('figure ')}: {value}")
+
+
 def pytest_configure() -> None:
     """What `nohup` or `&` has us ignore, the daemons that tests start would ignore too."""
     for number in (signal.SIGINT, signal.SIGHUP):

@@ -1,0 +1,34 @@
+"""What the judges that run for long share: how long each may run, and the figures that it counts.
+
+A judge runs for `soak_s` seconds: a sample of SAMPLE_S in the test suite, and its share of the time
+where `scripts/soak --hours N` runs all of them one after the other. What it has counted it hands to
+`figures`, which are printed at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+SAMPLE_S = 45.0
+
+
+@pytest.fixture
+def soak_s(request: pytest.FixtureRequest) -> float:
+    """How many seconds this judge runs."""
+    hours: float | None = request.config.getoption("--soak-hours")
+    if hours is None:
+        return SAMPLE_S
+    judges = sum("soak_s" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    return hours * 3600 / judges
+
+
+@pytest.fixture
+def figures(record_property: Callable[[str, object], None]) -> Callable[[str, object], None]:
+    """`figures(name, value)` is printed when all judges have ended."""
+
+    def record(name: str, value: object) -> None:
+        record_property(f"figure {name}", value)
+
+    return record
