@@ -28,13 +28,19 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 class LogCheck:
     """One check of a log; ``faults`` fill up as its segments are read, in order."""
 
-    def __init__(self, files: Files, directory: str, interval: int, *, cleaned: bool) -> None:
-        """``interval``: index.interval.bytes; ``cleaned``: records may have been taken out."""
+    def __init__(
+        self, files: Files, directory: str, interval: int, *, cleaned: bool, log_start: int
+    ) -> None:
+        """``interval``: index.interval.bytes; ``cleaned``: records may have been taken out.
+
+        ``log_start``: of transactions that ended below it a cleaner keeps no entry.
+        """
         self.faults: list[str] = []
         self._files = files
         self._directory = directory
         self._interval = interval
         self._cleaned = cleaned
+        self._log_start = log_start
         # What the batches so far say of producers; None while that is not known.
         self._state: ProducerState | None = None
         # The same without any snapshot: the transactions of which there still are batches.
@@ -132,7 +138,11 @@ class LogCheck:
         """
         base = self._base
         if self._cleaned:
-            said = [entry for entry in left if entry.first_offset >= base]
+            said = [
+                entry
+                for entry in left
+                if entry.first_offset >= base and entry.last_offset >= self._log_start
+            ]
             return _can_be_left(segment.aborted, said, markers)
         # Of a transaction that began in what has been deleted, the log tells nothing.
         found = [entry for entry in segment.aborted if entry.first_offset >= base]

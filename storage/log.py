@@ -488,6 +488,7 @@ class Log(AppendingLog):
             self.directory,
             self.config.index_interval_bytes,
             cleaned=self.may_be_cleaned,
+            log_start=self.log_start_offset,
         )
         faults += whole.run(self.segments, self.log_end_offset, self.producers)
         if report is not None:

@@ -144,6 +144,7 @@ class _Directory:
         self.report = Report()
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
         self.settings = Settings.load(files, path)
+        self.log_starts: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, tuple[str, str]] = {}
         # What was found by who has read ahead.
         self.found: dict[Piece, Found] = {}
@@ -151,6 +152,7 @@ class _Directory:
     def run(self, partitions: list[str]) -> Report:
         """Check these partitions, and what the checkpoints say of them."""
         claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
+        self.log_starts = claims[paths.LOG_STARTS]
         ends: dict[tuple[str, int], int] = {}
         listings = map(self._list, partitions)
         for listed in listings if self.read_ahead is None else self._ahead(listings):
@@ -241,7 +243,8 @@ class _Directory:
     def _check(self, listed: _Partition) -> int | None:
         """Check one partition; its log end, as far as it can be told."""
         directory = listed.directory
-        transactions = Transactions()
+        parsed = paths.parse_partition_directory(os.path.basename(directory))
+        transactions = Transactions(self.log_starts.get(parsed, 0) if parsed else 0)
         end = 0
         is_end_known = True
         seen: list[tuple[int, int]] = []

@@ -108,9 +108,14 @@ def time_index_faults(
 
 
 class Transactions:
-    """The transactions of a partition, followed batch by batch from its first segment on."""
+    """The transactions of a partition, followed batch by batch from its first segment on.
 
-    def __init__(self) -> None:
+    ``log_start``: of those that ended below it a cleaner keeps no entry
+    (``LocalLog.collectAbortedTransactions``).
+    """
+
+    def __init__(self, log_start: int = 0) -> None:
+        self._log_start = log_start
         self._open: dict[int, int] = {}
         self._markers: dict[int, tuple[int, int | None]] = {}
 
@@ -120,7 +125,7 @@ class Transactions:
 
     def copy(self) -> Transactions:
         """As it is now, to come back to where a segment is read again."""
-        other = Transactions()
+        other = Transactions(self._log_start)
         other.begin(self._open)
         return other
 
@@ -165,7 +170,7 @@ class Transactions:
                 yield "the transaction begins before the entry says", None, entry.first_offset
             last = entry.last_offset
         for offset, (producer_id, began) in markers.items():
-            if began is not None:
+            if began is not None and offset >= self._log_start:
                 reason = f"the aborted transaction of producer {producer_id} has no entry"
                 yield reason, None, offset
 

@@ -34,7 +34,7 @@ def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
     segments = records = size = 0
     faults: list[str] = []
     for log in logs:
-        transactions = Transactions()
+        transactions = Transactions(log.log_start_offset)
         end = 0
         for segment in log.segments:
             task.check()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +27,33 @@ _TOPIC_DECODERS = (
 )
 
 
-@click.command("dump")
+class _WrongUsage(click.UsageError):
+    """Ends with the status that DumpLogSegments has then."""
+
+    exit_code = 1
+
+
+class _Dump(click.Command):
+    """Has ``_WrongUsage`` instead of click's own, which ends with status 2."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _like_kafkas():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _like_kafkas():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _like_kafkas() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        raise _WrongUsage(error.format_message(), error.ctx) from None
+
+
+@click.command("dump", cls=_Dump)
 @click.argument("paths", metavar="FILE…", nargs=-1)
 @click.option("--files", metavar="FILE,FILE…", help="The files, as DumpLogSegments takes them.")
 @click.option("--print-data-log", is_flag=True, help="Print keys and values too.")

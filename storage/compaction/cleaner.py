@@ -35,7 +35,7 @@ from storage.compaction.cleanable import CleanableRange
 from storage.compaction.passes import Figures, KeepPass, MapPass, ProducerRecord, Round
 from storage.compaction.replacing import prepare, publish
 from storage.compaction.rewrite import GroupWriter
-from storage.compaction.sources import Sources, mtime_ms
+from storage.compaction.sources import Sources, aborted_of, mtime_ms
 from storage.compaction.transactions import CleanedTransactions
 from storage.config import LogConfig
 from storage.index.txn_index import TxnEntry
@@ -144,7 +144,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
     sources = task.by_owner(gather)
     try:
         # Reading the indexes may wait; of what may be cleaned no more transactions are aborted.
-        sources.aborted.extend(log.aborted_transactions())
+        sources.aborted.extend(aborted_of(log))
         yield sources
     finally:
         task.by_owner(sources.close_read)

@@ -26,6 +26,8 @@ from storage.record.header import (
     CODEC_BITS,
     DELETE_HORIZON_BIT,
     LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
     NO_TIMESTAMP,
     BatchHeader,
     Buffer,
@@ -55,10 +57,7 @@ class Pass(Protocol):
         ...
 
     def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        """Take one batch, as it is stored and in plain form; ``header`` is its stored one's.
-
-        Of uncompressed v0 and v1 messages it may be several.
-        """
+        """Take one batch, as it is stored and in plain form; ``header`` is its stored one's."""
         ...
 
 
@@ -95,8 +94,12 @@ def _take(segment: Segment, buffer: bytearray, end: int, position: int, taker: P
         at = taker.run(buffer, at, end)
         if end - at < FRAME_SIZE or taker.finished:
             break
+        stop = end
+        if buffer[at + MAGIC_POSITION] < MAGIC:
+            # Each old message is a batch, which ``expand`` would make one of with others.
+            stop = min(end, at + max(size_at(buffer, at), FRAME_SIZE))
         try:
-            plain, size = segment.expand(buffer, at, end, position + at)
+            plain, size = segment.expand(buffer, at, stop, position + at)
         except CorruptRecord as error:
             raise CorruptRecord(
                 error.message, path=segment.log_path, position=position + at, offset=error.offset

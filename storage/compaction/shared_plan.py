@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from storage.compaction.cleanable import CleanableRange
 from storage.compaction.passes import ProducerRecord
-from storage.compaction.sources import Sources
+from storage.compaction.sources import Sources, aborted_of
 from storage.compaction.swap_in import source_of
 from storage.compaction.swap_request import SourceSegment
 from storage.config import LogConfig
@@ -125,7 +125,7 @@ def plan(
     producers = {
         each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers
     }
-    sources = Sources(segments, end, log.config, producers, list(log.aborted_transactions()))
+    sources = Sources(segments, end, log.config, producers, aborted_of(log))
     found = tuple(source_of(log.files, segment) for segment in segments)
     for segment, source in zip(segments, found, strict=True):
         if segment.size != source.size:

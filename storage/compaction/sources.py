@@ -11,6 +11,7 @@ from storage.compaction.grouping import SegmentSize, group
 from storage.compaction.passes import Pass, ProducerRecord, walk
 from storage.config import LogConfig
 from storage.index.txn_index import TxnEntry
+from storage.log import Log
 from storage.segment import Segment
 from storage.task import Task
 
@@ -93,6 +94,16 @@ class Sources:
             most_index=self.config.segment_index_bytes,
             first_uncleanable=self.following,
         )
+
+
+def aborted_of(log: Log) -> list[TxnEntry]:
+    """The aborted transactions that a cleaner goes by, in the order of their markers.
+
+    Of one that ended below the log start a cleaner knows nothing: its records are like others'
+    (``LocalLog.collectAbortedTransactions`` begins at the log start).  Reads the indexes.
+    """
+    log_start = log.log_start_offset
+    return [entry for entry in log.aborted_transactions() if entry.last_offset >= log_start]
 
 
 def mtime_ms(segment: Segment) -> int:

@@ -21,6 +21,11 @@ ROUNDS = 3
 ROUND_MS = 100_000  # from one round's timestamps to the next one's
 DAY_MS = 86_400_000
 SMALL = 8000
+# Where the logs of these topics start after each round.
+LOG_STARTS: Mapping[str, Sequence[int]] = {
+    "log-start": (5, 10, 15),
+    "log-start-aborted": (6, 7, 8),
+}
 # The least that a broker takes. Its map has room for 39321 keys, nine tenths of its slots.
 DEDUPE_BYTES = (1 << 20) + 1
 MANY_KEYS = 50_000
@@ -270,7 +275,20 @@ def log_start(writers: Writers, topic: str, turn: int) -> None:
     for segment in range(3):
         writers.plain().send(topic, mixed(20, at(turn, segment), seed=turn))
     end_round(writers, topic, turn)
-    delete_records(writers.broker, topic, 5 * (turn + 1))
+    delete_records(writers.broker, topic, LOG_STARTS[topic][turn])
+
+
+def aborted_below_log_start(writers: Writers, topic: str, turn: int) -> None:
+    """A transaction ends, aborted, in the first segment below the log start, which lies in it."""
+    if turn == 0:
+        sender = writers.transactional(topic)
+        with sender.transaction(commit=False):
+            sender.send(topic, values(0, 4, at(0), key="aborted"))
+        writers.settle(topic)
+    for segment in range(3):
+        writers.plain().send(topic, values(10, 4, at(turn, segment), key=f"{turn}"))
+    end_round(writers, topic, turn)
+    delete_records(writers.broker, topic, LOG_STARTS[topic][turn])
 
 
 def drawn(seed: int, codecs: Sequence[str] = CODECS) -> Write:
@@ -340,6 +358,17 @@ SCENARIOS = (
     Scenario("many-keys", many_keys),
     Scenario("large", large),
     Scenario("log-start", log_start, {"cleanup.policy": "compact,delete"}),
+    Scenario(
+        "log-start-aborted",
+        aborted_below_log_start,
+        # Rolled by size: the marker, which carries the broker's time, lies in the first segment.
+        {
+            "cleanup.policy": "compact,delete",
+            "internal.segment.bytes": 600,
+            "segment.ms": DAY_MS * 365 * 20,
+            "delete.retention.ms": 0,
+        },
+    ),
     # Where sizes decide what is cleaned together nothing is compressed: a compressor of the other
     # side makes other sizes.
     *(

@@ -129,6 +129,27 @@ def test_numbers(tmp_path: Path) -> None:
     assert ours.status == 0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--files", "x.log", "--no-such-option"),
+        ("--files", "x.log", "--max-bytes", "many"),
+        ("--files", "x.log", "--key-decoder-class", "no.such.Class"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line(options: tuple[str, ...]) -> None:
+    """The words differ, the exit status does not, and nothing is printed as if it were a dump."""
+    ours, theirs = (
+        subprocess.run([*command, *options], capture_output=True, cwd=ROOT, check=False)
+        for command in ([*PROGRAM, "dump"], java_command(DUMP))
+    )
+    assert (ours.returncode, theirs.returncode) == (1, 1)
+    assert ours.stdout == b""
+    assert ours.stderr
+
+
 # -- where DumpLogSegments ends in a stack trace ---------------------------------------------------
 
 

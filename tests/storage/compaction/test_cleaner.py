@@ -17,8 +17,12 @@ from storage.files import Files
 from storage.record.compression import CODECS
 from storage.record.control import ABORT, COMMIT
 from storage.task import Task
+from storage.verify import verify
+from storage.verify_log import verify_logs
+from tests import oracle
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.old_logs import messages, wrapper
 from tests.storage.producers import Producer
 from tests.storage.transactions import marker
 
@@ -436,6 +440,42 @@ def test_a_transaction_that_was_aborted_before_the_dirty_part_is_over(tmp_path: 
         roll(log)
         assert clean(manager, log).map_keys == 1
         assert [record.value for record in log.records()] == [b"3"]
+
+
+def test_a_transaction_that_was_aborted_below_the_log_start_is_not_known(tmp_path: Path) -> None:
+    """Its records are like others', and its marker ends nothing (``Cleaner.java``)."""
+    with compacted(tmp_path) as (manager, log):
+        producer = Producer(7, transactional=True)
+        log.append_batches(producer.batch(b"1", b"2"), now_ns=NOW_NS)
+        log.append_batches(producer.marker(ABORT), now_ns=NOW_NS)
+        put(log, (b"other", b"3"))
+        log.raise_log_start(3)
+        roll(log)
+        assert clean(manager, log).records_aborted == 0
+        assert batches(log)[0][3] == 2, "what lies below the dirty part has no later records"
+        assert log.aborted_transactions() == []
+        assert contents(log) == [(3, b"other", b"3")]
+        assert ("faults", 0) in verify_logs([log], Task())
+    assert verify(str(tmp_path)).faults == []
+
+
+def test_each_message_of_the_old_formats_becomes_a_batch(tmp_path: Path) -> None:
+    """Uncompressed ones; a set stays one batch."""
+    found: list[oracle.Message] = [*messages(0, 20, 1), oracle.Message(20, b"k0", b"new", NOW_MS)]
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020}.log").write_bytes(
+        b"".join(oracle.put_message(message, 1) for message in found)
+        + wrapper(messages(21, 20, 1), 1, 1)
+    )
+    with compacted(tmp_path) as (manager, log):
+        roll(log)
+        clean(manager, log)
+        kept = [message.offset for message in found[1:] if message.key is not None]
+        *single, last = batches(log)
+        assert [(base, end, count) for base, end, _, count in single] == [
+            (offset, offset, 1) for offset in kept
+        ]
+        assert last[3] == 7
 
 
 def test_what_was_clean_stays_so_when_less_may_be_cleaned(tmp_path: Path) -> None:
