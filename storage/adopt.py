@@ -116,7 +116,9 @@ def recover(directory: DataDirectory) -> None:
     """
     directory.adoptions = Adoptions.load(directory.files, directory.path)
     try:
-        _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
+        directory.files.spend(
+            lambda: _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
+        )
     except (StorageError, OSError) as error:
         fault = f"{directory.path}: an adoption that a crash has ended is still open: {error}"
         directory.faults.append(fault)

@@ -143,6 +143,7 @@ class AppendingLog(LogReader):
         """
         if self.closed or self.read_only or self.flush_error is not None:
             self._check_writable()
+        self.files.check_room()
         config = self.config
         now_ms = now_ns // 1_000_000
         if self._is_special:
@@ -193,6 +194,7 @@ class AppendingLog(LogReader):
         InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
         """
         self._check_writable()
+        self.files.check_room()
         outcome: list[Appended] = []
         data = bytearray()
         staged = self.producers.stage()
@@ -290,6 +292,7 @@ class AppendingLog(LogReader):
         from the disk.
         """
         self._check_writable()
+        self.files.check_room()
         header = parse_header(batches, 0)
         if header.base_offset < self.log_end_offset:
             raise InvalidRecord(

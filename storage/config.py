@@ -249,6 +249,7 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: float = _topic(sys.float_info.max, _positive)
     kafkafs_check_interval_ms: int = _topic(600_000, _long(1))
     kafkafs_staged_retention_ms: int = _topic(_DAY_MS, _long(-1))
+    kafkafs_reserve_bytes: int = _topic(16 << 20, _long(0))
 
 
 def _settings_of(config: type[LogConfig] | type[BrokerConfig]) -> dict[str, Setting]:

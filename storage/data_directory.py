@@ -28,6 +28,7 @@ from storage.listener import LogListener
 from storage.log import Log
 from storage.old_segment import is_old, refusal
 from storage.recovery import Origin, recover
+from storage.reserve import Reserve
 from storage.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class DataDirectory:
         self.read_only = read_only
         self.clean = clean
         self.clock_ms = clock_ms
+        self.reserve = Reserve(files, path)
         self.topics: dict[str, Topic] = {}
         # Which topics to look at, by name; None: all.
         self.wanted: Callable[[str], bool] | None = None
@@ -257,22 +259,21 @@ class DataDirectory:
         directory = os.path.join(self.path, paths.partition_directory(topic, partition))
         config = self.settings.log_config(topic)
         may_be_cleaned = self._may_be_cleaned(item)
-        recovered = recover(
-            Origin(
-                self.files,
-                directory,
-                config,
-                clean=clean,
-                # What lies below the log start is not read: a deletion may have been half done.
-                recovery_point=max(recovery_point, log_start),
-                log_start=log_start,
-                writable=not self.read_only,
-                now_ms=now_ms,
-                may_be_cleaned=may_be_cleaned,
-                producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
-                progress=advance,
-            )
+        origin = Origin(
+            self.files,
+            directory,
+            config,
+            clean=clean,
+            # What lies below the log start is not read: a deletion may have been half done.
+            recovery_point=max(recovery_point, log_start),
+            log_start=log_start,
+            writable=not self.read_only,
+            now_ms=now_ms,
+            may_be_cleaned=may_be_cleaned,
+            producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
+            progress=advance,
         )
+        recovered = self.files.spend(lambda: recover(origin))
         self.cuts.extend(recovered.cuts)
         self.faults.extend(recovered.faults)
         start = max(log_start, recovered.segments[0].base_offset)

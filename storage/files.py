@@ -27,9 +27,15 @@ import resource
 import struct
 import sys
 import threading
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from storage.errors import LogLocked
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errors of a disk, or of a user's share of it, that has no room left."""
+
+T = TypeVar("T")
 
 # C's struct flock: type, whence, start, len, pid, with the padding of 64-bit Linux.
 _FLOCK = struct.Struct("@hhqqi0q")
@@ -56,15 +62,34 @@ def _with_reason(error: OSError, path: str) -> OSError:
     return OSError(error.errno, reason, path)
 
 
+class Room(Protocol):
+    """What can be given up for room on a full disk."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it is given up."""
+        ...
+
+    def give_up(self) -> bool:
+        """Give a part of it to the disk; False where nothing is left."""
+        ...
+
+    def restore(self) -> bool:
+        """Take again what was given up, if there is room; whether it is whole."""
+        ...
+
+
 class Files:
-    """The real disk.  Stateless; any thread may call anything.
+    """The real disk.  Any thread may call anything.
 
     ``parallel``: how many calls at a time are worth it, where each has to wait for long.
     ``in_order``: whether names appear in the order in which their writer makes them.
+    ``reserve``: what ``spend`` gives up on a full disk; None: nothing.
     """
 
     parallel = 1
     in_order = True
+    reserve: Room | None = None
 
     # -- bytes ---------------------------------------------------------------------------------
 
@@ -165,6 +190,36 @@ class Files:
         except OSError as error:
             raise _with_reason(error, f"/proc/self/fd/{fd}") from None
 
+    # -- room ----------------------------------------------------------------------------------
+
+    def spend(self, operation: Callable[[], T]) -> T:
+        """Do what makes room, or says what is gone, and so must not fail on a full disk.
+
+        For what it lacks the reserve is given up, a part after the other.  ``operation`` can be
+        repeated: what has failed has left nothing.
+        """
+        while True:
+            try:
+                return operation()
+            except OSError as error:
+                if error.errno not in FULL or self.reserve is None or not self.reserve.give_up():
+                    raise
+
+    def check_room(self) -> None:
+        """Before what takes room for good: OSError (ENOSPC) where only the reserve is left."""
+        reserve = self.reserve
+        if reserve is not None and not reserve.is_whole and not reserve.restore():
+            reason = f"{os.strerror(errno.ENOSPC)}: what is left is for deleting and for the end"
+            raise OSError(errno.ENOSPC, reason)
+
+    def space(self, path: str) -> os.statvfs_result:
+        """How much room the file system of ``path`` has."""
+        return os.statvfs(path)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Take ``size`` bytes of the disk for a file, which is as long at least."""
+        os.posix_fallocate(fd, 0, size)
+
     # -- names ---------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
@@ -185,8 +240,8 @@ class Files:
             raise _with_reason(error, path) from None
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; an existing target is replaced."""
-        os.rename(source, target)
+        """Atomic; an existing target is replaced.  May ``spend``: names say what is gone."""
+        self.spend(lambda: os.rename(source, target))
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
@@ -224,8 +279,12 @@ class Files:
 
         Written to ``<path>.tmp``, fsynced, renamed over ``path``, and the directory fsynced
         (Kafka's ``CheckpointFile.java``).  ``sync=False`` leaves both fsyncs out: for what can be
-        made again; a power cut may then leave an empty file.
+        made again; a power cut may then leave an empty file.  May ``spend``: such files say how
+        far a log is, and what is gone from it.
         """
+        self.spend(lambda: self._replace_atomically(path, data, sync=sync))
+
+    def _replace_atomically(self, path: str, data: bytes, *, sync: bool) -> None:
         temporary = f"{path}.tmp"
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:

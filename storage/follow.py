@@ -18,10 +18,6 @@ The writer renames files between our looking at names and opening them: then the
 and is left for the next time where that does not help.  While a cleaner's ``.swap`` files are
 there, old and new segments are mixed, and only what follows the active one is looked at.
 
-What the writer has appended comes before what it has done to the head since: a cleaner takes only
-what is decided, so what decides it is in the log by then.  Where that cannot be seen yet (beyond
-``limit``), replaced segments stay until it is: nothing leaves the log before it could be shown.
-
 Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
 them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
 
@@ -36,10 +32,10 @@ import os
 from collections.abc import Callable
 
 from storage import paths
-from storage.errors import CorruptRecord, SegmentGone
+from storage.errors import SegmentGone
 from storage.follow_tail import LogTail, Moved
 from storage.log import Log
-from storage.recovery import load_segment, recover
+from storage.recovery import Origin, load_segment, recover
 from storage.segment import Segment
 
 # A time of change so young, in ns, may be that of a later change too.
@@ -60,7 +56,8 @@ class LogFollower(LogTail):
         self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None = None
     ) -> None:
         assert log.read_only
-        super().__init__(log, clock_ns, limit)
+        super().__init__(log, limit)
+        self._clock_ns = clock_ns
         self._limit_seen = -1
         self._names_seen: int | None = None
         for segment in log.segments:
@@ -159,43 +156,13 @@ class LogFollower(LogTail):
             if self._is_written_over(found) or not self._outlive(found, deleted):
                 self._take_over()
                 return True
-            kept = self._first_kept(found)
-        try:
-            self._read_on()
-            is_read = self._roll_all(found)
-        except CorruptRecord:
-            self._change_head(kept, found)
-            raise
-        return self._change_head(kept, found) and is_read
-
-    def _change_head(self, count: int, found: _Found) -> bool:
-        """Make the first ``count`` segments those of these names; False where that has to wait."""
-        segments = self.log.segments
-        head = [base for base in found if base < segments[count].base_offset]
+            segments, kept = self.log.segments, self._first_kept(found)
+        head = [base for base in found if base < segments[kept].base_offset]
         if head:
-            if self._holds(segments[:count], found):
-                return False
-            self._swap(count, head, found)
-        elif count:
-            self._remove(count)
-        return True
-
-    def _holds(self, segments: tuple[Segment, ...], found: _Found) -> bool:
-        """Whether replaced segments stay for now, as not all of them is stable by what is seen.
-
-        Who reads them has not been shown the rest, and finds it in them when it is decided.
-        """
-        replaced = [segment for segment in segments if not self._is_kept(segment, found)]
-        if all(segment.stable_size == segment.size for segment in replaced):
-            return False
-        for segment in replaced:
-            if not segment.deleted:
-                segment.mark_lost()
-            try:
-                segment.open_log()
-            except (FileNotFoundError, SegmentGone):
-                return False
-        return True
+            self._swap(kept, head, found)
+        elif kept:
+            self._remove(kept)
+        return self._roll_all(found)
 
     def _roll_all(self, found: _Found) -> bool:
         """Take what segments follow the active one; False where it is not read to its end yet."""
@@ -219,7 +186,9 @@ class LogFollower(LogTail):
 
     def _look_at_tail(self) -> None:
         active = self.log.active
-        found = self._stat_of(active)
+        found = self.log.files.file_stat(active.log_path)
+        if (found.st_dev, found.st_ino) != active.identity:
+            raise Moved
         tail = (found.st_size, found.st_mtime_ns)
         if tail == self._tail_seen:
             return
@@ -230,26 +199,14 @@ class LogFollower(LogTail):
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
             self._tail_seen = tail
 
-    def _stat_of(self, active: Segment) -> os.stat_result:
-        """What its name leads to; Moved where that is another file, which says nothing of it."""
-        found = self.log.files.file_stat(active.log_path)
-        if (found.st_dev, found.st_ino) != active.identity:
-            raise Moved
-        return found
-
-    def _read_on(self) -> None:
-        """Take what the active segment has by now; Moved where it was cut."""
-        active = self.log.active
-        if self._is_cut(active, self._stat_of(active)):
-            self._take_over()
-            raise Moved
-        self._drain()
-
     def _roll(self, base: int, found: _Found) -> bool:
         """The writer has begun the segment ``base``; False where the one before is not read."""
         log, active = self.log, self.log.active
-        self._read_on()
-        now = self._stat_of(active)
+        if self._is_cut(active, log.files.file_stat(active.log_path)):
+            self._take_over()
+            raise Moved
+        self._drain()
+        now = log.files.file_stat(active.log_path)
         if active.size != now.st_size:
             self._complain(active)
             return False
@@ -442,3 +399,18 @@ class LogFollower(LogTail):
     def _due_ms(self) -> int:
         """Until when what leaves the log now can be read."""
         return self._clock_ns() // 1_000_000 + self.log.config.file_delete_delay_ms
+
+    def _origin(self) -> Origin:
+        """How its segments are loaded: the writer lives, so its indexes can be trusted."""
+        log = self.log
+        return Origin(
+            log.files,
+            log.directory,
+            log.config,
+            clean=True,
+            recovery_point=0,
+            log_start=0,
+            writable=False,
+            now_ms=self._clock_ns() // 1_000_000,
+            may_be_cleaned=log.may_be_cleaned,
+        )

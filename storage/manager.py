@@ -18,6 +18,7 @@ Not here: how partitions are found and loaded (``data_directory``), and threads 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,11 +31,15 @@ from storage.errors import InvalidTopic, ReadOnlyLog, TopicExists, UnknownTopicO
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
+from storage.make_room import is_full, make_room
 from storage.recovery import Origin, recover
+from storage.reserve import Reserve
 from storage.retention import check_policy
 from storage.settings import Settings, no_check
 
 __all__ = ["LogManager", "Progress", "Topic"]
+
+_log = logging.getLogger(__name__)
 
 # A log that is closed waits for several fsyncs, of which the disk does many at once: that of many
 # logs takes a third of the time, or less where others use the disk too.
@@ -93,6 +98,9 @@ class LogManager(DataDirectory):
                 path, files, settings, read_only=read_only, clean=clean, clock_ms=clock_ms
             )
             manager._lock_fd = lock_fd
+            if not read_only:
+                files.reserve = manager.reserve
+                manager._make_room()
             manager.wanted = wanted
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
@@ -106,6 +114,21 @@ class LogManager(DataDirectory):
                 files.unlock(lock_fd)
             raise
         return manager
+
+    def _make_room(self) -> None:
+        """Where the disk is full and there is no reserve, remove what may go."""
+        if self.reserve.is_there or not is_full(self.files, self.path):
+            return
+        gone = make_room(
+            self.files,
+            self.path,
+            self.settings,
+            self._read_offsets(paths.RECOVERY_POINTS),
+            self._read_offsets(paths.LOG_STARTS),
+            self.clock_ms(),
+        )
+        for each in gone:
+            _log.warning("the disk is full, removed at the start: %s", each)
 
     def __enter__(self) -> LogManager:
         return self
@@ -124,6 +147,7 @@ class LogManager(DataDirectory):
         lock_fd = files.lock(os.path.join(path, paths.LOCK))
         try:
             check_topic(files, path, topic)
+            files.reserve = Reserve(files, path)
             yield Settings.load(files, path, check_policy)
         finally:
             files.unlock(lock_fd)
@@ -158,6 +182,7 @@ class LogManager(DataDirectory):
         of a topic that failed is removed again.
         """
         self._check_writable()
+        self.files.check_room()
         paths.check_topic_name(name)
         collision = name.replace(".", "_")
         for other in self.topics:
@@ -190,6 +215,7 @@ class LogManager(DataDirectory):
     def create_partition(self, topic_name: str, partition: int) -> Log:
         """Create the next partition of a topic.  InvalidTopic where it is not the next number."""
         self._check_writable()
+        self.files.check_room()
         topic = self.topic(topic_name)
         following = max(topic.partitions, default=-1) + 1
         if partition != following:
@@ -252,25 +278,39 @@ class LogManager(DataDirectory):
 
         Its directories are renamed at once, highest partition first, and removed by ``sweep``
         after file.delete.delay.ms; who reads it goes on until then.
+
+        OSError: the topic is as it was.
         """
         self._check_writable()
         topic = self.topic(name)
         delay_ms = self.settings.log_config(name).file_delete_delay_ms
         due_ms = self.clock_ms() + delay_ms
-        for partition, log in sorted(topic.partitions.items(), reverse=True):
-            directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
-            self.files.rename(log.directory, directory)
-            del topic.partitions[partition]
-            self.cleaner_offsets.pop((name, partition), None)
+        renamed: list[tuple[Log, str]] = []
+        try:
+            for partition, log in sorted(topic.partitions.items(), reverse=True):
+                directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
+                self.files.rename(log.directory, directory)
+                renamed.append((log, directory))
+            self.files.sync_directory(self.path)
+        except OSError:
+            for log, directory in reversed(renamed):
+                self.files.rename(directory, log.directory)
+            raise
+        del self.topics[name]
+        for log, directory in renamed:
+            self.cleaner_offsets.pop((name, log.partition), None)
             log.relocate(directory)
             log.retire(due_ms)
             self._dirty.discard(log)
             self._doomed.append((due_ms, directory, log))
-        self.files.sync_directory(self.path)
-        del self.topics[name]
-        # A new topic of that name must not find the old one's offsets.
-        self.start_checkpoint(snapshots=False)()
-        self.settings.drop_topic(name)
+        topic.partitions.clear()
+        try:
+            # A new topic of that name must not find the old one's offsets and settings.
+            self.start_checkpoint(snapshots=False)()
+            self.settings.drop_topic(name)
+        except OSError as error:
+            # The topic is gone all the same; ``create_topic`` looks for what is left of it.
+            _log.warning("%s: what was written down of topic %r stays: %s", self.path, name, error)
 
     def drop(self, log: Log, directory: str | None) -> None:
         """Another process has deleted a partition; its directory is ``directory`` now, if any.
@@ -357,7 +397,8 @@ class LogManager(DataDirectory):
                         checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
                     self._checkpoint_written = number
             for write_snapshot in started:
-                write_snapshot()
+                self.files.spend(write_snapshot)
+            self.reserve.restore()
 
         return write
 
@@ -424,6 +465,7 @@ class LogManager(DataDirectory):
                     self.files.unlink(path)
             for directory in directories:
                 self._remove_directory(directory)
+            self.reserve.restore()
 
         return remove
 
@@ -460,7 +502,7 @@ class LogManager(DataDirectory):
     def _close_log(self, log: Log) -> OSError | None:
         """Close a log, or let go of it: then this is the error."""
         try:
-            log.close()
+            self.files.spend(log.close)
         except OSError as error:
             log.abandon()
             return error

@@ -202,7 +202,7 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _Move | None:
     if not plan.doomed:
         return None
     if plan.rolls:
-        log.roll(now_ms)
+        log.files.spend(lambda: log.roll(now_ms))
     return _Move(log, len(plan.doomed), plan.log_start)
 
 

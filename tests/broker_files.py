@@ -14,10 +14,6 @@ from typing import IO
 
 from storage import Record, checkpoint, encode, paths
 from storage.files import Files
-from storage.index import txn_index
-from storage.producer_state import ProducerBatch, ProducerState
-from storage.record._batch import Rebuild
-from storage.record.batch import parse_header
 
 NOW_MS = 1_700_000_000_000
 
@@ -40,7 +36,6 @@ class BrokerPartition:
         self.log_start = 0
         self.epoch = 0
         self.step: Callable[[], None] = no_step
-        self.producers = ProducerState()
         self.directory.mkdir()
         self.log(0).touch()
         if topic_id is not None:
@@ -81,26 +76,6 @@ class BrokerPartition:
         self.next_offset += len(values)
         self.step()
 
-    def put(self, batch: bytes, *values: bytes) -> int:
-        """Append a batch that a producer or a coordinator has made; its first offset.
-
-        ``values``: what consumers get of it at last.
-        """
-        first = self.next_offset
-        batch = first.to_bytes(8, "big") + batch[8:]
-        with open(self.active, "ab") as file:
-            file.write(batch)
-        rebuild = Rebuild(first, 4096)
-        rebuild.feed(batch, len(batch), 0)
-        aborted = self.producers.apply(ProducerBatch._make(rebuild.producers[0]))
-        if aborted is not None:
-            with open(self.active.with_suffix(paths.TXNINDEX), "ab") as file:
-                file.write(txn_index.encode([aborted]))
-        self.records += [(first + n, value) for n, value in enumerate(values)]
-        self.next_offset += parse_header(batch).last_offset_delta + 1
-        self.step()
-        return first
-
     def batch_starts(self) -> list[int]:
         """The first offset of each batch of the active segment."""
         starts, at = [], 0
@@ -112,9 +87,6 @@ class BrokerPartition:
 
     def roll(self) -> None:
         self.bases.append(self.next_offset)
-        if self.producers:
-            snapshot = paths.file_name(self.next_offset, paths.SNAPSHOT)
-            (self.directory / snapshot).write_bytes(self.producers.encode())
         self.active.touch()
         self.step()
 
@@ -170,16 +142,19 @@ class BrokerPartition:
         self.step()
 
     def clean(self, count: int, keep: Callable[[int, bytes], bool], first: int = 0) -> None:
-        """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``).
-
-        Batches of producers are kept as they are.
-        """
+        """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``)."""
         old, end = self.bases[first : first + count], self.bases[first + count]
         kept = [record for record in self.records if not old[0] <= record[0] < end or keep(*record)]
         kept_until = self.next_offset - 1
         final = self.log(old[0])
         cleaned = Path(f"{final}{paths.CLEANED}")
-        cleaned.write_bytes(b"".join(self._cleaned(base, dict(kept)) for base in old))
+        cleaned.write_bytes(
+            b"".join(
+                encode([Record(offset, NOW_MS, 0, b"k", value)], base_offset=offset)
+                for offset, value in kept
+                if old[0] <= offset < end
+            )
+        )
         newest = self.log(old[-1]).stat().st_mtime_ns
         os.utime(cleaned, ns=(newest, newest))
         self.step()
@@ -195,21 +170,6 @@ class BrokerPartition:
         ]
         del self.bases[first + 1 : first + count]
         self.step()
-
-    def _cleaned(self, base: int, kept: Mapping[int, bytes]) -> bytes:
-        """What is left of a segment."""
-        data, at, left = self.log(base).read_bytes(), 0, b""
-        while at < len(data):
-            header = parse_header(data[at:])
-            if header.producer_id >= 0:
-                left += data[at : at + header.size]
-            else:
-                for offset in range(header.base_offset, header.last_offset + 1):
-                    if offset in kept:
-                        record = Record(offset, NOW_MS, 0, b"k", kept[offset])
-                        left += encode([record], base_offset=offset)
-            at += header.size
-        return left
 
 
 class BrokerDirectory:

@@ -78,6 +78,7 @@ def run(
         manager = _open(mount, progress)
         notices = KernelNotices(events)
         try:
+            _keep_reserve(manager, events)
             options = mount.options
             shown = TreeOptions(
                 read_only=options.read_only,
@@ -260,6 +261,19 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
         raise MountError(f"{error.filename or data}: {error.strerror}") from error
     except StorageError as error:
         raise MountError(str(error)) from error
+
+
+def _keep_reserve(manager: LogManager, events: Events) -> None:
+    """Keep room on the disk for what makes room, or say that there is none."""
+    if manager.read_only:
+        return
+    try:
+        whole = manager.reserve.keep(manager.settings.broker.kafkafs_reserve_bytes)
+    except OSError as error:
+        events(f"{manager.path}: no room can be reserved: {error.strerror}")
+        return
+    if not whole:
+        events(f"{manager.path}: the disk is full: nothing is appended before there is room")
 
 
 def notify_ready() -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from bisect import bisect_left
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
@@ -134,16 +133,10 @@ class TxnIndex:
             self._files.unlink(self.path)
 
     def observe(self, entry: TxnEntry) -> None:
-        """Another process, whose file this is, has written its marker.
-
-        The file, read before or since, may have the entry and later ones; that of a cleaned segment
-        may lack it.
-        """
+        """Another process, whose file this is, has written this entry."""
         assert not self._writable
-        number = bisect_left(self.entries, entry.last_offset, key=lambda each: each.last_offset)
-        later = self.entries[number:]
-        if not later or later[0].last_offset != entry.last_offset:
-            self.entries = (*self.entries[:number], entry, *later)
+        if not self.entries or entry.last_offset > self.entries[-1].last_offset:
+            self.entries = (*self.entries, entry)
 
     def open(self) -> None:
         """Open the file if it has to be synced, so that another thread can do that."""

@@ -12,18 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import LogManager, Record, encode, paths
+from storage import LogManager, Record, encode
 from storage.errors import CorruptRecord, SegmentGone
 from storage.files import Files
 from storage.follow import LogFollower
-from storage.index import txn_index
 from storage.listener import LogListener
 from storage.log import Log
 from storage.record.batch import decode
 from storage.segment import Segment
 from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
 from tests.storage.logs import append, opened, values
-from tests.storage.producers import Producer
 
 NEVER_FRESH = 1 << 62
 
@@ -350,7 +348,7 @@ def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) ->
     follow.partition.roll()
     follow.partition.delete_head(5)
     follow.partition.append(b"new")
-    assert follow.look() == ["appended", "rolled", "appended", "removing"]
+    assert follow.look() == ["appended", "rolled", "removing", "appended"]
     follow.check()
 
 
@@ -397,7 +395,7 @@ def test_a_log_that_starts_over_further_on(follow: Follow) -> None:
     follow.look()
     follow.partition.start_over(1000)
     follow.partition.append(b"thousand")
-    assert follow.look() == ["rolled", "appended", "removing"]
+    assert follow.look() == ["rolled", "removing", "appended"]
     follow.check()
 
 
@@ -491,7 +489,7 @@ def test_several_groups_of_a_cleaner_and_retention_at_once(follow: Follow) -> No
     partition.clean(2, lambda offset, value: value.startswith(b"a"), first=1)
     partition.append(b"more")
     partition.roll()
-    assert follow.look() == ["appended", "rolled", "swapping", "swapped"]
+    assert follow.look() == ["swapping", "swapped", "appended", "rolled"]
     follow.check()
     partition.clean(2, lambda offset, value: True)
     partition.delete_head(1)
@@ -513,32 +511,6 @@ def test_one_segment_is_replaced_by_one_of_the_same_inode(follow: Follow) -> Non
     os.utime(follow.partition.directory)
     assert follow.look() == ["swapping", "swapped"]
     assert values(follow.log)[0] == b"nine"
-
-
-# -- transactions --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_asked", [False, True])
-def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_asked: bool) -> None:
-    """Of one whose records it has not met a cleaner keeps the marker, but no entry."""
-    partition, log = follow.partition, follow.log
-    one, two = Producer(1, transactional=True), Producer(1, transactional=True, epoch=1)
-    first = partition.put(one.batch(b"a"))
-    follow.look()
-    partition.roll()
-    partition.put(one.abort())
-    second = partition.put(two.batch(b"b"))
-    partition.put(two.abort())
-    index = partition.active.with_suffix(paths.TXNINDEX)
-    index.write_bytes(index.read_bytes()[txn_index.ENTRY_SIZE :])
-    if is_asked:
-        # What is known of a producer is kept from then on.
-        assert not log.is_aborted(1, first)
-    follow.look()
-    assert log.is_aborted(1, first)
-    assert log.is_aborted(1, second)
-    assert [entry.first_offset for entry in log.aborted_transactions()] == [first, second]
-    assert log.last_stable_offset == log.log_end_offset
 
 
 # -- a log that is cut ---------------------------------------------------------------------------
@@ -680,42 +652,6 @@ def test_a_cleaner_that_begins_while_we_load_what_another_has_made(tmp_path: Pat
     files.on_stat = clean
     follow.look()
     assert seen == 2
-    follow.check()
-    follow.manager.close()
-
-
-@pytest.mark.parametrize("removed", [False, True])
-@pytest.mark.parametrize("first", [0, 4])
-def test_the_active_segment_is_cleaned_between_the_look_at_names_and_at_it(
-    tmp_path: Path, first: int, removed: bool
-) -> None:
-    """It is not the file that was read any more: nothing is cut."""
-    files = Counting()
-    follow = Follow(tmp_path / "data", files)
-    partition = follow.partition
-    fill(partition)
-    partition.append(b"seen")
-    follow.look()
-    partition.append(b"unseen")
-    partition.roll()
-    names = len(partition.bases)
-    stats = 0
-
-    def clean(path: str) -> None:
-        nonlocal stats
-        stats += path.endswith(".log")
-        if stats == names:
-            files.on_stat = lambda path: None
-            partition.clean(5 - first, lambda offset, value: value.startswith(b"b"), first)
-            if removed:
-                partition.remove_deleted()
-
-    files.on_stat = clean
-    told = follow.look()
-    assert stats == names
-    assert "truncated" not in told
-    assert told.count("appended") == 1
-    follow.look()
     follow.check()
     follow.manager.close()
 

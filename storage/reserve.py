@@ -1,0 +1,124 @@
+"""The reserve: room on the disk that is kept for what makes room.
+
+Plain files beside the partitions, ``kafkafs.reserve.0`` and so on, hold blocks and inodes that
+nothing else can take.  What frees space, or says what is gone, gives one of them up after the other
+where the disk is full (``Files.spend``): checkpoints, settings, deletions, recovery, shutdown.
+Appends never do, and are refused while a part of the reserve is missing, so that they do not take
+what was given up.  It is made whole again as soon as there is room.
+
+The daemon keeps a reserve (``keep``).  Whoever else opens the directory uses what is there.
+
+Any thread may call anything.  Not here: what may use it (``Files.spend``), and a disk that is found
+full without a reserve (``make_room``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+from storage.files import FULL, Files
+
+COUNT = 8
+"""How many files it is: as many inodes, and an equal part of the bytes each."""
+SHARE = 64
+"""It takes no more than this part of a file system: small ones have a small reserve."""
+_NAME = "kafkafs.reserve."
+
+
+class Reserve:
+    """The reserve of one data directory.
+
+    ``is_whole``: whether appends may go on.  It is, too, where none is wanted.
+    """
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+        self._part = 0
+        self._lock = threading.Lock()
+        self.is_whole = True
+
+    def keep(self, size: int) -> bool:
+        """From now on keep ``size`` bytes, less on a small file system; 0: give up what is there.
+
+        Whether all of it is there.  OSError but for a full disk.
+        """
+        with self._lock:
+            if not size:
+                while self._give_up_one():
+                    pass
+                self._part = 0
+                self.is_whole = True
+                return True
+            space = self._files.space(self._directory)
+            size = min(size, space.f_blocks * space.f_frsize // SHARE)
+            # One without an end (a tmpfs of size 0) says that it has no blocks.
+            self._part = size // COUNT
+            self.is_whole = not self._part
+        return self.restore()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is anything left to give up."""
+        return any(self._files.exists(path) for path in self._paths())
+
+    def give_up(self) -> bool:
+        """Give a part of it to the disk; False where nothing is left."""
+        with self._lock:
+            given = self._give_up_one()
+            if given and self._part:
+                self.is_whole = False
+            return given
+
+    def restore(self) -> bool:
+        """Take again what was given up, where there is room for all of it; whether it is whole.
+
+        OSError but for a full disk.
+        """
+        with self._lock:
+            if self.is_whole:
+                return True
+            missing = [path for path in self._paths() if self._allocated(path) < self._part]
+            space = self._files.space(self._directory)
+            if space.f_bavail * space.f_frsize < self._part * len(missing):
+                return False
+            try:
+                for path in missing:
+                    self._allocate(path)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                return False
+            self.is_whole = True
+            return True
+
+    def _paths(self) -> list[str]:
+        return [os.path.join(self._directory, f"{_NAME}{number}") for number in range(COUNT)]
+
+    def _allocated(self, path: str) -> int:
+        """How many bytes of the disk this file has; -1: there is none."""
+        try:
+            return self._files.file_stat(path).st_blocks * 512
+        except FileNotFoundError:
+            return -1
+
+    def _allocate(self, path: str) -> None:
+        fd = self._files.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            self._files.allocate(fd, self._part)
+        except OSError:
+            # What it has got is less than nothing: appends would stay refused for it.
+            with contextlib.suppress(OSError):
+                self._files.unlink(path)
+            raise
+        finally:
+            self._files.close(fd)
+
+    def _give_up_one(self) -> bool:
+        for path in reversed(self._paths()):
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(path)
+                return True
+        return False

@@ -1,0 +1,99 @@
+"""File systems of a test's own: small ones, to be filled, of each kind that a log may lie on.
+
+They are made and mounted by root, or through sudo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+KINDS = ("ext4", "tmpfs", "overlay", "xfs", "btrfs")
+
+
+def _run(*command: str) -> str:
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    done = subprocess.run([*as_root, *command], capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)} (as root): {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def file_system(kind: str, base: Path, size: int, inodes: int | None = None) -> Iterator[Path]:
+    """One of ``size`` bytes and, where its kind lets that be said, so many inodes; where it is."""
+    where = base / kind
+    where.mkdir()
+    with contextlib.ExitStack() as stack:
+        if kind == "overlay":
+            below = stack.enter_context(file_system("ext4", base, size, inodes))
+            for name in ("lower", "upper", "work"):
+                (below / name).mkdir()
+            layers = f"lowerdir={below}/lower,upperdir={below}/upper,workdir={below}/work"
+            source, options = "overlay", ["-t", "overlay", "-o", layers]
+        elif kind == "tmpfs":
+            count = "" if inodes is None else f",nr_inodes={inodes}"
+            source, options = "tmpfs", ["-t", "tmpfs", "-o", f"size={size}{count}"]
+        else:
+            source, options = stack.enter_context(_device(kind, base, size, inodes)), []
+        _run("mount", *options, source, str(where))
+        stack.callback(_run, "umount", "--lazy", str(where))
+        _run("chown", f"{os.getuid()}:{os.getgid()}", str(where))
+        yield where
+
+
+@contextlib.contextmanager
+def _device(kind: str, base: Path, size: int, inodes: int | None) -> Iterator[str]:
+    """A loop device that holds a file system."""
+    image = base / f"{kind}.image"
+    with image.open("wb") as file:
+        file.truncate(size)
+    make = {
+        # None of it is kept for root, who fills it.
+        "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0", *(["-N", str(inodes)] if inodes else [])],
+        "xfs": ["mkfs.xfs", "-q", "-f"],
+        "btrfs": ["mkfs.btrfs", "-q", "-f", "--mixed"],
+    }
+    _run(*make[kind], str(image))
+    device = _run("losetup", "--find", "--show", str(image))
+    try:
+        yield device
+    finally:
+        _run("losetup", "--detach", device)
+        image.unlink()
+
+
+def fill_bytes(directory: Path) -> Path:
+    """Take every byte that is left, with one file."""
+    path = directory / "filler"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        size = 1 << 20
+        while size:
+            try:
+                os.write(fd, b"\1" * size)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                size //= 2
+    finally:
+        os.close(fd)
+    return path
+
+
+def fill_inodes(directory: Path) -> Path:
+    """Take every inode that is left, with empty files in a directory of their own."""
+    path = directory / "fillers"
+    path.mkdir(exist_ok=True)
+    number = 0
+    while True:
+        try:
+            (path / str(number)).touch()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return path
+        number += 1

@@ -1,0 +1,222 @@
+"""A disk that is full to the last byte, or to the last inode: every way out of it works."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.file_systems import file_system, fill_bytes, fill_inodes
+from tests.mount.mounting import KAFKAFS, Mount, check_data, fails
+
+MIB = 1 << 20
+SETTINGS = """\
+log.initial.task.delay.ms=86400000
+log.segment.delete.delay.ms=0
+"""
+LINE = "x" * 1000
+LINES = 400
+RESERVE_FILES = 8
+
+Filler = Callable[[Path], Path]
+
+
+@pytest.fixture(params=["ext4", "tmpfs"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with file_system(request.param, tmp_path, 64 * MIB, 400) as made:
+        yield made
+
+
+@pytest.fixture(params=[fill_bytes, fill_inodes])
+def fill(request: pytest.FixtureRequest) -> Filler:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def mount(disk: Path, tmp_path: Path) -> Iterator[Mount]:
+    """A mount whose data lie on the disk; topics `orders` and `other` have something to lose."""
+    (disk / "data").mkdir()
+    (disk / "data" / "kafkafs.properties").write_text(SETTINGS)
+    mount = Mount(tmp_path)
+    mount.data.rmdir()
+    mount.data = disk / "data"
+    try:
+        mount.start()
+        for topic in ("orders", "other"):
+            mount.topic(topic)
+            tell(mount, f"{topic}/.config", "internal.segment.bytes=65536")
+            for first in range(0, LINES, 20):
+                text = "".join(f"{n} {LINE}\n" for n in range(first, first + 20))
+                append(mount / topic / "0", text)
+        yield mount
+        if mount.process is not None:
+            mount.stop()
+    finally:
+        mount.end()
+    check_data(mount.data)
+
+
+def append(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        assert os.write(fd, text.encode()) == len(text)
+    finally:
+        os.close(fd)
+
+
+def numbers(path: Path) -> list[int]:
+    return [int(line.split()[0]) for line in path.read_text().splitlines()]
+
+
+def fill_by_appending(mount: Mount, topic: str) -> int:
+    """Append lines until the disk takes no more; how many lines the partition has then."""
+    count = len(numbers(mount / topic / "0"))
+    while True:
+        try:
+            append(mount / topic / "0", f"{count} {LINE}\n")
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return count
+        count += 1
+
+
+def tell(mount: Mount, file: str, line: str) -> None:
+    """Write a line to a file below the mount, in one write."""
+    append(mount / file, f"{line}\n")
+
+
+def kafkafs(*words: str | Path) -> str:
+    done = subprocess.run(
+        [*KAFKAFS, *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_retention_makes_room(mount: Mount, fill: Filler, disk: Path) -> None:
+    fill(disk)
+    count = fill_by_appending(mount, "orders")
+    tell(mount, "orders/.config", "retention.bytes=131072")
+    tell(mount, "orders/.control/retention", "run")
+    kept = numbers(mount / "orders/0")
+    assert kept == list(range(kept[0], count))
+    assert kept[0] > 0
+    mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
+    assert numbers(mount / "other/0") == list(range(LINES))
+
+
+def test_records_are_deleted(mount: Mount, fill: Filler, disk: Path) -> None:
+    fill(disk)
+    count = fill_by_appending(mount, "orders")
+    tell(mount, "orders/.control/delete-records", "0 300")
+    assert numbers(mount / "orders/0") == list(range(300, count))
+    tell(mount, "orders/.control/retention", "run")
+    mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
+
+
+def test_a_topic_is_deleted(mount: Mount, fill: Filler, disk: Path) -> None:
+    fill(disk)
+    count = fill_by_appending(mount, "orders")
+    (mount / "other").rmdir()
+    assert os.listdir(mount.path) == ["orders"]
+    mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
+    (mount / "other").mkdir()
+    assert (mount / "other/0").read_bytes() == b""
+    assert [
+        int(line.split()[0]) for line in (mount / "orders/0").read_text().splitlines()[:count]
+    ] == list(range(count))
+
+
+def test_it_is_unmounted_and_mounted_again(mount: Mount, fill: Filler, disk: Path) -> None:
+    fill(disk)
+    count = fill_by_appending(mount, "orders")
+    mount.stop()
+    assert (mount.data / ".kafka_cleanshutdown").exists()
+    mount.start()
+    assert numbers(mount / "orders/0") == list(range(count))
+    fails(errno.ENOSPC, append, mount / "orders/0", "more\n")
+
+
+def test_it_is_killed_and_mounted_again(mount: Mount, fill: Filler, disk: Path) -> None:
+    fill(disk)
+    count = fill_by_appending(mount, "orders")
+    mount.kill()
+    mount.start()
+    assert numbers(mount / "orders/0") == list(range(count))
+    (mount / "other").rmdir()
+    mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
+
+
+def test_commands_make_room_in_what_is_not_mounted(mount: Mount, fill: Filler, disk: Path) -> None:
+    fill(disk)
+    count = fill_by_appending(mount, "orders")
+    mount.kill()
+    kafkafs("config", mount.data, "orders", "retention.bytes=131072")
+    assert "segments" in kafkafs("retain", mount.data)
+    kafkafs("repair", mount.data)
+    mount.start()
+    kept = numbers(mount / "orders/0")
+    assert kept == list(range(kept[0], count))
+    assert kept[0] > 0
+    append(mount / "orders/0", "more\n")
+
+
+def test_without_a_reserve_what_may_go_goes_first(
+    mount: Mount, fill: Filler, disk: Path, tmp_path: Path
+) -> None:
+    tell(mount, "orders/.config", "retention.ms=1")
+    mount.stop()
+    for reserved in mount.data.glob("kafkafs.reserve.*"):
+        reserved.unlink()
+    fill(disk)
+    mount.start()
+    assert numbers(mount / "other/0") == list(range(LINES))
+    kept = numbers(mount / "orders/0")
+    assert kept == list(range(kept[0], LINES))
+    assert kept[0] > 0
+
+
+def test_a_topic_that_cannot_be_deleted_stays(mount: Mount, disk: Path) -> None:
+    """On a disk that has nothing left at all a topic is gone, or it is there: no half of it."""
+    fill_bytes(disk)
+    count = fill_by_appending(mount, "orders")
+    for reserved in mount.data.glob("kafkafs.reserve.*"):
+        reserved.unlink()
+    fill_bytes(disk)
+    try:
+        (mount / "other").rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        assert numbers(mount / "other/0") == list(range(LINES))
+    else:
+        assert os.listdir(mount.path) == ["orders"]
+    assert numbers(mount / "orders/0") == list(range(count))
+    (disk / "filler").unlink()
+
+
+def test_what_was_given_up_is_not_for_appends_and_comes_back(mount: Mount, disk: Path) -> None:
+    fill_inodes(disk)
+    tell(mount, "orders/.config", "segment.ms=3600000")
+    assert len(list(mount.data.glob("kafkafs.reserve.*"))) < RESERVE_FILES
+    # Somebody else was faster.
+    filler = fill_bytes(disk)
+    fails(errno.ENOSPC, append, mount / "orders/0", "more\n")
+    fails(errno.ENOSPC, (mount / "new").mkdir)
+    assert "what is left is for deleting" in mount.events()
+    filler.unlink()
+    append(mount / "orders/0", "more\n")
+    assert len(list(mount.data.glob("kafkafs.reserve.*"))) == RESERVE_FILES
+
+
+def test_what_is_reserved_counts_as_used(mount: Mount, disk: Path) -> None:
+    reserve = [file.stat() for file in mount.data.glob("kafkafs.reserve.*")]
+    assert len(reserve) == RESERVE_FILES
+    assert all(file.st_blocks * 512 >= file.st_size for file in reserve)
+    assert sum(file.st_size for file in reserve) <= shutil.disk_usage(mount.path).used
