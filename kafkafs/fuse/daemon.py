@@ -53,8 +53,6 @@ from storage.owner_file import Owner
 READ_AHEAD_KIB = 1024
 #: How long a thread that computes may keep the interpreter from a request, in seconds.
 SWITCH_S = 0.0005
-#: How long the end waits for the kernel to drop entries, in seconds.
-SETTLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +110,9 @@ class Daemon:
         self._ready = ready
         self._spinner = session_loop.Spinner()
         self._asked = trio.Event()
-        self._operations = Operations(tree, notices, self._spinner, self._asked.set)
+        self._operations = Operations(tree, self._spinner, self._asked.set)
         self._ticks = Ticks(tree, self._operations)
-        self._workers = Workers(tree, notices, self._operations.structural)
+        self._workers = Workers(tree, self._operations.structural)
 
     def mount(self) -> None:
         """Mount, as yet without an answer to anyone. MountError."""
@@ -135,6 +133,8 @@ class Daemon:
         for line in said:
             self._tree.events(line)
         self._notices.start()
+        if not self._notices.drops_names:
+            self._tree.name_timeout = 0.0
 
     def run(self) -> int:
         """Serve until the end, and end in order; the exit status."""
@@ -219,8 +219,6 @@ class Daemon:
             self._workers.stop()
             await self._workers.stopped()
             await self._ticks.flush_all()
-            with trio.move_on_after(SETTLE_S):
-                await self._notices.settled()
             pyfuse3.terminate()
             return
 

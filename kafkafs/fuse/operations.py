@@ -36,7 +36,6 @@ import trio
 from kafkafs.config import PID_ATTRIBUTE
 from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, reason_of
 from kafkafs.fuse.listing import Listing
-from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import FileSystem
@@ -64,7 +63,6 @@ class Operations(RefusedOperations):
     def __init__(
         self,
         tree: FileSystem,
-        notices: KernelNotices,
         spinner: Spinner,
         on_init: Callable[[], None],
     ) -> None:
@@ -73,7 +71,6 @@ class Operations(RefusedOperations):
         self._tree = tree
         self._inodes = tree.inodes
         self._handles = tree.handles
-        self._notices = notices
         self._spinner = spinner
         self._on_init = on_init
         self._listings: dict[int, Listing] = {}
@@ -371,7 +368,6 @@ class Operations(RefusedOperations):
         self._requests["write"] += 1
         try:
             handle = self._handles.get(fh)
-            announced = self._notices.announced
             if handle.structural:
                 written = await self._alone(handle.write, off, buf)
             else:
@@ -383,9 +379,6 @@ class Operations(RefusedOperations):
                     await self._sync(handle)
                 if handle.awaited:
                     await self._jobs_ended(handle)
-            if self._notices.announced != announced:
-                # A new history is published: nobody may find the old one once this is answered.
-                await self._notices.settled()
             self._counters.bytes_written += written
             return written
         except Exception as error:

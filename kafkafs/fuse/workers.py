@@ -1,8 +1,7 @@
 """Threads for long work: what `kafkafs.tree.jobs` begins, and what goes on by itself.
 
 Each piece of work has a thread of its own. What touches a log's state is carried out on the trio
-thread, between two requests, under `Operations.structural`; where that has announced entries to the
-kernel (a partition's history is new), the thread goes on when the kernel has dropped them.
+thread, between two requests, under `Operations.structural`.
 
 Turns: one cleaning, one retention, one verification and one request of each kind to the directory's
 owner at a time, in the order in which they were asked for; of the rest `SHORT` at once. Long work
@@ -24,7 +23,6 @@ from typing import TypeVar
 
 import trio
 
-from kafkafs.fuse.notify import KernelNotices
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job
 from storage.errors import TaskCancelled
@@ -39,8 +37,6 @@ ONE_AT_A_TIME = ("compaction", "retention", "verify", *KINDS)
 LONG = ("compaction", "verify", SWAP.name)
 #: How many of the other jobs run at once.
 SHORT = 16
-#: How long a thread waits for the kernel to drop entries, in seconds.
-SETTLE_S = 5.0
 #: The niceness of threads that do long work, at least.
 NICE = 10
 
@@ -48,10 +44,9 @@ NICE = 10
 class Workers:
     """See the module. `structural` is the lock of `Operations`."""
 
-    def __init__(self, tree: FileSystem, notices: KernelNotices, structural: trio.Lock) -> None:
+    def __init__(self, tree: FileSystem, structural: trio.Lock) -> None:
         self._jobs = tree.jobs
         self._say = tree.events
-        self._notices = notices
         self._structural = structural
         self._turns = {kind: _Turns(1) for kind in ONE_AT_A_TIME}
         self._short = _Turns(SHORT)
@@ -91,13 +86,8 @@ class Workers:
         """Carry out a change of the tree or of logs on the trio thread. In a worker thread."""
 
         async def carry_out() -> T:
-            announced = self._notices.announced
             async with self._structural:
-                result = function()
-            if self._notices.announced != announced:
-                with trio.move_on_after(SETTLE_S):
-                    await self._notices.settled()
-            return result
+                return function()
 
         waiting: Callable[[], Awaitable[T]] = carry_out
         return trio.from_thread.run(waiting, trio_token=self._token)

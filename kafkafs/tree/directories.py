@@ -118,7 +118,7 @@ class TopicDirectory(TreeDirectory):
             self.fs.look_for_partitions()
         partition = self.fs.find_partition(self.topic, name)
         if partition is not None:
-            return self.view_file(partition, self.fs.views[0], self.inode, wait)
+            return self.view_file(partition, self.fs.views[0], wait)
         if "@" in name:
             return look_up_start(self, self.inode, name, self.fs.views[0], wait)
         make = DOT_NAMES.get(name)
@@ -127,16 +127,14 @@ class TopicDirectory(TreeDirectory):
         inode = inode_number(self.topic.id, name)
         return self.fs.inodes.find(inode) or make(self, inode)
 
-    def view_file(self, partition: Partition, view: View, parent: int, wait: bool) -> ViewFile:
+    def view_file(self, partition: Partition, view: View, wait: bool) -> ViewFile:
         """The current file of a partition in a view."""
         if not wait:
             partition.follow()
         part = partition.view(view)
         nonce = partition.nonce(wait)
         inode = ViewFile.number(partition, view, nonce)
-        return self.known_or(
-            ViewFile, inode, lambda: ViewFile(inode, parent, partition, part, nonce)
-        )
+        return self.known_or(ViewFile, inode, lambda: ViewFile(inode, partition, part, nonce))
 
     def partition_names(self) -> list[str]:
         """In order of number."""

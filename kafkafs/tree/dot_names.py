@@ -63,7 +63,7 @@ class ViewNames(InTopic):
         partition = self.fs.find_partition(self.topic.topic, name)
         if partition is None:
             raise missing(name)
-        return self.topic.view_file(partition, self._view, self.inode, wait)
+        return self.topic.view_file(partition, self._view, wait)
 
     def names(self) -> list[str]:
         names = self.topic.partition_names()

@@ -30,7 +30,6 @@ from kafkafs.tree.events import Events
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import (
     KEEP_S,
-    ROOT_INODE,
     Change,
     Directory,
     InodeTable,
@@ -112,6 +111,10 @@ class FileSystem(LogListener):
         self.notices = notices or NoNotices()
         self.stopping = False
         self.attr_timeout = self.options.attr_timeout
+        self.name_timeout = self.attr_timeout
+        """How long the kernel may keep names that can come to lead elsewhere, in seconds: not at
+        all where it cannot be told of that.
+        """
         self.follower: DirectoryFollower | None = None
         if manager.read_only:
             self.follower = DirectoryFollower(
@@ -396,12 +399,11 @@ class FileSystem(LogListener):
         are open it keeps pages, and drops them by itself when their size has changed.
         """
         self.follows = True
-        self.attr_timeout = 0.0
+        self.attr_timeout = self.name_timeout = 0.0
         self.events(f"{self.manager.path}: another process writes it now, which is followed")
         for inode in list(self.inodes.nodes):
             self.notices.attributes_changed(inode)
-        for topic in self.manager.topics:
-            self.notices.entry_changed(ROOT_INODE, topic)
+        self.notices.names_changed()
 
     # -- periodic work and the end -------------------------------------------------------------
 

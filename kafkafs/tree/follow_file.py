@@ -52,11 +52,9 @@ class FollowFile(ViewFile):
 
     __slots__ = ("_shift",)
 
-    def __init__(
-        self, inode: int, parent: int, partition: Partition, part: PartitionView, nonce: int
-    ) -> None:
+    def __init__(self, inode: int, partition: Partition, part: PartitionView, nonce: int) -> None:
         """`nonce`: the history's follow nonce."""
-        super().__init__(inode, parent, partition, part, nonce)
+        super().__init__(inode, partition, part, nonce)
         # By how much the timeline's positions are more than its own; None: not known yet.
         self._shift: int | None = None
 
@@ -81,9 +79,8 @@ class FollowFile(ViewFile):
         part.settle(wait, time.monotonic() + MEASURE_S)
         return self._attributes(part.timeline.end - shift, wait)
 
-    def history_entry(self) -> int | None:
-        is_over = self.partition.log.history.follow_nonce != self._nonce
-        return self.parent if is_over else None
+    def loses_name(self) -> bool:
+        return self.partition.log.history.follow_nonce != self._nonce
 
     def xattr_names(self) -> Sequence[str]:
         return [*super().xattr_names(), FIRST_POSITION]
@@ -212,6 +209,4 @@ def look_up_follow(topic: TopicDirectory, parent: int, name: str, wait: bool) ->
     log = partition.log
     nonce = log.history.follow_nonce
     inode = inode_number(log.topic_id, log.partition, "follow", fs.options.isolation, nonce)
-    return topic.known_or(
-        FollowFile, inode, lambda: FollowFile(inode, parent, partition, part, nonce)
-    )
+    return topic.known_or(FollowFile, inode, lambda: FollowFile(inode, partition, part, nonce))

@@ -108,9 +108,9 @@ class Node:
     def xattr_names(self) -> Sequence[str]:
         return ()
 
-    def history_entry(self) -> int | None:
-        """The directory whose entry leads here no longer once the partition's history is new."""
-        return None
+    def loses_name(self) -> bool:
+        """Whether its name leads here no longer once the partition's history is new."""
+        return False
 
     def remembered(self) -> None:
         """The kernel has begun to know this inode."""

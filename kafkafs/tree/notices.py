@@ -1,23 +1,24 @@
 """What the tree tells the kernel: the protocol that `kafkafs.fuse.notify` implements.
 
-The kernel caches attributes and entries for an hour, so whoever changes what they say tells it
-before the change is answered. Only inodes that the kernel knows are named.
+The kernel keeps attributes and names for an hour, so whoever changes what they say tells it before
+the change is answered. Only inodes that the kernel knows are named.
 """
 
 from typing import Protocol
 
 
 class Notices(Protocol):
-    """Kernel invalidations. Neither method raises: that the kernel has forgotten is normal."""
+    """Neither waits, so both may come in any thread and inside a handler; neither raises: that the
+    kernel has forgotten is normal.
+    """
 
     def attributes_changed(self, inode: int) -> None:
-        """Drops the kernel's attributes of an inode. Takes microseconds; safe inside a handler."""
+        """Drops the kernel's attributes of an inode. Takes microseconds."""
 
-    def entry_changed(self, parent: int, name: str) -> None:
-        """Drops the kernel's entry `name` of the directory `parent`.
+    def names_changed(self) -> None:
+        """Names lead elsewhere: has the kernel look up every one that it keeps at its next use.
 
-        The kernel may hold the directory's lock, so this only hands it to another thread; who
-        answers a request that publishes a new generation waits for that thread first.
+        Once per change is enough, however many names it concerns.
         """
 
 
@@ -27,5 +28,5 @@ class NoNotices:
     def attributes_changed(self, inode: int) -> None:
         """Nobody to tell."""
 
-    def entry_changed(self, parent: int, name: str) -> None:
+    def names_changed(self) -> None:
         """Nobody to tell."""

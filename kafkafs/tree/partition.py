@@ -1,8 +1,8 @@
 """A partition as the tree sees it: a log, its views, and the inodes of it that the kernel knows.
 
 It passes the log's events on to the views and tells the kernel: before an append is answered the
-attributes of every inode of the partition but the written one are dropped; a new history drops the
-entries that lead to the old inodes.
+attributes of every inode of the partition but the written one are dropped; a new history has the
+names looked up again that lead to the old inodes.
 
 Invariant: `mtime_ns` rises with each append.
 """
@@ -328,7 +328,7 @@ class Partition:
             log.history.log_start = log.log_start_offset
             log.history.nonce = nonce
             log.history.save(segments)
-            self._drop_entries()
+            self._drop_names()
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are gone."""
@@ -403,7 +403,7 @@ class Partition:
         *,
         is_done: bool = False,
     ) -> None:
-        """Have the views and the history change, and drop the entries that lead to old inodes.
+        """Have the views and the history change, and drop the names that lead to old inodes.
 
         `is_done`: the log has changed already.
         """
@@ -434,7 +434,7 @@ class Partition:
         if not rewrite.is_written:
             with contextlib.suppress(OSError):
                 history.save(rewrite.segments)
-        self._drop_entries()
+        self._drop_names()
 
     def _carry_out_unseen(self, change: Callable[[PartitionView, int | None], None]) -> None:
         """Nobody had looked at what another process has rewritten; somebody may have by now."""
@@ -447,11 +447,9 @@ class Partition:
                         self.log.history.begin_anew()
         if nonce is not None:
             self.log.history.nonce = nonce
-            self._drop_entries()
+            self._drop_names()
 
-    def _drop_entries(self) -> None:
-        """Of the inodes that the names no longer lead to."""
-        for node in list(self.known.values()):
-            parent = node.history_entry()
-            if parent is not None:
-                self.fs.notices.entry_changed(parent, self.name)
+    def _drop_names(self) -> None:
+        """Where the kernel keeps names that lead to the old inodes."""
+        if any(node.loses_name() for node in list(self.known.values())):
+            self.fs.notices.names_changed()

@@ -52,7 +52,6 @@ class StartFile(ViewFile):
     def __init__(
         self,
         inode: int,
-        parent: int,
         partition: Partition,
         part: PartitionView,
         nonce: int,
@@ -61,7 +60,7 @@ class StartFile(ViewFile):
         looked: int,
     ) -> None:
         """`looked`: the bound of the view before its end was looked for."""
-        super().__init__(inode, parent, partition, part, nonce)
+        super().__init__(inode, partition, part, nonce)
         self.start = start
         self._until = until
         self._end: int | None = None
@@ -209,8 +208,8 @@ class StartFile(ViewFile):
     def _own_name(self) -> str:
         return f"{self.partition.log.topic}/{self.partition.name}"
 
-    def history_entry(self) -> int | None:
-        return None
+    def loses_name(self) -> bool:
+        return False
 
     def remembered(self) -> None:
         """Nobody has to be told of it, and it holds nothing before it is opened."""
@@ -341,6 +340,6 @@ def look_up_start(topic: TopicDirectory, parent: int, name: str, view: View, wai
     fs.start_names.note(parent, name, inode)
 
     def make() -> StartFile:
-        return StartFile(inode, parent, partition, part, nonce, start, until, looked)
+        return StartFile(inode, partition, part, nonce, start, until, looked)
 
     return topic.known_or(StartFile, inode, make)

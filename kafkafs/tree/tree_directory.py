@@ -41,19 +41,21 @@ class TreeDirectory(Directory):
         return mode & 0o555, uid, gid
 
     def attributes(self, wait: bool) -> Attributes:
+        fs = self.fs
         mode, uid, gid = self.owner()
-        timeout = self.fs.attr_timeout
+        # Where anything can be written, directories go by requests only, which the kernel sees.
+        name_timeout = fs.name_timeout if fs.manager.read_only else fs.attr_timeout
         return Attributes(
             self.inode,
             directory_mode(mode),
             0,
-            self.fs.started_ns,
+            fs.started_ns,
             2,
             uid,
             gid,
             0,
-            timeout,
-            timeout,
+            fs.attr_timeout,
+            name_timeout,
         )
 
     def known_or(self, kind: type[N], inode: int, make: Callable[[], N]) -> N:

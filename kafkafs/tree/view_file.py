@@ -52,15 +52,10 @@ _FACTS = (
 
 
 class ViewFile(Node):
-    """`parent` is the inode of the directory that the name is in."""
+    __slots__ = ("_generation", "_nonce", "part", "partition")
 
-    __slots__ = ("_generation", "_nonce", "parent", "part", "partition")
-
-    def __init__(
-        self, inode: int, parent: int, partition: Partition, part: PartitionView, nonce: int
-    ) -> None:
+    def __init__(self, inode: int, partition: Partition, part: PartitionView, nonce: int) -> None:
         super().__init__(inode)
-        self.parent = parent
         self.partition = partition
         self.part = part
         self._nonce = nonce
@@ -121,7 +116,7 @@ class ViewFile(Node):
             gid,
             partition.blocks(wait),
             partition.attr_timeout,
-            partition.fs.attr_timeout,
+            partition.fs.name_timeout,
         )
 
     def listed_attributes(self) -> Attributes:
@@ -159,8 +154,8 @@ class ViewFile(Node):
             raise OSError(errno.EPERM, f"{log.topic}/{log.partition} cannot be cut")
         self.partition.fs.set_owner(self.partition.log, change)
 
-    def history_entry(self) -> int | None:
-        return self.parent
+    def loses_name(self) -> bool:
+        return True
 
     def remembered(self) -> None:
         self.partition.known[self.inode] = self

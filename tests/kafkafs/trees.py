@@ -29,17 +29,17 @@ class RecordedNotices:
 
     def __init__(self) -> None:
         self.attributes: list[int] = []
-        self.entries: list[tuple[int, str]] = []
+        self.names = 0
 
     def attributes_changed(self, inode: int) -> None:
         self.attributes.append(inode)
 
-    def entry_changed(self, parent: int, name: str) -> None:
-        self.entries.append((parent, name))
+    def names_changed(self) -> None:
+        self.names += 1
 
     def clear(self) -> None:
         self.attributes.clear()
-        self.entries.clear()
+        self.names = 0
 
 
 class Clock:

@@ -1,9 +1,11 @@
 """The daemon with a tiller: `kafkafs.fuse.daemon` on a disk that tests hold and fail.
 
-Run as a program: ``python -m tests.mount.steered_daemon DATA MOUNT [-o OPTIONS]…``. It says that
-it is ready as the real one does (sd_notify), then takes commands on standard input, one JSON object
-a line, and answers each with a line of JSON: ``{"answer": …}`` or ``{"error": "…"}``. The names of
-commands are the methods of `Commands`. It ends as the real one does, or when its input ends.
+Run as a program: ``python -m tests.mount.steered_daemon DATA MOUNT [-o OPTIONS]… [--no-epochs]``.
+It says that it is ready as the real one does (sd_notify), then takes commands on standard input,
+one JSON object a line, and answers each with a line of JSON: ``{"answer": …}`` or
+``{"error": "…"}``. The names of commands are the methods of `Commands`. It ends as the real one
+does, or when its input ends. With ``--no-epochs`` it does as on a kernel that cannot be told that
+names lead elsewhere.
 
 What only retention and compaction will do (drop the head, replace segments) happens here by
 command, on the thread that owns the log, as they will do it. Everything else is the real thing.
@@ -21,7 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -171,18 +173,14 @@ class CountingOperations(Operations):
         await super().fsync(fh, datasync)
 
 
-class HeldNotices(KernelNotices):
-    """The thread that drops entries can be held."""
+class CountedNotices(KernelNotices):
+    """Counts how often names have changed."""
 
-    def hold(self, release: threading.Event) -> threading.Event:
-        reached = threading.Event()
+    changes = 0
 
-        def wait() -> None:
-            reached.set()
-            release.wait()
-
-        self._queue.put(wait)
-        return reached
+    def names_changed(self) -> None:
+        self.changes += 1
+        super().names_changed()
 
 
 class _Hold:
@@ -219,7 +217,7 @@ class SteeredTree(FileSystem):
 class Commands:
     """Each runs on a thread of its own; what touches the tree goes to the thread that owns it."""
 
-    def __init__(self, tree: FileSystem, notices: HeldNotices, disk: Disk) -> None:
+    def __init__(self, tree: FileSystem, notices: CountedNotices, disk: Disk) -> None:
         self._tree = tree
         self._notices = notices
         self._disk = disk
@@ -246,15 +244,6 @@ class Commands:
     def _owner(self, function: Callable[[], Any]) -> Any:
         return trio.from_thread.run_sync(function, trio_token=self._token)
 
-    def _and_settle(self, function: Callable[[], Any]) -> Any:
-        async def act() -> Any:
-            result = function()
-            await self._notices.settled()
-            return result
-
-        waiting: Callable[[], Awaitable[Any]] = act
-        return trio.from_thread.run(waiting, trio_token=self._token)
-
     def _log(self, topic: str, partition: int = 0) -> Log:
         return self._tree.manager.log(topic, partition)
 
@@ -265,7 +254,7 @@ class Commands:
 
     def remove_head(self, topic: str, count: int) -> None:
         now_ms = self._tree.manager.clock_ms()
-        self._and_settle(lambda: self._log(topic).remove_head(count, now_ms))
+        self._owner(lambda: self._log(topic).remove_head(count, now_ms))
 
     def clean(self, topic: str, count: int, drop: str, scratch: str) -> None:
         """Replace the first `count` segments by one without the records whose value has `drop`."""
@@ -273,7 +262,7 @@ class Commands:
         def dropped(record: Any) -> bool:
             return drop.encode() in (record.value or b"")
 
-        self._and_settle(lambda: clean(self._log(topic), count, dropped, Path(scratch)))
+        self._owner(lambda: clean(self._log(topic), count, dropped, Path(scratch)))
 
     def keep_text(self) -> None:
         """What the daemon's periodic work does: read what is to be kept before cuts."""
@@ -302,10 +291,6 @@ class Commands:
         for `reached` and `release`.
         """
         return self._hold(lambda release: self._disk.hold(operation, suffix, after, release))
-
-    def hold_notices(self) -> int:
-        """Hold the thread that tells the kernel to drop entries."""
-        return self._hold(self._notices.hold)
 
     def _hold(self, begin: Callable[[threading.Event], threading.Event]) -> int:
         self._holds.append(_Hold(begin))
@@ -360,9 +345,9 @@ class Commands:
         """As a service manager does."""
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def announced(self) -> int:
-        """Entries that the kernel was or will be told to forget."""
-        return self._notices.announced
+    def name_changes(self) -> int:
+        """How often the kernel was told to look up all names again."""
+        return self._notices.changes
 
     def break_version(self) -> None:
         """`.kafkafs/version` has a bug from now on."""
@@ -394,6 +379,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("path")
     parser.add_argument("-o", action="append", default=[], dest="options")
+    parser.add_argument("--no-epochs", action="store_true")
     arguments = parser.parse_args()
     data, path = os.path.realpath(arguments.data), os.path.realpath(arguments.path)
     options = parse_mount_options(arguments.options)
@@ -404,7 +390,7 @@ def main() -> None:
     events = Events(lambda: time.time_ns() // 1_000_000)
     disk = Disk()
     manager = LogManager.open(data, files=disk, read_only=options.read_only)
-    notices = HeldNotices(events)
+    notices = CountedNotices(events, epochs=not arguments.no_epochs)
     shown = TreeOptions(read_only=options.read_only)
     tree = SteeredTree(manager, shown, notices=notices, events=events)
     commands = Commands(tree, notices, disk)

@@ -16,7 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class SteeredMount(Mount):
-    """A mount; a command is called as a method of `daemon`: `mount.daemon.roll("orders")`."""
+    """A mount; a command is called as a method of `daemon`: `mount.daemon.roll("orders")`.
+
+    `epochs`: as on a kernel that can be told that names lead elsewhere.
+    """
+
+    def __init__(self, base: Path, options: Sequence[str] = (), *, epochs: bool = True) -> None:
+        super().__init__(base, options)
+        self.epochs = epochs
 
     @property
     def daemon(self) -> Daemon:
@@ -28,6 +35,7 @@ class SteeredMount(Mount):
             [
                 *(sys.executable, "-m", "tests.mount.steered_daemon"),
                 *(str(self.data), str(self.path), *options),
+                *([] if self.epochs else ["--no-epochs"]),
             ],
             env=env,
             cwd=ROOT,
@@ -43,12 +51,6 @@ class SteeredMount(Mount):
         with Hold(self.daemon, self.daemon.hold(operation, suffix, after)) as hold:
             yield hold
 
-    @contextlib.contextmanager
-    def held_notices(self) -> Iterator[Hold]:
-        """Hold the thread that tells the kernel to drop entries."""
-        with Hold(self.daemon, self.daemon.hold_notices()) as hold:
-            yield hold
-
 
 class Daemon:
     """The commands of a running daemon."""
@@ -56,13 +58,18 @@ class Daemon:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
+    def begin(self, name: str, *arguments: object) -> None:
+        """Give a command whose answer nobody waits for; it is the last one."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        stdin.write(json.dumps([name, arguments]).encode() + b"\n")
+        stdin.flush()
+
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: object) -> Any:
-            stdin, stdout = self._process.stdin, self._process.stdout
-            assert stdin is not None
+            self.begin(name, *arguments)
+            stdout = self._process.stdout
             assert stdout is not None
-            stdin.write(json.dumps([name, arguments]).encode() + b"\n")
-            stdin.flush()
             line = stdout.readline()
             assert line, "the daemon has ended"
             said = json.loads(line)
@@ -94,9 +101,9 @@ class Hold:
 
 
 @contextlib.contextmanager
-def steered(base: Path, *options: str) -> Iterator[SteeredMount]:
+def steered(base: Path, *options: str, epochs: bool = True) -> Iterator[SteeredMount]:
     """A started mount that takes commands; afterwards its data directory is checked."""
-    mount = SteeredMount(base, options)
+    mount = SteeredMount(base, options, epochs=epochs)
     try:
         mount.start()
         yield mount

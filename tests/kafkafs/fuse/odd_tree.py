@@ -215,7 +215,7 @@ class SwappingHandle(Handle):
     def write(self, position: int, data: bytes) -> int:
         root = self.node.root
         root.files["swap"] = Swapped(root, self.node.number + 1)
-        root.notices.entry_changed(ROOT_INODE, "swap")
+        root.notices.names_changed()
         return len(data)
 
 

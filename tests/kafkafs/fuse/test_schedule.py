@@ -11,7 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.schedule import RETRY_S, Schedule
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
@@ -37,9 +36,8 @@ class World:
         self.manager = LogManager.open(str(data), clock_ms=self.now_ms)
         events = Events(self.now_ms)
         events.forward = self.said.append
-        notices = KernelNotices(events)
-        self.tree = FileSystem(self.manager, notices=notices, events=events)
-        self.workers = Workers(self.tree, notices, trio.Lock())
+        self.tree = FileSystem(self.manager, events=events)
+        self.workers = Workers(self.tree, trio.Lock())
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:

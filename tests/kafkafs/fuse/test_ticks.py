@@ -11,7 +11,6 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.ticks import Ticks
@@ -46,9 +45,8 @@ class World:
         self.manager = LogManager.open(str(data), files=disk, clock_ms=self.now_ms)
         events = Events(self.now_ms)
         events.forward = self.said.append
-        notices = KernelNotices(events)
-        self.tree = FileSystem(self.manager, notices=notices, events=events)
-        operations = Operations(self.tree, notices, Spinner(), lambda: None)
+        self.tree = FileSystem(self.manager, events=events)
+        operations = Operations(self.tree, Spinner(), lambda: None)
         self.ticks = Ticks(self.tree, operations)
 
     def now_ms(self) -> int:
@@ -208,9 +206,8 @@ def test_a_read_only_directory_is_left_alone(tmp_path: Path) -> None:
     async def main() -> None:
         with LogManager.open(str(tmp_path), read_only=True) as manager:
             events = Events(lambda: 0)
-            notices = KernelNotices(events)
-            tree = FileSystem(manager, notices=notices, events=events)
-            operations = Operations(tree, notices, Spinner(), lambda: None)
+            tree = FileSystem(manager, events=events)
+            operations = Operations(tree, Spinner(), lambda: None)
             with trio.move_on_after(20):
                 await Ticks(tree, operations).run()
             assert events.text() == ""

@@ -10,7 +10,6 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.workers import NICE, SHORT, Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
@@ -29,10 +28,9 @@ class World:
         self.topics = [self.manager.create_topic(f"t{number}") for number in range(topics)]
         events = Events(self.manager.clock_ms)
         events.forward = self.said.append
-        self.notices = KernelNotices(events)
-        self.tree = FileSystem(self.manager, notices=self.notices, events=events)
+        self.tree = FileSystem(self.manager, events=events)
         self.structural = trio.Lock()
-        self.workers = Workers(self.tree, self.notices, self.structural)
+        self.workers = Workers(self.tree, self.structural)
 
     def start(self, kind: str, work: Callable[[Task], object], topic: int = 0) -> Job:
         def reported(task: Task) -> Report:

@@ -6,8 +6,8 @@ import errno
 import itertools
 import mmap
 import os
-import threading
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -278,55 +278,57 @@ def test_st_mtime_ns_strictly_rises(orders: Path) -> None:
 # -- new histories -------------------------------------------------------------------------------
 
 
-def in_thread(function: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=function)
-    thread.start()
-    return thread
+@pytest.fixture(scope="module", params=[True, False], ids=["epochs", "no-epochs"])
+def named_mount(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[SteeredMount]:
+    """On a kernel that can be told that names lead elsewhere, and on one that cannot."""
+    with steered(tmp_path_factory.mktemp("named"), epochs=request.param) as started:
+        yield started
 
 
-def test_publishing_waits_for_the_entry(steered_mount: SteeredMount, orders: Path) -> None:
-    """What publishes a generation waits for the entry's invalidation before it replies."""
-    topic = orders.parent
-    append(orders, b"one\n")
-    steered_mount.daemon.roll(topic.name)
-    append(orders, b"two\n")
-    before = orders.stat().st_ino
-    happened: list[str] = []
-
-    def drop() -> None:
-        (topic / ".remove-head").write_text("1\n")
-        happened.append("answered")
-
-    with steered_mount.held_notices() as hold:
-        hold.wait()
-        announced = steered_mount.daemon.announced()
-        writing = in_thread(drop)
-        while steered_mount.daemon.announced() == announced:
-            # The write has done its work; give its answer every chance to come.
-            (steered_mount / ".kafkafs" / "help").read_bytes()
-        for _ in range(20):
-            (steered_mount / ".kafkafs" / "help").read_bytes()
-        happened.append("told")
-        hold.release()
-        writing.join()
-    assert happened == ["told", "answered"]
-    assert orders.stat().st_ino != before
-    assert orders.read_bytes() == b"two\n"
-
-
-def test_the_entry_is_dropped_at_once(steered_mount: SteeredMount, orders: Path) -> None:
-    """… publishes a *new* inode under the name … and invalidates the kernel's entry: with a
-    long entry timeout nobody finds the old one any more.
+@pytest.mark.parametrize("view", ["", ".kv/", ".jsonl/", ".batches/"])
+def test_the_name_leads_elsewhere_at_once(named_mount: SteeredMount, view: str) -> None:
+    """… publishes a *new* inode under the name …: once the write that does it is answered, nobody
+    finds the old one any more.
     """
+    orders = new_topic(named_mount)
+    topic = orders.parent
     for number in range(5):
         append(orders, b"%d\n" % number)
-        steered_mount.daemon.roll(orders.parent.name)
+        named_mount.daemon.roll(topic.name)
     append(orders, b"last\n")
     for number in range(1, 6):
-        before = orders.stat().st_ino
-        (orders.parent / ".remove-head").write_text("1\n")
-        assert orders.stat().st_ino != before
+        shown = topic / f"{view}0"
+        before = shown.stat().st_ino, orders.stat().st_ino
+        (topic / ".remove-head").write_text("1\n")
+        assert shown.stat().st_ino != before[0]
+        assert orders.stat().st_ino != before[1]
         assert orders.read_bytes().splitlines()[0] == (b"%d" % number if number < 5 else b"last")
+
+
+def test_who_stands_in_a_topic_stays_there(named_mount: SteeredMount) -> None:
+    """The working directory keeps its name when all names are looked up again."""
+    orders = new_topic(named_mount)
+    append(orders, b"one\n")
+    named_mount.daemon.roll(orders.parent.name)
+    append(orders, b"two\n")
+    script = "cat 0; echo 1 > .remove-head; cat 0; stat 0 > /dev/null; pwd -P; /bin/pwd"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=orders.parent, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["one", "two", "two", *[str(orders.parent)] * 2]
+
+
+def test_the_name_is_asked_for_again_only_where_that_is_needed(named_mount: SteeredMount) -> None:
+    """Names that go away are dropped … where the kernel has it, else they have entry timeout 0."""
+    orders = new_topic(named_mount)
+    orders.stat()
+    named_mount.daemon.requests()
+    for _ in range(10):
+        orders.stat()
+    assert named_mount.daemon.requests().get("lookup", 0) == (0 if named_mount.epochs else 10)
 
 
 # -- read-only beside a writer -------------------------------------------------------------------

@@ -159,11 +159,11 @@ def test_a_new_inode_under_the_name(orders: Orders, tmp_path: Path) -> None:
 def test_appending_and_rolling_publish_nothing(orders: Orders) -> None:
     """Only what rewrites history publishes a new inode."""
     inode = orders.inode
-    before = orders.mount.daemon.announced()
+    before = orders.mount.daemon.name_changes()
     orders.segment(5)
     orders.append(5)
     assert orders.inode == inode
-    assert orders.mount.daemon.announced() == before
+    assert orders.mount.daemon.name_changes() == before
 
 
 def test_inodes_are_of_one_partition_each(orders: Orders) -> None:
