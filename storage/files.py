@@ -151,7 +151,9 @@ class Files:
         """As much as the page cache holds; None where not even the first byte is there.
 
         A count short of the buffer may mean the file's end or the cache's: ask again from there.
-        A file system that cannot tell (EOPNOTSUPP) is None too.
+        A file system that cannot tell (EOPNOTSUPP: tmpfs, overlayfs) is read at once: what would
+        never be in the cache by its word could never be read without waiting, nor saved by who may
+        not wait.
         """
         try:
             return os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
@@ -159,7 +161,7 @@ class Files:
             return None
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
-                return None
+                return os.preadv(fd, [buffer], position)
             raise
 
     def ftruncate(self, fd: int, size: int) -> None:

@@ -85,22 +85,39 @@ def test_reading_without_waiting(fd: int, tmp_path: Path) -> None:
     files.pwrite(fd, b"x" * 8192, 0)
     buffer = bytearray(100)
     count = files.preadv_nowait(fd, buffer, 0)
-    # A file system that cannot tell says None; what was just written is in the cache.
-    assert count in (None, 100)
-    if count is not None:
-        assert buffer == b"x" * 100
-        files.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        assert files.preadv_nowait(fd, buffer, 0) in (None, 100)
+    # What was just written is in the cache.
+    assert count == 100
+    assert buffer == b"x" * 100
+    files.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert files.preadv_nowait(fd, buffer, 0) in (None, 100)
 
 
-@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP])
-def test_what_would_wait_is_none(fd: int, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(code, os.strerror(code))
+def without_nowait(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Have the system refuse RWF_NOWAIT."""
+    preadv = os.preadv
+
+    def refuse(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(code, os.strerror(code))
+        return preadv(fd, buffers, position, flags)
 
     monkeypatch.setattr(os, "preadv", refuse)
+
+
+def test_what_would_wait_is_none(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_nowait(monkeypatch, errno.EAGAIN)
+    files.pwrite(fd, b"x", 0)
     assert files.preadv_nowait(fd, bytearray(1), 0) is None
+
+
+def test_who_cannot_tell_is_read_at_once(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tmpfs and overlayfs have no RWF_NOWAIT: "not now" for ever would be never."""
+    without_nowait(monkeypatch, errno.EOPNOTSUPP)
+    files.pwrite(fd, b"xyz", 0)
+    buffer = bytearray(5)
+    assert files.preadv_nowait(fd, buffer, 1) == 2
+    assert buffer[:2] == b"yz"
 
 
 def test_other_errors_of_reading_without_waiting_are_errors(tmp_path: Path) -> None:
