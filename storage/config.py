@@ -1,9 +1,10 @@
 """What there is to set: Kafka's names, defaults and rules for topics and for the daemon.
 
 All of Kafka's topic settings are known, so that a listing is complete, also those that mean
-nothing to one log without replicas or tiers.  One default differs: ``flush.ms`` is 1000, because
-there are no replicas to get a lost second back from (``LogConfig.java``, ``ServerLogConfigs.java``,
-``CleanerConfig.java``).
+nothing to one log without replicas or tiers.  Two defaults differ: ``flush.ms`` is 1000, because
+there are no replicas to get a lost second back from, and ``retention.ms`` is -1, because a file
+system deletes nothing that nobody asked it to delete (``LogConfig.java``,
+``ServerLogConfigs.java``, ``CleanerConfig.java``).
 
 Not here: the files that keep settings (``settings``), what the settings do.
 """
@@ -21,6 +22,9 @@ LONG_MAX = 2**63 - 1
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
+
+KAFKA_RETENTION_MS = 7 * _DAY_MS
+"""How long a broker keeps what it is not told how long to keep, in ms (``ServerLogConfigs``)."""
 
 NO_POLICY = "none"
 """How an empty cleanup.policy is written, where an empty value means the default."""
@@ -119,6 +123,12 @@ def _policies(text: str) -> tuple[str, ...]:
     return tuple(policies)
 
 
+def _path(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError("an absolute path")
+    return text
+
+
 def _policy_name(text: str) -> str:
     """NAME or NAME:ARGUMENT of a policy of retention."""
     if _POLICY.fullmatch(text) is None:
@@ -183,7 +193,7 @@ class LogConfig:
     )
     retention_bytes: int = _topic(-1, _long(-LONG_MAX - 1), "log.retention.bytes")
     retention_ms: int = _topic(
-        7 * _DAY_MS,
+        -1,
         _long(-1),
         _retention("ms", 1),
         _retention("minutes", _MINUTE_MS),
@@ -224,11 +234,19 @@ class LogConfig:
     local_retention_ms: int = _topic(-2, _long(-2), "log.local.retention.ms")
     local_retention_bytes: int = _topic(-2, _long(-2), "log.local.retention.bytes")
     kafkafs_retention_policy: str = _topic("kafka", _policy_name, "kafkafs.retention.policy")
+    unknown: tuple[str, ...] = ()
+    """Names of settings that decide what goes and that nobody knows here: nothing is deleted by
+    age or size, and nothing compacted, where there are any.  Not itself a setting."""
 
     @property
     def is_compacted(self) -> bool:
         """Whether only the latest record of each key need stay."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def may_be_cleaned(self) -> bool:
+        """Whether a cleaner may take what need not stay: also, that all is known that decides."""
+        return self.is_compacted and not self.unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -247,6 +265,8 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int = _topic(128 << 20, _long(1 << 20))
     log_cleaner_io_buffer_load_factor: float = _topic(0.9, _share)
     log_cleaner_io_max_bytes_per_second: float = _topic(sys.float_info.max, _positive)
+    kafkafs_broker_config: str | None = _topic(None, _path)
+    kafkafs_metadata_log_dir: str | None = _topic(None, _path)
     kafkafs_check_interval_ms: int = _topic(600_000, _long(1))
     kafkafs_staged_retention_ms: int = _topic(_DAY_MS, _long(-1))
     kafkafs_reserve_bytes: int = _topic(16 << 20, _long(0))
@@ -255,8 +275,10 @@ class BrokerConfig:
 def _settings_of(config: type[LogConfig] | type[BrokerConfig]) -> dict[str, Setting]:
     settings = {}
     for field in dataclasses.fields(config):
-        name = field.name.replace("_", ".")
         rule = field.metadata
+        if not rule:
+            continue
+        name = field.name.replace("_", ".")
         settings[name] = Setting(name, rule["parse"], field.default, rule["synonyms"])
     return settings
 
@@ -273,4 +295,17 @@ SYNONYMS = {
     synonym.name: (setting, synonym)
     for setting in TOPIC_SETTINGS.values()
     for synonym in setting.synonyms
+}
+
+# What decides whether something goes, by what cleanup.policy has.
+DECIDES_DELETION = ("cleanup.policy", "retention.ms", "retention.bytes")
+DECIDES_COMPACTION = ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms")
+DECISIVE = frozenset(DECIDES_DELETION + DECIDES_COMPACTION)
+
+# What Kafka itself sets on the topics that it makes for itself, of what decides
+# (``GroupCoordinatorConfig``, ``TransactionLogConfig``, ``ShareCoordinatorConfig``).
+INTERNAL_TOPICS: Mapping[str, Mapping[str, Any]] = {
+    "__consumer_offsets": {"cleanup.policy": ("compact",)},
+    "__transaction_state": {"cleanup.policy": ("compact",)},
+    "__share_group_state": {"cleanup.policy": ("delete",), "retention.ms": -1},
 }

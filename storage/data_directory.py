@@ -38,6 +38,8 @@ _TRIES = 5
 # How long its cleaner may take to name what it puts into the log, and how often one looks.
 _SWAP_S = 1.0
 _LOOK_S = 0.005
+# How many topics a line names.
+_NAMED = 10
 
 
 @dataclass(slots=True)
@@ -168,8 +170,23 @@ class DataDirectory:
             _log.warning("%s", cut)
         for fault in self.faults:
             _log.warning("%s", fault)
+        if not self.read_only:
+            for line in [*self.settings.notes, *self.kept_topics()]:
+                _log.warning("%s", line)
         for name in doomed:
             self._doomed.append((now_ms, os.path.join(self.path, name), None))
+
+    def kept_topics(self) -> list[str]:
+        """Of which topics nothing goes as their settings are not known: a line for each reason."""
+        topics: dict[str, list[str]] = {}
+        for name in sorted(self.topics):
+            why = self.settings.why_kept(name, "TOPIC")
+            if why is not None:
+                topics.setdefault(why, []).append(name)
+        return [
+            f"nothing is deleted or compacted of {_some(names)}: {why}"
+            for why, names in topics.items()
+        ]
 
     def _read_offsets(self, name: str) -> dict[tuple[str, int], int]:
         return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
@@ -257,6 +274,8 @@ class DataDirectory:
     ) -> Log:
         topic, partition = item
         directory = os.path.join(self.path, paths.partition_directory(topic, partition))
+        topic_id = self._topic_id(directory)
+        self.settings.identify(topic, topic_id)
         config = self.settings.log_config(topic)
         may_be_cleaned = self._may_be_cleaned(item)
         origin = Origin(
@@ -283,7 +302,7 @@ class DataDirectory:
             directory,
             topic,
             partition,
-            self._topic_id(directory),
+            topic_id,
             config,
             recovered,
             log_start=log_start,
@@ -301,8 +320,7 @@ class DataDirectory:
 
         But for what it has written down, where records may be missing for other reasons.
         """
-        is_brokers = self.files.exists(os.path.join(self.path, paths.META_PROPERTIES))
-        if is_brokers and self.files.in_order:
+        if self.settings.is_brokers and self.files.in_order:
             return True
         return item in self._read_offsets(paths.CLEANER_OFFSETS)
 
@@ -358,3 +376,10 @@ class DataDirectory:
         item = (log.topic, log.partition)
         if self.cleaner_offsets.get(item, 0) > log.log_end_offset:
             self.cleaner_offsets[item] = log.log_end_offset
+
+
+def _some(names: list[str]) -> str:
+    """Some names, and how many more there are."""
+    shown = ", ".join(names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{len(names)} topics ({shown} and {more} more)" if more > 0 else shown

@@ -143,12 +143,22 @@ class LogManager(DataDirectory):
 
         LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError.
         """
+        with LogManager.alone(path) as files:
+            check_topic(files, path, topic)
+            yield Settings.load(files, path, check_policy)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def alone(path: str) -> Iterator[Files]:
+        """A data directory that nobody else has open; nothing but its lock is taken.
+
+        LogLocked, OSError.
+        """
         files = Files()
         lock_fd = files.lock(os.path.join(path, paths.LOCK))
         try:
-            check_topic(files, path, topic)
             files.reserve = Reserve(files, path)
-            yield Settings.load(files, path, check_policy)
+            yield files
         finally:
             files.unlock(lock_fd)
 

@@ -60,8 +60,10 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 # Who has it open and shows it (``owner_file``).
 OWNER = "kafkafs.owner"
 
+# Where a broker keeps what its cluster has decided.
+METADATA_LOG = "__cluster_metadata-0"
 # Directories of a broker that are no partitions of ours, and that its log manager skips, too.
-BROKERS_OWN = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG})
 
 MAX_TOPIC_LENGTH = 249
 MAX_NAME_LENGTH = 255

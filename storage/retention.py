@@ -5,7 +5,8 @@ decided.  The rules are Kafka's (``UnifiedLog.deleteOldSegments``), in this orde
 
 - **log start**: a segment whose successor begins at or below the log start holds nothing that
   anybody can read.  Holds whatever cleanup.policy says.
-- where cleanup.policy has ``delete``, what the topic's policy says of the rest.  Kafka's is
+- where cleanup.policy has ``delete``, and all that decides is known (``LogConfig.unknown``), what
+  the topic's policy says of the rest.  Kafka's is
   **size** (the log keeps at least retention.bytes) and then **time** (the newest record, or where
   none has a timestamp the file, is older than retention.ms).
 
@@ -83,7 +84,7 @@ def decide(
     ``policy``: None is the topic's own, as its settings name it.
     """
     doomed = _admitted(below_log_start(facts), facts)
-    if "delete" not in config.cleanup_policy:
+    if config.unknown or "delete" not in config.cleanup_policy:
         return Decision(doomed)
     rest = facts._replace(segments=facts.segments[len(doomed) :])
     try:

@@ -17,19 +17,34 @@ order: ms before minutes before hours), else the default (``ServerTopicConfigSyn
 ``LogConfig.java``).  A name or a value that is not right is InvalidConfig, which names file and
 line: a setting that was silently ignored would be noticed when the data is gone.
 
+In a directory that a broker has written its topics keep what the broker has set
+(``broker_settings``): a value is our override, else what is set on the topic at the broker, else
+what ``kafkafs.properties`` says (but not of what decides whether something goes: that speaks of
+topics made here), else what holds at the broker, else Kafka's default.  What decides and is *not
+known* is named by ``LogConfig.unknown``, and nothing of that topic is deleted or compacted.
+
 Not here: what there is to set (``config``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+from storage import broker_settings
+from storage.broker_settings import BrokerFiles, BrokerSettings
 from storage.config import (
     BROKER_SETTINGS,
+    DECIDES_COMPACTION,
+    DECIDES_DELETION,
+    DECISIVE,
     INTERNAL_SEGMENT_BYTES,
+    INTERNAL_TOPICS,
+    KAFKA_RETENTION_MS,
     LONG_MAX,
     SYNONYMS,
     TOPIC_SETTINGS,
@@ -44,14 +59,15 @@ from storage.errors import InvalidConfig
 SETTINGS_FILE = "kafkafs.properties"
 TOPICS_FILE = "kafkafs-topics.properties"
 
+_BY_US = "set on the topic"
+_BY_BROKER = "set on the topic at its broker"
 _OWNER = re.compile(r"([0-9]+):([0-9]+):([0-7]{3,4})")
 _HEADER = f"# Written by kafkafs, which replaces this file. Defaults belong into {SETTINGS_FILE}.\n"
 
 
-class SettingsStore(Protocol):
+class SettingsStore(BrokerFiles, Protocol):
     """The part of ``files.Files`` that is needed here."""
 
-    def read_whole(self, path: str) -> bytes: ...
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None: ...
 
 
@@ -95,6 +111,7 @@ def _parse(
 class _Default(NamedTuple):
     value: Any
     source: str
+    is_known: bool = True
 
 
 Check = Callable[[LogConfig], None]
@@ -122,27 +139,67 @@ def _topic_setting(name: str) -> Setting:
     return setting
 
 
+def set_default(files: SettingsStore, data_dir: str, name: str, value: str) -> None:
+    """Have a line of ``kafkafs.properties`` say this, and leave the others; durable.
+
+    InvalidConfig where the file would not be right then, OSError: nothing has changed.
+    """
+    path = os.path.join(data_dir, SETTINGS_FILE)
+    Settings.load(files, data_dir)
+    _parse(BROKER_SETTINGS[name], name, value)
+    try:
+        lines = files.read_whole(path).decode().splitlines()
+    except FileNotFoundError:
+        lines = []
+    kept = [line for line in lines if line.partition("=")[0].strip() != name]
+    text = "".join(f"{line}\n" for line in [*kept, f"{name}={value}"])
+    files.replace_atomically(path, text.encode())
+
+
 class Settings:
     """The settings of a data directory.  One thread changes them."""
 
     def __init__(
-        self,
-        files: SettingsStore,
-        data_dir: str,
-        broker: BrokerConfig,
-        defaults: dict[str, _Default],
-        check: Check,
+        self, files: SettingsStore, data_dir: str, given: Mapping[str, _Line], check: Check
     ) -> None:
         self._files = files
+        self._data_dir = data_dir
         self._topics_path = os.path.join(data_dir, TOPICS_FILE)
-        self._defaults = defaults
         self._check = check
         self._overrides: dict[str, dict[str, Any]] = {}
         self._owners: dict[tuple[str, int | None], tuple[int, int, int]] = {}
         self._configs: dict[str, LogConfig] = {}
-        self.broker = broker
-        self.given: dict[str, str] = {}
+        # The ids of the topics that lie here, where a broker knows another one by the name.
+        self._others: set[str] = set()
+        self.given: dict[str, str] = {name: line.value for name, line in given.items()}
         """The lines of the data directory's settings file, as they stand there."""
+        path = os.path.join(data_dir, SETTINGS_FILE)
+        self.broker = BrokerConfig(**_daemon_values(given, path))
+        ours = _from_synonyms(
+            {
+                name: _Default(value, f"{name} in {SETTINGS_FILE}")
+                for name, value in _synonym_values(given, path).items()
+            }
+        )
+        self._defaults = {**_standard(), **ours}
+        self._theirs = broker_settings.read(
+            files,
+            data_dir,
+            self.broker.kafkafs_broker_config,
+            self.broker.kafkafs_metadata_log_dir,
+        )
+        self._their_defaults: dict[str, _Default] = {}
+        if self._theirs is not None:
+            self._their_defaults = _their_defaults(self._theirs, ours)
+            self.broker = replace(self.broker, **_protecting(self._theirs, given))
+        self.notes: list[str] = []
+        """What does not count of what is given, and why."""
+        if self._theirs is not None:
+            for name in DECISIVE & ours.keys():
+                self.notes.append(
+                    f"{ours[name].source} does not count: topics of a broker's directory keep what "
+                    f"their broker has set, unless {name} is set on the topic"
+                )
 
     @classmethod
     def load(cls, files: SettingsStore, data_dir: str, check: Check = no_check) -> Settings:
@@ -151,20 +208,9 @@ class Settings:
         ``check`` is asked of all settings that are, or are to be, in force.
         """
         path = os.path.join(data_dir, SETTINGS_FILE)
-        lines = _read_lines(files, path)
-        broker: dict[str, Any] = {}
-        given: dict[str, Any] = {}
-        for number, name, text in lines:
-            if name in BROKER_SETTINGS:
-                value = _parse(BROKER_SETTINGS[name], name, text, line=number, path=path)
-                broker[name.replace(".", "_")] = value
-            elif name in SYNONYMS:
-                given[name] = _synonym_value(name, text, number, path)
-            else:
-                raise InvalidConfig(f"line {number}: there is no setting {name!r}", path=path)
-        settings = cls(files, data_dir, BrokerConfig(**broker), _defaults(given), check)
-        settings.given = {line.name: line.value for line in lines}
-        settings._check_whole(settings._effective({}), path)
+        given = {line.name: line for line in _read_lines(files, path)}
+        settings = cls(files, data_dir, given, check)
+        settings._check_whole(_config_of(settings._defaults), path)
         settings._load_topics()
         return settings
 
@@ -187,46 +233,73 @@ class Settings:
             else:
                 raise InvalidConfig(f"line {number}: there is no setting {rest!r}", path=path)
         for topic, overrides in self._overrides.items():
-            self._check_whole(self._effective(overrides), f"{path}, topic {topic}")
+            self._check_whole(self._effective(topic, overrides), f"{path}, topic {topic}")
 
     # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether a broker has written the directory, and may come back to it."""
+        return self._theirs is not None
+
+    def identify(self, topic: str, topic_id: str) -> None:
+        """Say which topic lies here under that name: what a broker knows of another one, which
+        had its name later or before, does not count.
+        """
+        known = self._theirs.topics.get(topic) if self._theirs else None
+        if known is not None and topic_id and known.id != topic_id:
+            self._others.add(topic)
+            self._configs.pop(topic, None)
 
     def log_config(self, topic: str) -> LogConfig:
         """What is in force for a topic, which need not exist."""
         config = self._configs.get(topic)
         if config is None:
-            config = self._configs[topic] = self._effective(self._overrides.get(topic, {}))
+            overrides = self._overrides.get(topic, {})
+            config = self._configs[topic] = self._effective(topic, overrides)
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
-        """What is set on the topic itself, by name."""
+        """What is set on the topic itself, by name: by us, or at its broker."""
         return {
-            name: format_value(value)
-            for name, value in sorted(self._overrides.get(topic, {}).items())
+            name: value
+            for name, value, _ in sorted(
+                _listing({**self._set_at_broker(topic), **self._set_by_us(topic)})
+            )
         }
 
     def explain(self, topic: str) -> list[tuple[str, str, str]]:
         """(name, value, where it comes from) of every topic setting."""
-        overrides = self._overrides.get(topic, {})
-        listing = []
-        for name in TOPIC_SETTINGS:
-            if name in overrides:
-                listing.append((name, format_value(overrides[name]), "set on the topic"))
-            elif self._defaults[name].value is not None:
-                value, source = self._defaults[name]
-                listing.append((name, format_value(value), source))
-        return listing
+        in_force = self._in_force(topic, self._overrides.get(topic, {}))
+        return _listing({name: in_force[name] for name in TOPIC_SETTINGS})
+
+    def why_kept(self, topic: str, called: str | None = None) -> str | None:
+        """Why nothing of a topic is deleted by age or size, or compacted, and what ends that; None
+        where its settings decide.  ``called``: a word for the topic instead of its name.
+        """
+        unknown = self.log_config(topic).unknown
+        if not unknown:
+            return None
+        assert self._theirs is not None
+        reason = self._unknown_topic(topic)
+        if reason is None and self._theirs.defaults_fault is not None:
+            reason = self._theirs.defaults_fault
+            remedy = f"kafkafs config {self._data_dir} --broker-config FILE"
+        else:
+            reason = reason or "what is set at the broker is not understood"
+            wanted = " ".join(f"{name}=..." for name in unknown)
+            remedy = f"kafkafs config {self._data_dir} {called or topic} {wanted}"
+        return f"{', '.join(unknown)} are not known: {reason}; {remedy} ends that"
 
     def explain_defaults(self) -> list[tuple[str, str, str]]:
         """The same of what holds for the daemon, and for topics on which nothing is set."""
         listing = []
         for name in BROKER_SETTINGS:
-            value = format_value(getattr(self.broker, name.replace(".", "_")))
-            listing.append((name, value, SETTINGS_FILE if name in self.given else "default"))
-        for name, (value, source) in self._defaults.items():
+            value = getattr(self.broker, name.replace(".", "_"))
             if value is not None:
+                source = SETTINGS_FILE if name in self.given else "default"
                 listing.append((name, format_value(value), source))
-        return listing
+        return listing + _listing(self._their_defaults or self._defaults)
 
     def get_owner(self, topic: str, partition: int | None) -> tuple[int, int, int] | None:
         """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
@@ -251,7 +324,7 @@ class Settings:
                 changed.pop(name, None)
             else:
                 changed[name] = _parse(setting, name, value.strip())
-        self._check_whole(self._effective(changed), None)
+        self._check_whole(self._effective(topic, changed), None)
         self._save({**self._overrides, topic: changed}, self._owners)
 
     def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
@@ -297,16 +370,125 @@ class Settings:
         except InvalidConfig as error:
             raise InvalidConfig(error.message, path=path) from None
 
-    def _effective(self, overrides: Mapping[str, Any]) -> LogConfig:
-        values = {name: default.value for name, default in self._defaults.items()}
-        values.update(overrides)
-        internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
-        if internal is not None:
-            values["segment.bytes"] = internal
-        return LogConfig(**{name.replace(".", "_"): value for name, value in values.items()})
+    # -- what is in force ----------------------------------------------------------------------
+
+    def _effective(self, topic: str, overrides: Mapping[str, Any]) -> LogConfig:
+        return _config_of(self._in_force(topic, overrides))
+
+    def _in_force(self, topic: str, overrides: Mapping[str, Any]) -> dict[str, _Default]:
+        """Every topic setting's value, where it comes from, and whether that is known."""
+        internal = _each(INTERNAL_TOPICS.get(topic, {}), "Kafka's own, of an internal topic")
+        ours = _each(overrides, _BY_US)
+        if self._theirs is None:
+            return {**self._defaults, **internal, **ours}
+        defaults = self._their_defaults
+        if self._unknown_topic(topic) is not None:
+            # Something may be set on it that nobody here can see.
+            hidden = {name: defaults[name]._replace(is_known=False) for name in DECISIVE}
+            defaults = {**defaults, **hidden}
+        return {**defaults, **internal, **self._set_at_broker(topic), **ours}
+
+    def _unknown_topic(self, topic: str) -> str | None:
+        """Why it is not known what is set on a topic of a broker's; None where it is."""
+        assert self._theirs is not None
+        if self._theirs.topics_fault is not None:
+            return self._theirs.topics_fault
+        if topic not in self._theirs.topics:
+            return "its broker's metadata log has no such topic"
+        if topic in self._others:
+            return "its broker's metadata log has another topic of this name"
+        return None
+
+    def _set_by_us(self, topic: str) -> dict[str, _Default]:
+        return _each(self._overrides.get(topic, {}), _BY_US)
+
+    def _set_at_broker(self, topic: str) -> dict[str, _Default]:
+        """What is set on a topic at its broker, as far as it is known, and means something here."""
+        if self._theirs is None or self._unknown_topic(topic) is not None:
+            return {}
+        found = {}
+        for name, text in self._theirs.topics[topic].settings.items():
+            if name in TOPIC_SETTINGS:
+                value = _understood(TOPIC_SETTINGS[name], _topic_value, name, text, _BY_BROKER)
+                found.update({} if value is None else {name: value})
+        return found
 
 
-def _synonym_value(name: str, text: str, line: int, path: str) -> Any:
+def _topic_value(name: str, text: str) -> Any:
+    return _parse(TOPIC_SETTINGS[name], name, text)
+
+
+def _understood(
+    setting: Setting, parse: Callable[[str, str], Any], name: str, text: str, source: str
+) -> _Default | None:
+    """What a broker's text says, None where it may be passed over: a broker refuses what is not
+    right, but other versions have other rules.
+    """
+    try:
+        return _Default(parse(name, text), source)
+    except InvalidConfig:
+        unknown = _Default(setting.default, source, is_known=False)
+        return unknown if setting.name in DECISIVE else None
+
+
+def _each(values: Mapping[str, Any], source: str) -> dict[str, _Default]:
+    return {name: _Default(value, source) for name, value in values.items()}
+
+
+def _listing(in_force: Mapping[str, _Default]) -> list[tuple[str, str, str]]:
+    """(name, value, where it comes from) of what is set, in this order."""
+    return [
+        (name, format_value(value) if is_known else "unknown", source)
+        for name, (value, source, is_known) in in_force.items()
+        if value is not None
+    ]
+
+
+def _config_of(in_force: Mapping[str, _Default]) -> LogConfig:
+    values = {name: default.value for name, default in in_force.items()}
+    internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
+    if internal is not None:
+        values["segment.bytes"] = internal
+    fields = {name.replace(".", "_"): value for name, value in values.items()}
+    return LogConfig(**fields, unknown=_unknown(in_force))
+
+
+def _unknown(in_force: Mapping[str, _Default]) -> tuple[str, ...]:
+    """The names of what is not known of what decides whether something of a topic goes."""
+    policy = in_force["cleanup.policy"]
+    names: list[str] = []
+    if not policy.is_known or "delete" in policy.value:
+        names += DECIDES_DELETION
+    if policy.is_known and "compact" in policy.value:
+        names += DECIDES_COMPACTION
+    return tuple(dict.fromkeys(name for name in names if not in_force[name].is_known))
+
+
+# -- the broker's names ----------------------------------------------------------------------------
+
+
+def _daemon_values(given: Mapping[str, _Line], path: str) -> dict[str, Any]:
+    """The daemon's settings among the lines of a file.  InvalidConfig, also of unknown names."""
+    values = {}
+    for number, name, text in given.values():
+        if name in BROKER_SETTINGS:
+            setting = BROKER_SETTINGS[name]
+            values[name.replace(".", "_")] = _parse(setting, name, text, line=number, path=path)
+        elif name not in SYNONYMS:
+            raise InvalidConfig(f"line {number}: there is no setting {name!r}", path=path)
+    return values
+
+
+def _synonym_values(given: Mapping[str, _Line], path: str) -> dict[str, Any]:
+    """The defaults for topics among the lines of a file, by the broker's names."""
+    return {
+        name: _synonym_value(name, line.value, line.number, path)
+        for name, line in given.items()
+        if name in SYNONYMS
+    }
+
+
+def _synonym_value(name: str, text: str, line: int = 0, path: str | None = None) -> Any:
     """A broker setting's value as the topic setting has it."""
     setting, synonym = SYNONYMS[name]
     if synonym.factor == 1 and not synonym.negative_is_unlimited:
@@ -318,23 +500,55 @@ def _synonym_value(name: str, text: str, line: int, path: str) -> Any:
     try:
         return setting.parse(str(value))
     except ValueError as error:
+        where = f"line {line}: " if line else ""
         raise InvalidConfig(
-            f"line {line}: {name}={text} makes {setting.name}={value}, which is not {error}",
+            f"{where}{name}={text} makes {setting.name}={value}, which is not {error}",
             path=path,
         ) from None
 
 
-def _defaults(given: Mapping[str, Any]) -> dict[str, _Default]:
-    """Every topic setting's value without overrides, from the first synonym given."""
-    defaults = {}
+def _from_synonyms(values: Mapping[str, _Default]) -> dict[str, _Default]:
+    """What the broker's names make of topic settings, each from the first of its names."""
+    found = {}
     for setting in TOPIC_SETTINGS.values():
-        defaults[setting.name] = _Default(setting.default, "default")
         for synonym in setting.synonyms:
-            if synonym.name in given:
-                source = f"{synonym.name} in {SETTINGS_FILE}"
-                defaults[setting.name] = _Default(given[synonym.name], source)
+            if synonym.name in values:
+                found[setting.name] = values[synonym.name]
                 break
-    return defaults
+    return found
+
+
+def _standard() -> dict[str, _Default]:
+    """What holds for topics made here where nothing is said."""
+    return _each({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, "default")
+
+
+def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Default]) -> dict[str, _Default]:
+    """What holds for a broker's topics on which nothing is set."""
+    defaults = _standard()
+    defaults["retention.ms"] = _Default(KAFKA_RETENTION_MS, "Kafka's default")
+    if theirs.defaults_fault is not None:
+        for name in DECISIVE:
+            defaults[name] = defaults[name]._replace(source="the broker's", is_known=False)
+    given = {}
+    for name, (text, source) in theirs.defaults.items():
+        if name in SYNONYMS:
+            setting = SYNONYMS[name][0]
+            value = _understood(setting, _synonym_value, name, text, f"{name}, {source}")
+            given.update({} if value is None else {name: value})
+    passed = {name: each for name, each in ours.items() if name not in DECISIVE}
+    return {**defaults, **_from_synonyms(given), **passed}
+
+
+def _protecting(theirs: BrokerSettings, given: Mapping[str, _Line]) -> dict[str, Any]:
+    """The daemon's settings that a broker's say, too, and that keep something from going."""
+    found = {}
+    for name in ("log.cleaner.enable", "delete.topic.enable"):
+        if name in theirs.defaults and name not in given:
+            with contextlib.suppress(InvalidConfig):
+                value = _parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
+                found[name.replace(".", "_")] = value
+    return found
 
 
 def _check_together(config: LogConfig, path: str | None) -> None:

@@ -80,8 +80,11 @@ def _logs(manager: LogManager, places: Sequence[str]) -> list[Log]:
 
     logs = logs_at(manager, places)
     if not places:
-        return [log for log in logs if log.config.is_compacted]
+        return [log for log in logs if log.config.may_be_cleaned]
     for log in logs:
+        why_kept = manager.settings.why_kept(log.topic)
+        if why_kept is not None:
+            raise InvalidConfig(f"topic {log.topic!r} is not compacted: {why_kept}")
         if not log.config.is_compacted:
             raise InvalidConfig(f"the cleanup.policy of topic {log.topic!r} does not have compact")
     return logs

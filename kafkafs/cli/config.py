@@ -14,12 +14,30 @@ from kafkafs.cli import fail
 @click.argument("data_dir", metavar="DATA_DIR")
 @click.argument("topic", metavar="[TOPIC", required=False)
 @click.argument("changes", metavar="[NAME=VALUE|NAME=]...]", nargs=-1)
-def command(data_dir: str, topic: str | None, changes: Sequence[str]) -> None:
+@click.option(
+    "--broker-config", metavar="FILE", help="The server.properties of the broker of DATA_DIR."
+)
+@click.option(
+    "--metadata-log-dir", metavar="DIR", help="Where that broker keeps __cluster_metadata-0."
+)
+def command(
+    data_dir: str,
+    topic: str | None,
+    changes: Sequence[str],
+    broker_config: str | None,
+    metadata_log_dir: str | None,
+) -> None:
     """Show the settings of TOPIC, or change them: NAME=VALUE sets, NAME= goes back to the default.
 
     Shown are NAME=VALUE for what is set on the topic, then # NAME=VALUE (where it comes from) for
     all else that is in force. Without TOPIC: what the data directory's kafkafs.properties says,
     and the defaults. Changes are judged as Kafka does, all together: all are made or none.
+    Durations may be written as 7d, 12h, 30m, 5s, sizes as 10GiB, 512MiB, 64KiB.
+
+    What is set on the topics of a broker's directory is read from its metadata log, and from the
+    broker's file, once that is named by --broker-config (kafkafs.properties remembers the path).
+    Nothing is deleted or compacted of a topic while it is not known what the broker would keep;
+    mounting says so, and .kafkafs/topics.
 
     DATA_DIR may be mounted where settings are only shown; write to TOPIC/.config to change them
     there.
@@ -32,7 +50,17 @@ def command(data_dir: str, topic: str | None, changes: Sequence[str]) -> None:
 
     path = os.path.realpath(data_dir)
     values = dict(_parsed(change) for change in changes)
+    named = {
+        "kafkafs.broker.config": broker_config,
+        "kafkafs.metadata.log.dir": metadata_log_dir,
+    }
+    given = {name: os.path.abspath(place) for name, place in named.items() if place is not None}
+    if given and topic is not None:
+        raise click.UsageError("--broker-config and --metadata-log-dir hold for all topics")
     try:
+        if given:
+            _set_places(path, given)
+            return
         if topic is not None and values:
             with LogManager.settings_of(path, topic) as settings:
                 settings.change_topic(topic, values)
@@ -47,6 +75,20 @@ def command(data_dir: str, topic: str | None, changes: Sequence[str]) -> None:
         raise fail(str(error)) from None
     text = defaults_text(settings) if topic is None else config_text(settings, topic)
     click.echo(text, nl=False)
+
+
+def _set_places(path: str, given: dict[str, str]) -> None:
+    """Remember where a broker keeps what it is set to. StorageError, OSError."""
+    from storage import broker_settings
+    from storage.manager import LogManager
+    from storage.settings import set_default
+
+    with LogManager.alone(path) as files:
+        broker_settings.check_places(
+            files, path, given.get("kafkafs.broker.config"), given.get("kafkafs.metadata.log.dir")
+        )
+        for name, place in given.items():
+            set_default(files, path, name, place)
 
 
 def _parsed(change: str) -> tuple[str, str | None]:

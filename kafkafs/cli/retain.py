@@ -47,6 +47,10 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
             LogManager.open(path, read_only=dry_run, progress=progress) as manager,
         ):
             logs = logs_at(manager, places)
+            if dry_run:
+                # Who opens it for writing is told so already.
+                for line in manager.kept_topics():
+                    click.echo(f"kafkafs: {line}", err=True)
             notes = _preview(manager, logs) if dry_run else _retain(manager, logs)
     except TaskCancelled:
         click.echo("kafkafs: cancelled", err=True)

@@ -6,9 +6,10 @@ import functools
 import struct
 from typing import Any, Final
 
-from kafkafs.dump.messages import Message, MessageError, Reader, as_json, parse_schemas
-from kafkafs.dump.schemas import PROTOCOL
+from kafkafs.dump.message_json import as_json, message_json
 from storage.errors import CorruptRecord
+from storage.message_schemas import PROTOCOL
+from storage.messages import Message, MessageError, Reader, parse_schemas
 
 _ENDS: Final = ("ABORT", "COMMIT")
 #: By type: how DumpLogSegments names it, and its message.
@@ -75,4 +76,4 @@ def _kraft(kind: int, value: bytes | None) -> dict[str, Any]:
         read = _messages()[name].read(Reader(value or b""), 0)
     except MessageError as error:
         raise CorruptRecord(f"no {name}: {error}") from None
-    return _messages()[name].json(read, read["version"])
+    return message_json(_messages()[name], read, read["version"])

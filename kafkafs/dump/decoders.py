@@ -11,16 +11,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from kafkafs.dump._dump import java_text
-from kafkafs.dump.messages import Message, MessageError, Reader, as_json, parse_schemas
+from kafkafs.dump.message_json import as_json, message_json
 from kafkafs.dump.options import Decode
-from kafkafs.dump.schemas import METADATA, OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
 from storage.errors import CorruptRecord
+from storage.message_schemas import OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
+from storage.messages import Message, MessageError, MetadataReader, Reader, parse_schemas
 
 _PACKAGE: Final = "org.apache.kafka.tools.api."
 STRING_DECODER: Final = _PACKAGE + "StringDecoder"
 _NUMBERS: Final = {"IntegerDecoder": struct.Struct(">i"), "LongDecoder": struct.Struct(">q")}
 _GROUP_METADATA: Final = 2
-_LARGEST_SHORT: Final = 0x7FFF
 
 
 class DecoderError(Exception):
@@ -72,14 +72,14 @@ class CoordinatorDecoder:
             if kind not in self._keys:
                 return b"Unknown record type %d at offset %d, skipping." % (kind, offset), None
             key_data = _read(self._keys[kind], key, kind, "key")
-            shown = _shown("type", kind, self._keys[kind].json(key_data, 0))
+            shown = _shown("type", kind, message_json(self._keys[kind], key_data, 0))
             if value is None:
                 return shown, b"<DELETE>"
             version = _version(value, "value")
             message = self._values[kind]
             if not message.first <= version <= message.last:
                 raise MessageError(f"Found an unknown record version {version} for {kind} type")
-            found = message.json(_read(message, value, version, "value"), version)
+            found = message_json(message, _read(message, value, version, "value"), version)
         except MessageError as error:
             return f"Error at offset {offset}, skipping. {error}".encode(), None
         return shown, _shown("version", version, self.refined(kind, found))
@@ -107,15 +107,15 @@ class OffsetsDecoder(CoordinatorDecoder):
                     with suppress(MessageError):  # the bytes stay as they are
                         version = _version(data, name)
                         read = message.read(Reader(data[2:]), version)
-                        member[name] = message.json(read, version)
+                        member[name] = message_json(message, read, version)
         return value
 
 
 class MetadataDecoder:
-    """``__cluster_metadata`` (MetadataRecordSerde.java), whose records have no keys."""
+    """``__cluster_metadata``, whose records have no keys."""
 
     def __init__(self) -> None:
-        self._messages = {each.id: each for each in parse_schemas(METADATA).values()}
+        self._reader = MetadataReader()
 
     def __call__(self, offset: int, _: bytes | None, value: bytes | None) -> tuple[None, bytes]:
         try:
@@ -124,43 +124,12 @@ class MetadataDecoder:
             return None, f"Error at {offset}, skipping. {error}".encode()
 
     def _read(self, value: bytes) -> bytes:
-        reader = Reader(value)
-        frame = _short(reader, "frame version")
-        if frame == 0:
-            raise MessageError(
-                "Could not deserialize metadata record with frame version 0. Note that upgrades"
-                " from the preview release of KRaft in 2.8 to newer versions are not supported."
-            )
-        if frame != 1:
-            raise MessageError(
-                "Could not deserialize metadata record due to unknown frame version"
-                f" {frame}(only frame version 1 is supported)"
-            )
-        kind, version = _short(reader, "type"), _short(reader, "version")
-        message = self._messages.get(kind)
-        if message is None:
-            raise MessageError(
-                "org.apache.kafka.common.errors.UnsupportedVersionException:"
-                f" Unknown metadata id {kind}"
-            )
-        try:
-            found = message.json(message.read(reader, version), version)
-        except MessageError:
-            raise MessageError(f"Failed to deserialize record with type {kind}") from None
-        if reader.remaining:
-            raise MessageError(f"Found {reader.remaining} byte(s) of garbage after {kind}")
+        record = self._reader.read(value)
+        assert record is not None, "all are wanted"
+        message, version, data = record
         name = re.sub("(?<!^)(?=[A-Z])", "_", message.name).upper()
+        found = message_json(message, data, version)
         return as_json({"type": name, "version": version, "data": found}).encode()
-
-
-def _short(reader: Reader, name: str) -> int:
-    try:
-        number = reader.varint()
-    except MessageError:
-        raise MessageError(f"Error while reading {name}") from None
-    if number > _LARGEST_SHORT:
-        raise MessageError(f"Value for {name} was too large.")
-    return (number + 0x8000) % 0x10000 - 0x8000
 
 
 def topic_decoder(name: str) -> Decode:

@@ -146,12 +146,14 @@ _TOPIC_COLUMNS = (
     ("last_append", 20),
     ("cleanup.policy", 14),
     ("id", 22),
+    ("note", 0),
 )
 
 
 def topics_text(fs: FileSystem) -> str:
     """A line per topic. `offsets` is from the log starts to the log ends: where nothing was
-    compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1.
+    compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. `note`,
+    the rest of the line, says why nothing is deleted or compacted of it, or is `-`.
     """
     topics = sorted(fs.manager.topics.items())
     width = max([len("topic"), *(len(name) for name, _ in topics)])
@@ -167,15 +169,19 @@ def _row(name: str, width: int, values: Iterable[object]) -> str:
 
 def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
     logs = list(topic.partitions.values())
-    policies = fs.manager.settings.log_config(topic.name).cleanup_policy
+    settings = fs.manager.settings
+    config = settings.log_config(topic.name)
+    why_kept = settings.why_kept(topic.name)
+    unknown = "cleanup.policy" in config.unknown
     return (
         len(logs),
         sum(log.log_end_offset - log.log_start_offset for log in logs),
         sum(log.size for log in logs),
         sum(len(log.segments) for log in logs),
         max((log.active.mtime_ns // 1_000_000 for log in logs if log.log_end_offset), default=-1),
-        format_value(policies),
+        "unknown" if unknown else format_value(config.cleanup_policy),
         topic.id,
+        "-" if why_kept is None else f"nothing is deleted or compacted: {why_kept}",
     )
 
 

@@ -63,7 +63,7 @@ class LogCleaner:
         for log in self._manager.logs():
             if log.closed or log.cleaning or log in self.uncleanable:
                 continue
-            if log.config.is_compacted:
+            if log.config.may_be_cleaned:
                 plan = self.plan(log, now_ms)
                 if plan.is_due(log.config):
                     due.append((plan.ratio, log))
@@ -75,9 +75,9 @@ class LogCleaner:
         """Clean one log as far as one map reaches, due or not; in a worker thread.
 
         None where there is nothing: no sealed segment that may be cleaned, a cleanup.policy without
-        compact, or others' round that is just being put in.  What was clean already loses
-        tombstones and markers whose horizon has passed.  TaskCancelled, also where compact is taken
-        out of it meanwhile: all is as it was.
+        compact, settings that are not known, or others' round that is just being put in.  What was
+        clean already loses tombstones and markers whose horizon has passed.  TaskCancelled, also
+        where compact is taken out of it meanwhile: all is as it was.
         StorageError, OSError: the same, and the log is ``uncleanable`` from now on.
         """
         return self._with(log, task, self._clean)
@@ -150,7 +150,7 @@ class LogCleaner:
         plan = self.plan(log, self._manager.clock_ms())
         if plan.first_uncleanable_offset <= log.segments[0].base_offset or log.closed:
             return None
-        if not log.config.is_compacted:
+        if not log.config.may_be_cleaned:
             # It was when this was asked for.
             return None
         log.cleaning = True

@@ -40,7 +40,7 @@ def publish(
 
     def replace() -> None:
         # (``LogManager.updateTopicConfig`` aborts a cleaning then.)
-        if not log.config.is_compacted:
+        if not log.config.may_be_cleaned:
             raise TaskCancelled("cleanup.policy has become one without compact")
         log.replace(old, new, now_ms)
 

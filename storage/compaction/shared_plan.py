@@ -118,7 +118,7 @@ def plan(
     """
     end = cleanable.first_uncleanable_offset
     segments = tuple(each for each in log.segments[:-1] if each.base_offset < end)
-    if not segments or not log.config.is_compacted:
+    if not segments or not log.config.may_be_cleaned:
         return None
     if any(isinstance(segment, OldSegment) for segment in segments):
         raise ReadOnlyFormat("segments of Kafka 0.7 are converted before they are cleaned")

@@ -48,6 +48,8 @@ def old_segments(
     """
     if not log.config.is_compacted:
         raise _refused(request, "its cleanup.policy is without compact")
+    if not log.config.may_be_cleaned:
+        raise _refused(request, f"{', '.join(log.config.unknown)} are not known")
     new = [(each.base_offset, each.size, each.inode) for each in request.new]
     if new and _are_first(log, new, request.end_offset):
         return None

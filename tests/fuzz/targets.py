@@ -90,6 +90,12 @@ class OneFile:
             raise FileNotFoundError(path)
         return self._data
 
+    def exists(self, path: str) -> bool:
+        return path.endswith(self._name)
+
+    def scan(self, path: str) -> list[tuple[str, bool]]:
+        return [(self._name, False)]
+
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
         raise AssertionError("reading writes nothing")
 

@@ -9,8 +9,8 @@ import random
 import struct
 from typing import Any
 
-from kafkafs.dump.messages import Field, Message, parse_schemas
-from kafkafs.dump.schemas import METADATA, PROTOCOL
+from storage.message_schemas import METADATA, PROTOCOL
+from storage.messages import Field, Message, parse_schemas
 from storage.record.batch import Record
 
 _LAYOUTS = {"int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q"}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kafkafs.dump import schemas
+from storage import message_schemas as schemas
 from storage.record.batch import Record
 from tests.interop.dump_samples import (
     Generator,

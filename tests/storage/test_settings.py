@@ -24,7 +24,7 @@ from storage.settings import Settings
 
 HOUR_MS = 3_600_000
 
-# Kafka's defaults by Kafka's names, and each broker name (storage-format §9).
+# The defaults by Kafka's names, and each broker name (storage-format §9).
 TABLE = {
     "segment.bytes": ("1073741824", "log.segment.bytes"),
     "segment.ms": ("604800000", "log.roll.ms log.roll.hours"),
@@ -34,7 +34,7 @@ TABLE = {
     "flush.messages": (str(LONG_MAX), "log.flush.interval.messages"),
     "flush.ms": ("1000", "log.flush.interval.ms log.flush.scheduler.interval.ms"),
     "retention.bytes": ("-1", "log.retention.bytes"),
-    "retention.ms": ("604800000", "log.retention.ms log.retention.minutes log.retention.hours"),
+    "retention.ms": ("-1", "log.retention.ms log.retention.minutes log.retention.hours"),
     "cleanup.policy": ("delete", "log.cleanup.policy"),
     "max.message.bytes": ("1048588", "message.max.bytes"),
     "delete.retention.ms": ("86400000", "log.cleaner.delete.retention.ms"),

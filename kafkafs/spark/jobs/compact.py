@@ -138,6 +138,10 @@ class Compaction:
             for log in sorted(opened.manager.logs(), key=lambda log: (log.topic, log.partition)):
                 if not choice.wants(log.topic, log.partition) or not log.config.is_compacted:
                     continue
+                why_kept = opened.manager.settings.why_kept(log.topic)
+                if why_kept is not None:
+                    self.faults.append(f"{log.topic}-{log.partition}: {why_kept}")
+                    continue
                 try:
                     cleanable = cleaner.plan(log, now_ms)
                     if only_due and not cleanable.is_due(log.config):

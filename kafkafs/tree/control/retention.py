@@ -58,8 +58,15 @@ def delete_old(fs: FileSystem, logs: Sequence[Log], task: Task) -> Report:
         ("records", done.offsets),
         ("being_cleaned", done.cleaning),
     ]
+    facts += _kept(fs, logs)
     fault = StorageError("; ".join(done.notes)) if done.notes else None
     return Report(facts, idle=not done.segments, fault=fault)
+
+
+def _kept(fs: FileSystem, logs: Sequence[Log]) -> list[tuple[str, object]]:
+    """Why nothing may go of the logs' topic, where that is so."""
+    why = fs.manager.settings.why_kept(logs[0].topic) if logs else None
+    return [] if why is None else [("kept", why)]
 
 
 def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
@@ -81,11 +88,12 @@ def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
                 base, end = segment.base_offset, segment.next_offset
                 records = end - max(base, log.log_start_offset)
                 rows.append((log.partition, base, end, segment.size, max(records, 0), why))
-        facts = [
+        facts: list[tuple[str, object]] = [
             ("partitions", len(logs)),
             ("segments", segments),
             ("bytes", size),
             ("records", offsets),
+            *_kept(fs, logs),
         ]
         return Report(facts, [*notes, *table(_COLUMNS, rows)])
 

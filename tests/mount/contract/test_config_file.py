@@ -28,7 +28,7 @@ SETTINGS = [
     ("flush.messages", str(MAX), "1", "0"),
     ("flush.ms", "1000", "0", "-1"),
     ("retention.bytes", "-1", "0 -1 1073741824", "x 1k"),
-    ("retention.ms", "604800000", "-1 0", "-2 7d"),
+    ("retention.ms", "-1", "-1 0", "-2 7x"),
     ("cleanup.policy", "delete", "compact compact,delete none", "police compact;delete"),
     ("max.message.bytes", "1048588", "0", "-1"),
     ("delete.retention.ms", "86400000", "0", "-1"),

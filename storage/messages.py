@@ -1,26 +1,25 @@
-"""Reads Kafka's own messages by their schemas, and writes them as Kafka's JSON converters do.
+"""Reads Kafka's own messages by their schemas (``message_schemas``).
 
-Errors' texts are Kafka's (the classes that its generator makes of the message definitions), since
-DumpLogSegments prints them.
+A message read is a dict by the names of its fields; strings are bytes in it, as they are stored,
+and uuids 16 bytes.  Errors' texts are Kafka's (the classes that its generator makes of the message
+definitions), since DumpLogSegments prints them.
+
+Not here: the messages as text (``kafkafs.dump``).
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from kafkafs.dump._dump import java_text
-from kafkafs.dump.java import double_text
+from storage.message_schemas import METADATA
 
 Struct: TypeAlias = "dict[str, Any]"
 
-_NUMBERS: Final = {
+NUMBERS: Final = {
     "bool": ">?",
     "int8": ">b",
     "int16": ">h",
@@ -32,7 +31,8 @@ _NUMBERS: Final = {
 _LONGEST_STRING: Final = 0x7FFF
 _LAST_VERSION: Final = 0x7FFF
 _UNKNOWN_TAGS: Final = ""
-_CONTROL: Final = re.compile(r"\\u00[0-9a-f]{2}")
+_LARGEST_SHORT: Final = 0x7FFF
+_FRAME_VERSION: Final = 1
 
 
 class MessageError(Exception):
@@ -105,9 +105,9 @@ class Field:
             return {each.name: each.default_value() for each in self.fields}
         if self.type == "bool":
             return self.default == "true"
-        if self.type in _NUMBERS:
+        if self.type in NUMBERS:
             return int(self.default or 0)
-        return {"string": "", "bytes": b"", "uuid": bytes(16)}[self.type]
+        return bytes(16) if self.type == "uuid" else b""
 
 
 @dataclass
@@ -124,9 +124,6 @@ class Message:
     def read(self, reader: Reader, version: int) -> Struct:
         """Raises MessageError."""
         return self._read_struct(reader, self.fields, version)
-
-    def json(self, value: Struct, version: int) -> Struct:
-        return _json_struct(self.fields, value, version)
 
     def _read_struct(self, reader: Reader, fields: list[Field], version: int) -> Struct:
         value = {each.name: each.default_value() for each in fields}
@@ -169,8 +166,8 @@ class Message:
             if version > self.last:
                 raise MessageError(f"Can't read version {version} of {each.name}")
             return self._read_struct(reader, each.fields, version)
-        if each.type in _NUMBERS:
-            return reader.number(_NUMBERS[each.type])
+        if each.type in NUMBERS:
+            return reader.number(NUMBERS[each.type])
         if each.type == "uuid":
             high, low = reader.number(">q"), reader.number(">q")
             return struct.pack(">qq", high, low)
@@ -183,7 +180,7 @@ class Message:
             return None
         if size > _LONGEST_STRING:
             raise MessageError(f"string field {each.name} had invalid length {size}")
-        return java_text(reader.bytes(size)).decode()
+        return reader.bytes(size)
 
     def _size(self, reader: Reader, layout: str, each: Field, version: int) -> int | None:
         size: int = reader.varint() - 1 if version >= self.flexible else reader.number(layout)
@@ -192,56 +189,6 @@ class Message:
         if each.is_nullable:
             return None
         raise MessageError(f"non-nullable field {each.name} was serialized as null")
-
-
-def _json_struct(fields: list[Field], value: Struct, version: int) -> Struct:
-    found: Struct = {}
-    for each in fields:
-        content = value[each.name]
-        if not each.is_in(version) or (each.tag is not None and content == each.default_value()):
-            continue
-        if each.is_array and content is not None:
-            found[each.name] = [_json_value(each, element, version) for element in content]
-        else:
-            found[each.name] = _json_value(each, content, version)
-    return found
-
-
-def _json_value(each: Field, value: Any, version: int) -> Any:
-    if value is None or each.type in _NUMBERS or each.type == "string":
-        return value
-    if each.type == "uuid":
-        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
-    if each.type == "bytes":
-        return base64.b64encode(value).decode()
-    return _json_struct(each.fields, value, version)
-
-
-def as_json(value: Any) -> str:
-    """As Jackson prints it."""
-    if isinstance(value, dict):
-        members = (f"{_quoted(name)}:{as_json(member)}" for name, member in value.items())
-        return "{" + ",".join(members) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(as_json, value)) + "]"
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, float):
-        text = double_text(value)
-        return text if math.isfinite(value) else _quoted(text)
-    return json.dumps(value)
-
-
-def _quoted(text: str) -> str:
-    """What need not be escaped is not, and hexadecimal is upper case."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    if "\\u00" not in quoted:
-        return quoted
-    # A backslash of the text itself is doubled, and so is no beginning of an escape.
-    parts = quoted.split("\\\\")
-    return "\\\\".join(
-        _CONTROL.sub(lambda match: "\\u" + match[0][2:].upper(), part) for part in parts
-    )
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -307,3 +254,67 @@ def _finish(fields: list[Field], words: list[str], last: int) -> None:
             each.first = int(first)
             if upper and int(upper) < last:
                 each.last = int(upper)
+
+
+# -- the metadata log ------------------------------------------------------------------------------
+
+
+class MetadataRecord(NamedTuple):
+    """A record of ``__cluster_metadata``."""
+
+    message: Message
+    version: int
+    data: Struct
+
+
+class MetadataReader:
+    """Reads what the records of ``__cluster_metadata`` hold (``MetadataRecordSerde.java``).
+
+    A value is, after three varints that say the frame's version, the record's type and its
+    version, a message.  ``only``: the names of those that are wanted, None for all.
+    """
+
+    def __init__(self, only: frozenset[str] | None = None) -> None:
+        self._messages = {each.id: each for each in parse_schemas(METADATA).values()}
+        self._only = only
+
+    def read(self, value: bytes) -> MetadataRecord | None:
+        """None for one that is not wanted.  MessageError."""
+        reader = Reader(value)
+        frame = _short(reader, "frame version")
+        if frame == 0:
+            raise MessageError(
+                "Could not deserialize metadata record with frame version 0. Note that upgrades"
+                " from the preview release of KRaft in 2.8 to newer versions are not supported."
+            )
+        if frame != _FRAME_VERSION:
+            raise MessageError(
+                "Could not deserialize metadata record due to unknown frame version"
+                f" {frame}(only frame version 1 is supported)"
+            )
+        kind, version = _short(reader, "type"), _short(reader, "version")
+        message = self._messages.get(kind)
+        if message is None:
+            raise MessageError(
+                "org.apache.kafka.common.errors.UnsupportedVersionException:"
+                f" Unknown metadata id {kind}"
+            )
+        if self._only is not None and message.name not in self._only:
+            return None
+        try:
+            data = message.read(reader, version)
+        except MessageError:
+            raise MessageError(f"Failed to deserialize record with type {kind}") from None
+        if reader.remaining:
+            raise MessageError(f"Found {reader.remaining} byte(s) of garbage after {kind}")
+        return MetadataRecord(message, version, data)
+
+
+def _short(reader: Reader, name: str) -> int:
+    try:
+        number = reader.varint()
+    except MessageError:
+        raise MessageError(f"Error while reading {name}") from None
+    if number > _LARGEST_SHORT:
+        raise MessageError(f"Value for {name} was too large.")
+    return (number + 0x8000) % 0x10000 - 0x8000

@@ -1,0 +1,115 @@
+"""Writes a metadata log and its snapshots as a KRaft controller does, without one."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage import Record, encode
+from storage.record.header import HEADER_SIZE
+
+TOPIC, BROKER = 2, 4
+NOW_MS = 1_700_000_000_000
+_CONTROL = 0x20
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    assert len(data) < 127
+    return bytes([len(data) + 1]) + data
+
+
+def _framed(kind: int, body: bytes) -> bytes:
+    """Frame version 1, the type and version 0, and no tagged fields at the end."""
+    return bytes([1, kind, 0]) + body + b"\0"
+
+
+def _id(topic_id: str) -> bytes:
+    return base64.urlsafe_b64decode(topic_id + "==")
+
+
+def topic(name: str, topic_id: str) -> bytes:
+    return _framed(2, _string(name) + _id(topic_id))
+
+
+def removed(topic_id: str) -> bytes:
+    return _framed(9, _id(topic_id))
+
+
+def config(kind: int, of: str, name: str, value: str | None) -> bytes:
+    return _framed(4, bytes([kind]) + _string(of) + _string(name) + _string(value))
+
+
+def begin() -> bytes:
+    return _framed(23, b"")
+
+
+def end() -> bytes:
+    return _framed(24, b"")
+
+
+def abort() -> bytes:
+    return _framed(25, b"")
+
+
+def no_op() -> bytes:
+    return _framed(20, b"")
+
+
+def batch(values: Sequence[bytes], base_offset: int) -> bytes:
+    return bytes(
+        encode(
+            [Record(base_offset + n, NOW_MS, 0, None, each) for n, each in enumerate(values)],
+            base_offset=base_offset,
+        )
+    )
+
+
+def control(kind: int, base_offset: int) -> bytes:
+    """A control batch of KRaft's: 2 a leader change, 3 and 4 what a snapshot is framed by."""
+    key = b"\0\0\0" + bytes([kind])
+    return bytes(
+        encode(
+            [Record(base_offset, NOW_MS, 0, key, bytes(16))],
+            base_offset=base_offset,
+            attributes=_CONTROL,
+        )
+    )
+
+
+class MetadataLog:
+    """``__cluster_metadata-0`` of a data directory."""
+
+    def __init__(self, data: Path) -> None:
+        self.directory = data / "__cluster_metadata-0"
+        self.directory.mkdir(parents=True)
+        self.next_offset = 0
+        self.path = self.roll()
+
+    def roll(self) -> Path:
+        self.path = self.directory / f"{self.next_offset:020}.log"
+        self.path.touch()
+        return self.path
+
+    def append(self, *values: bytes) -> None:
+        """One batch."""
+        self._write(batch(values, self.next_offset))
+        self.next_offset += len(values)
+
+    def change_leader(self) -> None:
+        self._write(control(2, self.next_offset))
+        self.next_offset += 1
+
+    def _write(self, data: bytes) -> None:
+        assert len(data) > HEADER_SIZE
+        with open(self.path, "ab") as file:
+            file.write(data)
+
+    def snapshot(self, *values: bytes) -> Path:
+        """All that is so at the log's end."""
+        path = self.directory / f"{self.next_offset:020}-{1:010}.checkpoint"
+        path.write_bytes(control(3, 0) + batch(values, 1) + control(4, 1 + len(values)))
+        return path
