@@ -2,7 +2,8 @@
 
     version, help, log   short texts
     config               the mount options, and what is set for all topics, as `.config` shows it
-    topics               a header line and a line per topic, in columns of fixed width
+    topics               a header line and a line per topic, in columns of fixed width, and `#`
+                         lines for what keeps topics from being deleted from
     metrics              Prometheus text (`kafkafs.metrics`)
     adopt                takes requests to the owner of the directory (`adopt_file`); only where
                          the mount may write
@@ -146,19 +147,19 @@ _TOPIC_COLUMNS = (
     ("last_append", 20),
     ("cleanup.policy", 14),
     ("id", 22),
-    ("note", 0),
 )
 
 
 def topics_text(fs: FileSystem) -> str:
     """A line per topic. `offsets` is from the log starts to the log ends: where nothing was
-    compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. `note`,
-    the rest of the line, says why nothing is deleted or compacted of it, or is `-`.
+    compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. Lines
+    from `#` on, at the end, say of which topics nothing is deleted or compacted, and why.
     """
     topics = sorted(fs.manager.topics.items())
     width = max([len("topic"), *(len(name) for name, _ in topics)])
     rows = [_row("topic", width, (name for name, _ in _TOPIC_COLUMNS))]
     rows += [_row(name, width, _topic_facts(fs, topic)) for name, topic in topics]
+    rows += [f"# {line}\n" for line in fs.manager.kept_topics()]
     return "".join(rows)
 
 
@@ -169,9 +170,7 @@ def _row(name: str, width: int, values: Iterable[object]) -> str:
 
 def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
     logs = list(topic.partitions.values())
-    settings = fs.manager.settings
-    config = settings.log_config(topic.name)
-    why_kept = settings.why_kept(topic.name)
+    config = fs.manager.settings.log_config(topic.name)
     unknown = "cleanup.policy" in config.unknown
     return (
         len(logs),
@@ -181,7 +180,6 @@ def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
         max((log.active.mtime_ns // 1_000_000 for log in logs if log.log_end_offset), default=-1),
         "unknown" if unknown else format_value(config.cleanup_policy),
         topic.id,
-        "-" if why_kept is None else f"nothing is deleted or compacted: {why_kept}",
     )
 
 
