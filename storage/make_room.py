@@ -23,8 +23,9 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 
-from storage import paths
+from storage import checkpoint, paths
 from storage.config import LogConfig
+from storage.errors import CorruptCheckpoint
 from storage.files import Files
 from storage.retention import LogFacts, SegmentFacts, decide
 from storage.settings import Settings
@@ -98,10 +99,16 @@ def _expired(
     """Remove segments that retention lets go of, one at a time."""
     for name, is_directory in sorted(files.scan(path)):
         partition = paths.parse_partition_directory(name) if is_directory else None
-        if partition is None:
+        if partition is None or name in paths.BROKERS_OWN:
             continue
         directory = os.path.join(path, name)
         durable = recovery_points.get(partition, 0)
+        metadata = os.path.join(directory, paths.PARTITION_METADATA)
+        try:
+            topic_id = checkpoint.read_partition_metadata(files, metadata)
+        except CorruptCheckpoint:
+            continue
+        settings.identify(partition[0], topic_id or "")
         facts = _facts(files, directory, durable, log_starts.get(partition, 0))
         if facts is None:
             continue
