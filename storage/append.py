@@ -430,13 +430,18 @@ class AppendingLog(LogReader):
         return True
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        # In this order: where a new segment is in sight, the one before it is complete.
         sealed = self.segments[-1]
-        active = Segment.create(self.files, self.directory, base_offset, self.config, now_ms=now_ms)
+        sealed.seal()
         try:
             self._write_snapshot(base_offset)
-            sealed.seal()
+            active = Segment.create(
+                self.files, self.directory, base_offset, self.config, now_ms=now_ms
+            )
         except OSError:
-            active.discard()
+            # What was made of the new one, and removed, shall not come back.
+            self.directory_dirty = True
+            sealed.unseal()
             raise
         self.segments = (*self.segments, active)
         replaced = self._replace_snapshot(base_offset)

@@ -3,7 +3,9 @@
 After a clean stop the files are trusted but for a look at each index's last entry; after any other
 stop everything from the recovery point on is read, its CRCs checked and its index entries written
 anew.  At the first batch that is torn or damaged a segment that was not flushed ends; what lies
-behind is copied to ``BASE.log.POSITION.cut``.
+behind is copied to ``BASE.log.POSITION.cut``.  Zeros that nothing follows are no damage and are
+taken off: a file that was made as long as a segment may become (preallocate) ends in them, and so
+does one whose length reached the disk and whose bytes did not.
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index holds nothing
 beyond the offset from which on the log was read (``replay`` adds that).
@@ -13,6 +15,7 @@ Not here: the other segments (``recovery``), producers (``replay``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +34,7 @@ from storage.record.scan import batches
 from storage.segment import Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
+_PAGE = 4096
 # Batches of producers that are remembered of a segment, some 300 bytes each; rather than more of
 # them the log is read again.
 _MOST_REMEMBERED = 100_000
@@ -81,11 +85,13 @@ class Scan:
 class Loaded:
     """A segment and how it was found.  ``damaged``: it ends before its file does, or too early.
 
-    ``scan``: None where its files were trusted.
+    ``torn``: only because the last write was not finished: all that was ever acknowledged is there,
+    unless the machine went down.  ``scan``: None where its files were trusted.
     """
 
     segment: Segment
     damaged: bool = False
+    torn: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -123,7 +129,12 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
     try:
         facts = _look(origin, segment, following, present)
         unflushed = not origin.clean and (following is None or following > origin.recovery_point)
-        if not active and not unflushed and facts.indexes_ok:
+        if (
+            not active
+            and not unflushed
+            and facts.indexes_ok
+            and not _may_lack_end(origin, following)
+        ):
             segment.restore(
                 size=facts.size,
                 next_offset=following if following is not None else base,
@@ -150,6 +161,14 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
     finally:
         segment.close_descriptors()
     return result
+
+
+def _may_lack_end(origin: Origin, following: int | None) -> bool:
+    """Whether a sealed segment's bytes were flushed, and perhaps not how it was sealed: the last
+    entry of its time index, and its files' lengths.  So it is of one that ends at the recovery
+    point, as a flush that comes before the roll leaves the recovery point there.
+    """
+    return not origin.clean and origin.log_start < origin.recovery_point == following
 
 
 def _refuse_gap(origin: Origin, segment: Segment, end: int | None, following: int) -> None:
@@ -260,21 +279,25 @@ def _recover_segment(
     fd = files.open(segment.log_path, os.O_RDWR if origin.writable else os.O_RDONLY)
     try:
         scan, rebuild, reason = _rebuild(origin, segment, fd, facts.size, trusted, following)
-        if reason is None and may_cut and _is_gap(origin, rebuild, following):
-            result.damaged = True
         if origin.writable:
             _write_indexes(segment, rebuild, -1 if trusted is None else trusted[0] + 1)
         size = facts.size
         if reason is not None:
-            if may_cut:
-                size = rebuild.position
-                result.damaged = True
+            used = _used(files, fd, rebuild.position, size)
+            if used == rebuild.position and (may_cut or rebuild.next_offset == following):
+                size, reason = used, None
                 if origin.writable:
-                    result.cuts.append(
-                        cut_tail(files, fd, segment.log_path, size, facts.size, reason)
-                    )
-            else:
-                result.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
+                    files.ftruncate(fd, size)
+        if reason is None:
+            result.damaged = may_cut and _is_gap(origin, rebuild, following)
+        elif may_cut:
+            size = rebuild.position
+            result.damaged = True
+            result.torn = following is None and _is_torn(files, fd, size, used, facts.size)
+            if origin.writable:
+                result.cuts.append(cut_tail(files, fd, segment.log_path, size, facts.size, reason))
+        else:
+            result.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
     finally:
         files.close(fd)
     result.epochs = list(rebuild.epochs)
@@ -293,6 +316,30 @@ def _recover_segment(
         mtime_ns=facts.mtime_ns,
         sealed=False,
     )
+
+
+def _used(files: Files, fd: int, start: int, size: int) -> int:
+    """Where the last byte from ``start`` on that is not zero ends; ``start`` where all are."""
+    while size > start:
+        at = max(start, size - _CHUNK_BYTES)
+        used = len(files.pread(fd, size - at, at).rstrip(b"\0"))
+        if used:
+            return at + used
+        size = at
+    return start
+
+
+def _is_torn(files: Files, fd: int, position: int, used: int, size: int) -> bool:
+    """Whether the batch at ``position`` was being written when its writer was killed.
+
+    The kernel takes over a write page by page.  So it ends with the file, at ``size``, or where
+    the file had been made longer before, at ``used``, in an earlier page than its own last one.
+    """
+    head = files.pread(fd, HEADER_SIZE, position)
+    if used - position < HEADER_SIZE or len(head) < HEADER_SIZE:
+        return True
+    end = position + size_at(head, 0)
+    return end > size or (used < size and (used - 1) // _PAGE < (end - 1) // _PAGE)
 
 
 def _is_gap(origin: Origin, rebuild: Rebuild, following: int | None) -> bool:
@@ -378,6 +425,40 @@ def _trusted_entry(
     if timestamp < 0 and facts.first.max_timestamp >= 0:
         return None
     return offset, position, timestamp, timestamp_offset
+
+
+def is_empty(origin: Origin, segment: Segment) -> bool:
+    """Whether a log's file holds nothing, or begins with zeros that were allocated ahead."""
+    files = origin.files
+    if not files.file_stat(segment.log_path).st_size:
+        return True
+    if not origin.config.preallocate:
+        return False
+    fd = files.open(segment.log_path, os.O_RDONLY)
+    try:
+        return not any(files.pread(fd, HEADER_SIZE, 0))
+    finally:
+        files.close(fd)
+
+
+def reaches(origin: Origin, segment: Segment, offset: int) -> bool:
+    """Whether a segment, of which nothing is known yet, has a batch at ``offset`` or behind it."""
+    files = origin.files
+    fd = files.open(segment.log_path, os.O_RDONLY)
+    source = FileSource(files, fd, segment.log_path)
+    try:
+        _, indexed = segment.offset_index.lookup(offset)
+        for position in sorted({indexed, 0}, reverse=True):
+            # An index that is wrong leads to no batch, and what is damaged ends the log.
+            with contextlib.suppress(CorruptRecord):
+                if any(header.last_offset >= offset for _, header in batches(source, position)):
+                    return True
+                if position and _header_at(files, fd, position) is not None:
+                    return False
+        return False
+    finally:
+        files.close(fd)
+        segment.close_descriptors()
 
 
 def feed(

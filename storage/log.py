@@ -98,7 +98,8 @@ class Log(AppendingLog):
         self.dirty_since_ms: int | None = None
         self._dirty = dirty if dirty is not None else set()
         self._recovered_clean = clean
-        self._was_cut = recovered.damaged
+        # What a kill has left half written was never shown.
+        self._was_cut = recovered.damaged and not recovered.torn
         self._history: History | None = None
         # Where the history of a log that is read-only is kept instead.
         self.history_directory: str | None = None

@@ -22,6 +22,7 @@ partitions.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ from dataclasses import dataclass, field
 from storage import old_segment, paths
 from storage.cut import Cut
 from storage.errors import CorruptRecord
-from storage.loading import Loaded, Origin, load
+from storage.history import FILE_NAME as HISTORY
+from storage.history_file import Recorded
+from storage.loading import Loaded, Origin, is_empty, load, reaches
 from storage.producer_state import ProducerState
 from storage.replay import replay
 from storage.segment import Segment
@@ -42,7 +45,8 @@ __all__ = ["Origin", "Recovered", "load_segment", "recover"]
 class Recovered:
     """The outcome of ``recover``: segments in order, the last one active.
 
-    ``damaged``: the log ends before its files do (also where nothing may be cut).
+    ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
+    for a last write that was not finished.
     ``producers``: as of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk,
     -1 where there is none.
     """
@@ -51,6 +55,7 @@ class Recovered:
     producers: ProducerState = field(default_factory=ProducerState)
     snapshot_offset: int = -1
     damaged: bool = False
+    torn: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -73,6 +78,7 @@ def recover(origin: Origin) -> Recovered:
         for name in names
         if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
     )
+    bases = _without_half_rolled(origin, bases)
     if origin.writable:
         names = drop_orphan_indexes(origin.files, origin.directory, names, set(bases))
     present = set(names)
@@ -85,6 +91,7 @@ def recover(origin: Origin) -> Recovered:
         result.faults += item.faults
         if item.damaged:
             result.damaged = True
+            result.torn = item.torn
             _set_aside(origin, result, bases[number + 1 :])
             break
     result.segments = [item.segment for item in loaded]
@@ -95,7 +102,42 @@ def recover(origin: Origin) -> Recovered:
     if origin.writable:
         result.segments[-1].sealed = False
     result.producers, result.snapshot_offset = replay(origin, loaded, set(names))
+    if origin.writable:
+        _sync_rebuilt(origin, loaded)
     return result
+
+
+def _without_half_rolled(origin: Origin, bases: list[int]) -> list[int]:
+    """Leave out empty segments that begin inside of the one before them, and remove their files.
+
+    A roll that failed has made them, and their removal failed too or did not reach the disk; the
+    log went on in the segment before.
+    """
+    left = bases[:1]
+    for base in bases[1:]:
+        segment = _segment(origin, base)
+        if not is_empty(origin, segment) or not reaches(origin, _segment(origin, left[-1]), base):
+            left.append(base)
+        elif origin.writable:
+            segment.discard()
+    return left
+
+
+def _sync_rebuilt(origin: Origin, loaded: list[Loaded]) -> None:
+    """No flush comes back to what lies below the recovery point: what was made anew there is made
+    durable now.
+    """
+    rebuilt = [
+        item.segment
+        for item in loaded[:-1]
+        if item.scan is not None
+        and (origin.clean or item.segment.next_offset <= origin.recovery_point)
+    ]
+    for segment in rebuilt:
+        segment.sync()
+        segment.close_descriptors()
+    if rebuilt:
+        origin.files.sync_directory(origin.directory)
 
 
 def _load_all(origin: Origin, bases: list[int], present: set[str]) -> Iterator[Loaded]:
@@ -139,29 +181,51 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
     if not origin.writable:
         return
     for base in bases:
-        segment = Segment(
-            origin.files,
-            origin.directory,
-            base,
-            origin.config,
-            writable=False,
-            created_ms=origin.now_ms,
-        )
+        segment = _segment(origin, base)
         path = segment.log_path
         size = origin.files.file_stat(path).st_size
         segment.set_aside()
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
 
 
+def _segment(origin: Origin, base: int) -> Segment:
+    """Its files, and nothing that is in them."""
+    return Segment(
+        origin.files,
+        origin.directory,
+        base,
+        origin.config,
+        writable=False,
+        created_ms=origin.now_ms,
+    )
+
+
 def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
-    """After a crash the segments below the log start go: their deletion may be half done."""
+    """After a crash the segments below the log start go: their deletion may be half done.
+
+    It is not while positions hang on one of them: those are moved, durably, before anything is
+    deleted.  It waits for retention then, which moves them first.
+    """
     if not origin.writable or origin.clean:
         return loaded
     following = [item.segment.base_offset for item in loaded[1:]]
     count = sum(base <= origin.log_start for base in following)
+    if count:
+        kept_from = _first_base(origin)
+        count = sum(base <= kept_from for base in following[:count])
     for item in loaded[:count]:
         item.segment.discard()
     return loaded[count:]
+
+
+def _first_base(origin: Origin) -> int:
+    """The offset of the first segment that positions hang on; beyond all where none do."""
+    try:
+        text = origin.files.read_whole(os.path.join(origin.directory, HISTORY)).decode()
+        bases = Recorded.parse(text).bases
+    except (FileNotFoundError, ValueError, KeyError, IndexError):
+        return paths.MAX_OFFSET
+    return min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
 
 
 def _starts_anew(origin: Origin, result: Recovered) -> bool:

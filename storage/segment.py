@@ -251,7 +251,6 @@ class Segment(SegmentFiles):
         OSError where the disk refuses: the segment can be appended to as before.
         """
         fd = self._log_fd()
-        last = self.offset_index.last_entry
         try:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
             self.offset_index.trim()
@@ -259,7 +258,7 @@ class Segment(SegmentFiles):
             if self._files.size(fd) != self.size:
                 self._files.ftruncate(fd, self.size)
         except OSError:
-            self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
+            self._drop_final_entry()
             raise
         self._append_ready = False
 
@@ -269,6 +268,16 @@ class Segment(SegmentFiles):
         assert not self.sealed
         self.trim()
         self.sealed = True
+
+    def unseal(self) -> None:
+        """Take back ``seal``: it is appended to once more.  OSError from the disk."""
+        self.sealed = False
+        self._drop_final_entry()
+
+    def _drop_final_entry(self) -> None:
+        """Of the time index, which goes with no entry of the offset index."""
+        last = self.offset_index.last_entry
+        self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
 
     def open_log(self) -> None:
         """Open the log, so that it can be read when its name is gone.  SegmentGone, OSError."""

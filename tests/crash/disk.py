@@ -89,6 +89,10 @@ class SimulatedDisk(Files):
         """Mutating operations so far: the values of ``crash_at`` worth trying."""
         return len(self.journal)
 
+    def crash_after(self, count: int) -> None:
+        """From the ``count``-th mutating operation from now on (from 1) everything raises."""
+        self._crash_at = self.operations + count
+
     def fail_next(
         self, operation: str, error: int, *, suffix: str = "", partial: int = 0, times: int = 1
     ) -> None:

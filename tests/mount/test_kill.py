@@ -19,6 +19,7 @@ from storage import LogManager
 from tests.mount.line_writer import Writers, lines_of
 from tests.mount.mounting import KAFKAFS, Mount, mounted
 from tests.mount.test_many_writers import by_writer
+from tests.storage.logs import batch
 
 SEGMENT_BYTES = 60_000
 # The last one waits for the disk with each write.
@@ -112,6 +113,33 @@ def kill(base: Path, times: int, seed: int) -> None:
 
 def test_three_kills(tmp_path: Path) -> None:
     kill(tmp_path, 3, seed=4)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_who_follows_goes_on_after_a_kill(tmp_path: Path, deleted: bool) -> None:
+    """The inode and the positions stay, also where the kill fell into a write, and where all that
+    had been shown was deleted before.
+    """
+    with mounted(tmp_path) as mount:
+        mount.topic()
+        follow = mount / "orders" / ".follow" / "0"
+        mount.run("seq 1000 1099 >> orders/0")
+        assert follow.read_bytes().split() == [b"%d" % n for n in range(1000, 1100)]
+        inode = follow.stat().st_ino
+        if deleted:
+            mount.run("echo 0 100 > orders/.control/delete-records")
+            mount.run("echo 0 > orders/.control/roll")
+        mount.run("seq 1100 1199 >> orders/0")
+        mount.kill()
+        log = sorted((mount.data / "orders-0").glob("*.log"))[-1]
+        with log.open("ab") as file:
+            file.write(batch([b"never acknowledged"] * 1000)[:9000])
+        mount.start()
+        assert follow.stat().st_ino == inode
+        assert follow.stat().st_size == 1000
+        with follow.open("rb", buffering=0) as file:
+            file.seek(500)
+            assert file.read(1000).split() == [b"%d" % n for n in range(1100, 1200)]
 
 
 @pytest.mark.soak

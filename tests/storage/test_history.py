@@ -9,7 +9,9 @@ import pytest
 
 from storage import LogManager
 from storage.errors import CorruptCheckpoint
-from tests.storage.logs import NOW_MS, append, opened
+from storage.retain import delete_records, retain
+from storage.task import Task
+from tests.storage.logs import NOW_MS, append, batch, opened, values
 from tests.storage.test_recovery import fill, last_log
 
 
@@ -43,13 +45,29 @@ def test_it_stays_over_a_kill_that_lost_nothing(tmp_path: Path) -> None:
     assert nonce(tmp_path) == first
 
 
-def test_a_new_one_where_recovery_has_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 60, 61, 62, 3000])
+def test_it_stays_where_a_kill_fell_into_a_write(tmp_path: Path, size: int) -> None:
+    """Of a batch that was not acknowledged nothing has ever been shown."""
+    fill(tmp_path)
+    first, follow = nonce(tmp_path), follow_nonce(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    append(manager.log("t", 0), b"more")
+    manager.abandon()
+    with last_log(tmp_path).open("ab") as file:
+        file.write(batch([b"x" * 9000])[:size].replace(b"\0", b"\1", 1))
+    assert (nonce(tmp_path), follow_nonce(tmp_path)) == (first, follow)
+    assert list((tmp_path / "t-0").glob("*.cut"))
+
+
+def test_a_new_one_where_recovery_has_cut_what_was_shown(tmp_path: Path) -> None:
     fill(tmp_path)
     first = nonce(tmp_path)
     manager = LogManager.open(str(tmp_path))
     append(manager.log("t", 0), b"more")
     manager.abandon()
-    os.truncate(last_log(tmp_path), last_log(tmp_path).stat().st_size - 1)
+    data = bytearray(last_log(tmp_path).read_bytes())
+    data[-3] ^= 1
+    last_log(tmp_path).write_bytes(data)
     assert nonce(tmp_path) != first
 
 
@@ -263,3 +281,35 @@ def test_segments_below_the_log_start_do_not_count(tmp_path: Path) -> None:
         first = log.history.nonce
     delete(tmp_path, 0)
     assert nonce(tmp_path) == first
+
+
+def test_positions_that_hang_on_a_segment_below_the_log_start_stay_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    """All is deleted, and the segment that it was in is sealed later: nobody has prepared for that
+    one to go.
+    """
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        history = log.history
+        history.set_base("values", log.active.base_offset, 1234)
+        history.save(log.segments)
+        follow = history.follow_nonce
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    base, end = log.active.base_offset, log.log_end_offset
+    delete_records(manager, log, end, Task())
+    log.roll(NOW_MS)
+    append(log, b"after")
+    manager.abandon()
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert log.log_start_offset == end
+        assert values(log) == [b"after"]
+        assert log.history.follow_nonce == follow
+        assert log.history.base("values") == (base, 1234)
+        # What nothing hangs on goes.
+        assert log.segments[0].base_offset == base
+        retain(manager, [log], Task(), NOW_MS)
+        assert log.segments[0].base_offset == end

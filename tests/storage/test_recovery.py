@@ -16,6 +16,8 @@ from storage.files import Files
 from storage.producer_state import EMPTY_SNAPSHOT
 from storage.record.batch import parse_header
 from storage.record.plain import recompress
+from storage.verify import verify
+from tests.crash.disk import Crashed, SimulatedDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 
 
@@ -59,22 +61,141 @@ def test_a_torn_last_batch_is_cut_and_kept(tmp_path: Path, missing: int) -> None
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert values(log) == lines[:-1]
-        (cut,) = manager.cuts
-        assert (cut.position, cut.size) == (torn, len(tail))
-        assert cut.kept_as is not None
-        assert Path(cut.kept_as).read_bytes() == tail
-        assert str(len(tail)) in str(cut)
+        if any(tail):
+            (cut,) = manager.cuts
+            assert (cut.position, cut.size) == (torn, len(tail))
+            assert cut.kept_as is not None
+            assert Path(cut.kept_as).read_bytes() == tail
+            assert str(len(tail)) in str(cut)
+        else:
+            assert manager.cuts == []
         assert append(log, b"next") == len(lines) - 1
 
 
 @pytest.mark.parametrize("size", [1, 17, 4096, 100_000])
-def test_a_tail_of_zeros_is_cut(tmp_path: Path, size: int) -> None:
+def test_a_tail_of_zeros_is_no_damage(tmp_path: Path, size: int) -> None:
     lines = fill(tmp_path)
     with last_log(tmp_path).open("ab") as file:
         file.write(b"\0" * size)
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines
-        assert [cut.size for cut in manager.cuts] == [size]
+        assert manager.cuts == []
+        assert last_log(tmp_path).stat().st_size == manager.log("t", 0).active.size
+
+
+@pytest.mark.parametrize("torn", [0, 1000, 5000])
+def test_a_preallocated_log_after_a_kill(tmp_path: Path, torn: int) -> None:
+    """The zeros behind the last batch are no damage; of a write that was not finished only the
+    bytes that are there.
+    """
+    lines = fill(tmp_path, preallocate="true")
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    log.roll(NOW_MS)
+    append(log, b"last")
+    path = Path(log.active.log_path)
+    size = path.stat().st_size
+    assert size > log.active.size
+    if torn:
+        with path.open("r+b") as file:
+            file.seek(log.active.size)
+            file.write(batch([b"x" * 10_000])[:torn])
+    manager.abandon()
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [*lines, b"last"]
+        assert len(manager.cuts) == bool(torn)
+        assert path.stat().st_size == manager.log("t", 0).active.size
+        append(manager.log("t", 0), b"next")
+
+
+def _six_batches(data: Path) -> None:
+    """A log of one segment after a clean stop, whose indexes have entries, none of the last batch
+    but the final one.
+    """
+    with opened(data) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "index.interval.bytes", "100")
+        for n in range(6):
+            append(log, b"%d" % n, timestamp_ms=NOW_MS + n)
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_a_stop_within_a_roll(tmp_path: Path, power_cut: bool) -> None:
+    """What a roll writes, cut off anywhere: the sealed segment's time index is whole afterwards.
+
+    All of the log was flushed before, so that nothing of it is read for its own sake.
+    """
+    _six_batches(tmp_path)
+    found: set[tuple[int, bool]] = set()
+    at = 1
+    while True:
+        data = tmp_path.with_name(f"{tmp_path.name}-{at}")
+        shutil.copytree(tmp_path, data)
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk)
+        disk.crash_after(at)
+        try:
+            manager.log("t", 0).roll(NOW_MS)
+            whole = True
+        except Crashed:
+            whole = False
+        disk.materialise(at) if power_cut else disk.kill()
+        with opened(data) as manager:
+            log = manager.log("t", 0)
+            found.add((len(log.segments), whole))
+            assert log.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+            assert manager.cuts == []
+        assert verify(str(data)).faults == []
+        if whole:
+            break
+        at += 1
+    assert at > 5
+    assert (1, False) in found
+    assert power_cut or (2, True) in found
+
+
+def test_a_time_index_that_lost_its_last_entry_in_a_power_cut(tmp_path: Path) -> None:
+    """A roll after a flush writes nothing that the recovery point would speak of."""
+    _six_batches(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    log.roll(NOW_MS)
+    manager.abandon()
+    index = tmp_path / "t-0" / f"{0:020d}.timeindex"
+    assert index.stat().st_size == 3 * 12
+    os.truncate(index, 2 * 12)
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("later", [True, False])
+def test_an_empty_segment_that_a_failed_roll_has_left(
+    tmp_path: Path, size: int, clean: bool, later: bool
+) -> None:
+    """It begins in the midst of the one before it, in which the log went on."""
+    lines = fill(tmp_path, per_segment=100, preallocate="true" if size else "false")
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    if later:
+        log.roll(NOW_MS)
+        append(log, b"later")
+        lines.append(b"later")
+    log.flush()
+    manager.checkpoint()
+    manager.close() if clean else manager.abandon()
+    left = tmp_path / "t-0" / f"{7:020d}.log"
+    left.write_bytes(b"\0" * size)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == lines
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines
+        assert manager.cuts == []
+        assert manager.faults == []
+        assert not left.exists()
+        assert append(log, b"next") == len(lines)
 
 
 def test_a_damaged_unflushed_batch_ends_the_log_and_sets_the_rest_aside(tmp_path: Path) -> None:
