@@ -284,6 +284,8 @@ def test_opening_costs_per_segment_and_not_per_byte(tmp_path: Path) -> None:
                 for _ in range(20):
                     append(log, b"x" * size)
                 log.roll(NOW_MS)
+            # Before an empty one the end of its predecessor is looked at.
+            append(log, b"x")
 
     assert log.closed
     add(5, 10)
