@@ -55,7 +55,7 @@ def _device(kind: str, base: Path, size: int, inodes: int | None) -> Iterator[st
         # None of it is kept for root, who fills it.
         "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0", *(["-N", str(inodes)] if inodes else [])],
         "xfs": ["mkfs.xfs", "-q", "-f"],
-        "btrfs": ["mkfs.btrfs", "-q", "-f", "--mixed"],
+        "btrfs": ["mkfs.btrfs", "-q", "-f"],
     }
     _run(*make[kind], str(image))
     device = _run("losetup", "--find", "--show", str(image))
