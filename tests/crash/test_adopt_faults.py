@@ -53,6 +53,45 @@ def outcome_of(manager: LogManager) -> bool:
     return found == expected
 
 
+def ask_after_restart(data: Path, answered: bool, failed: str) -> None:
+    """The query is started anew, and asks for its batch: it is there once, whatever was told."""
+    with opened(data, Unsynced(), clock_ms=clock) as manager:
+        before = outcome_of(manager)
+        last = staged(Unsynced(), str(data), "q", 1, ROWS, run="next")
+        outcome = adopt(manager, last, Task(), lambda: NOW_MS * 1_000_000)
+        assert outcome.duplicate == before, failed
+        assert before or not answered, failed
+        assert outcome_of(manager), failed
+        assert values(manager.log("a", 0))[:2] == [b"0", b"other"]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_nobody_asks_before_the_restart(
+    tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for again repairs what a failure has left; a process that ends does not."""
+    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
+    built = build(tmp_path / "built")
+    at = 1
+    failed = "first"
+    while failed:
+        data = Path(shutil.copytree(built, tmp_path / "data"))
+        disk = FailingDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        request = staged(disk, str(data), "q", 1, ROWS)
+        disk.fail_from_now(error, at)
+        answered = False
+        with contextlib.suppress(OSError):
+            adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+            answered = True
+        failed = disk.failed
+        disk.kill()
+        ask_after_restart(data, answered, failed)
+        shutil.rmtree(data)
+        at += 1
+    assert at > 10
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_all_or_nothing_and_once_when_asked_again(
     tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
@@ -93,13 +132,7 @@ def test_all_or_nothing_and_once_when_asked_again(
             # what the memory on the disk says.
             assert error == errno.EIO, failed
         manager.abandon()
-        with opened(data, Unsynced(), clock_ms=clock) as manager:
-            outcome_of(manager)
-            last = staged(Unsynced(), str(data), "q", 1, ROWS, run="next")
-            outcome = adopt(manager, last, Task(), lambda: NOW_MS * 1_000_000)
-            assert outcome.duplicate or not answered, failed
-            assert outcome_of(manager), failed
-            assert values(manager.log("a", 0))[:2] == [b"0", b"other"]
+        ask_after_restart(data, answered, failed)
         shutil.rmtree(data)
         if not failed:
             break
