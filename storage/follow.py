@@ -186,9 +186,7 @@ class LogFollower(LogTail):
 
     def _look_at_tail(self) -> None:
         active = self.log.active
-        found = self.log.files.file_stat(active.log_path)
-        if (found.st_dev, found.st_ino) != active.identity:
-            raise Moved
+        found = self._stat_of(active)
         tail = (found.st_size, found.st_mtime_ns)
         if tail == self._tail_seen:
             return
@@ -199,14 +197,21 @@ class LogFollower(LogTail):
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
             self._tail_seen = tail
 
+    def _stat_of(self, active: Segment) -> os.stat_result:
+        """What its name leads to; Moved where that is another file, which says nothing of it."""
+        found = self.log.files.file_stat(active.log_path)
+        if (found.st_dev, found.st_ino) != active.identity:
+            raise Moved
+        return found
+
     def _roll(self, base: int, found: _Found) -> bool:
         """The writer has begun the segment ``base``; False where the one before is not read."""
         log, active = self.log, self.log.active
-        if self._is_cut(active, log.files.file_stat(active.log_path)):
+        if self._is_cut(active, self._stat_of(active)):
             self._take_over()
             raise Moved
         self._drain()
-        now = log.files.file_stat(active.log_path)
+        now = self._stat_of(active)
         if active.size != now.st_size:
             self._complain(active)
             return False

@@ -656,6 +656,42 @@ def test_a_cleaner_that_begins_while_we_load_what_another_has_made(tmp_path: Pat
     follow.manager.close()
 
 
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("first", [0, 4])
+def test_the_active_segment_is_cleaned_between_the_look_at_names_and_at_it(
+    tmp_path: Path, first: int, removed: bool
+) -> None:
+    """It is not the file that was read any more: nothing is cut."""
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"seen")
+    follow.look()
+    partition.append(b"unseen")
+    partition.roll()
+    names = len(partition.bases)
+    stats = 0
+
+    def clean(path: str) -> None:
+        nonlocal stats
+        stats += path.endswith(".log")
+        if stats == names:
+            files.on_stat = lambda path: None
+            partition.clean(5 - first, lambda offset, value: value.startswith(b"b"), first)
+            if removed:
+                partition.remove_deleted()
+
+    files.on_stat = clean
+    told = follow.look()
+    assert stats == names
+    assert "truncated" not in told
+    assert told.count("appended") == 1
+    follow.look()
+    follow.check()
+    follow.manager.close()
+
+
 def test_a_directory_that_is_gone(follow: Follow) -> None:
     for path in follow.partition.directory.iterdir():
         path.unlink()
