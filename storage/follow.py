@@ -18,6 +18,10 @@ The writer renames files between our looking at names and opening them: then the
 and is left for the next time where that does not help.  While a cleaner's ``.swap`` files are
 there, old and new segments are mixed, and only what follows the active one is looked at.
 
+What the writer has appended comes before what it has done to the head since: a cleaner takes only
+what is decided, so what decides it is in the log by then.  Where that cannot be seen yet (beyond
+``limit``), replaced segments stay until it is: nothing leaves the log before it could be shown.
+
 Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
 them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
 
@@ -32,7 +36,7 @@ import os
 from collections.abc import Callable
 
 from storage import paths
-from storage.errors import SegmentGone
+from storage.errors import CorruptRecord, SegmentGone
 from storage.follow_tail import LogTail, Moved
 from storage.log import Log
 from storage.recovery import Origin, load_segment, recover
@@ -156,13 +160,43 @@ class LogFollower(LogTail):
             if self._is_written_over(found) or not self._outlive(found, deleted):
                 self._take_over()
                 return True
-            segments, kept = self.log.segments, self._first_kept(found)
-        head = [base for base in found if base < segments[kept].base_offset]
+            kept = self._first_kept(found)
+        try:
+            self._read_on()
+            is_read = self._roll_all(found)
+        except CorruptRecord:
+            self._change_head(kept, found)
+            raise
+        return self._change_head(kept, found) and is_read
+
+    def _change_head(self, count: int, found: _Found) -> bool:
+        """Make the first ``count`` segments those of these names; False where that has to wait."""
+        segments = self.log.segments
+        head = [base for base in found if base < segments[count].base_offset]
         if head:
-            self._swap(kept, head, found)
-        elif kept:
-            self._remove(kept)
-        return self._roll_all(found)
+            if self._holds(segments[:count], found):
+                return False
+            self._swap(count, head, found)
+        elif count:
+            self._remove(count)
+        return True
+
+    def _holds(self, segments: tuple[Segment, ...], found: _Found) -> bool:
+        """Whether replaced segments stay for now, as not all of them is stable by what is seen.
+
+        Who reads them has not been shown the rest, and finds it in them when it is decided.
+        """
+        replaced = [segment for segment in segments if not self._is_kept(segment, found)]
+        if all(segment.stable_size == segment.size for segment in replaced):
+            return False
+        for segment in replaced:
+            if not segment.deleted:
+                segment.mark_lost()
+            try:
+                segment.open_log()
+            except (FileNotFoundError, SegmentGone):
+                return False
+        return True
 
     def _roll_all(self, found: _Found) -> bool:
         """Take what segments follow the active one; False where it is not read to its end yet."""
@@ -204,13 +238,18 @@ class LogFollower(LogTail):
             raise Moved
         return found
 
-    def _roll(self, base: int, found: _Found) -> bool:
-        """The writer has begun the segment ``base``; False where the one before is not read."""
-        log, active = self.log, self.log.active
+    def _read_on(self) -> None:
+        """Take what the active segment has by now; Moved where it was cut."""
+        active = self.log.active
         if self._is_cut(active, self._stat_of(active)):
             self._take_over()
             raise Moved
         self._drain()
+
+    def _roll(self, base: int, found: _Found) -> bool:
+        """The writer has begun the segment ``base``; False where the one before is not read."""
+        log, active = self.log, self.log.active
+        self._read_on()
         now = self._stat_of(active)
         if active.size != now.st_size:
             self._complain(active)

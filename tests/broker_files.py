@@ -14,6 +14,7 @@ from typing import IO
 
 from storage import Record, checkpoint, encode, paths
 from storage.files import Files
+from storage.record.batch import parse_header
 
 NOW_MS = 1_700_000_000_000
 
@@ -75,6 +76,19 @@ class BrokerPartition:
         self.records += [(self.next_offset + n, value) for n, value in enumerate(values)]
         self.next_offset += len(values)
         self.step()
+
+    def put(self, batch: bytes, *values: bytes) -> int:
+        """Append a batch that a producer or a coordinator has made; its first offset.
+
+        ``values``: what consumers get of it at last.
+        """
+        first = self.next_offset
+        with open(self.active, "ab") as file:
+            file.write(first.to_bytes(8, "big") + batch[8:])
+        self.records += [(first + n, value) for n, value in enumerate(values)]
+        self.next_offset += parse_header(batch).last_offset_delta + 1
+        self.step()
+        return first
 
     def batch_starts(self) -> list[int]:
         """The first offset of each batch of the active segment."""
@@ -142,19 +156,16 @@ class BrokerPartition:
         self.step()
 
     def clean(self, count: int, keep: Callable[[int, bytes], bool], first: int = 0) -> None:
-        """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``)."""
+        """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``).
+
+        Batches of producers are kept as they are.
+        """
         old, end = self.bases[first : first + count], self.bases[first + count]
         kept = [record for record in self.records if not old[0] <= record[0] < end or keep(*record)]
         kept_until = self.next_offset - 1
         final = self.log(old[0])
         cleaned = Path(f"{final}{paths.CLEANED}")
-        cleaned.write_bytes(
-            b"".join(
-                encode([Record(offset, NOW_MS, 0, b"k", value)], base_offset=offset)
-                for offset, value in kept
-                if old[0] <= offset < end
-            )
-        )
+        cleaned.write_bytes(b"".join(self._cleaned(base, dict(kept)) for base in old))
         newest = self.log(old[-1]).stat().st_mtime_ns
         os.utime(cleaned, ns=(newest, newest))
         self.step()
@@ -170,6 +181,21 @@ class BrokerPartition:
         ]
         del self.bases[first + 1 : first + count]
         self.step()
+
+    def _cleaned(self, base: int, kept: Mapping[int, bytes]) -> bytes:
+        """What is left of a segment."""
+        data, at, left = self.log(base).read_bytes(), 0, b""
+        while at < len(data):
+            header = parse_header(data[at:])
+            if header.producer_id >= 0:
+                left += data[at : at + header.size]
+            else:
+                for offset in range(header.base_offset, header.last_offset + 1):
+                    if offset in kept:
+                        record = Record(offset, NOW_MS, 0, b"k", kept[offset])
+                        left += encode([record], base_offset=offset)
+            at += header.size
+        return left
 
 
 class BrokerDirectory:

@@ -311,6 +311,68 @@ def test_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert tree.log().last_stable_offset == log.last_stable_offset
 
 
+@pytest.mark.parametrize("rewritten", [1, 2])
+@pytest.mark.parametrize("rolls", [0, 1, 2])
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize("change", ["clean", "delete"])
+def test_a_tail_shows_what_is_committed_and_rewritten_between_two_looks(
+    beside: Beside, change: str, looks: int, rolls: int, rewritten: int
+) -> None:
+    """The marker was there before the cleaner, or retention, could take what it decides on."""
+    tree, partition = beside.tree, beside.partition
+    node = tree.file()
+    handle = tree.open(node)
+    producer = Producer(7, transactional=True)
+    values = [b"%d" % n for n in range(210)]
+    for value in values:
+        partition.put(producer.batch(value), value)
+    assert rest(handle, node, 0, tree) == b"zero\n", "it is held back"
+    partition.roll()
+    partition.append(b"plain")
+    if looks == 2:
+        beside.size(node)
+    partition.put(producer.commit())
+    later = [b"later %d" % n for n in range(rolls)]
+    for value in later:
+        partition.roll()
+        partition.append(value)
+    count = min(rewritten, len(partition.bases) - 1)
+    if change == "clean":
+        partition.clean(count, lambda offset, value: True)
+    else:
+        partition.delete_head(count)
+    written = b"".join(value + b"\n" for value in (*values, b"plain", *later))
+    assert rest(handle, node, 5, tree) == written
+    assert tree.read("t/0") == partition.text()
+
+
+def test_what_is_held_back_is_not_taken_from_a_tail_by_a_cleaner(beside: Beside) -> None:
+    """A segment is rewritten whose transaction is open: what was never shown is shown in time."""
+    tree, partition = beside.tree, beside.partition
+    node = tree.file()
+    handle = tree.open(node)
+    producer = Producer(7, transactional=True)
+    values = [b"%d" % n for n in range(210)]
+    for value in values:
+        partition.put(producer.batch(value), value)
+    beside.size(node)
+    partition.roll()
+    partition.append(b"plain")
+    partition.clean(1, lambda offset, value: True)
+    assert rest(handle, node, 0, tree) == b"zero\n", "it is held back"
+    assert tree.read("t/0") == b"zero\n"
+    partition.roll()
+    partition.append(b"last")
+    partition.remove_deleted()
+    assert rest(handle, node, 5, tree) == b""
+    partition.put(producer.commit())
+    written = b"".join(value + b"\n" for value in (*values, b"plain", b"last"))
+    assert rest(handle, node, 5, tree) == written
+    assert tree.read("t/0") == partition.text() == b"zero\n" + written
+    partition.append(b"more")
+    assert rest(handle, node, 5 + len(written), tree) == b"more\n"
+
+
 def test_indexes_in_the_cache_are_those_of_their_segments(beside: Beside, tmp_path: Path) -> None:
     """A cleaned segment has the name of the one that it replaces."""
     tree, partition = beside.tree, beside.partition
