@@ -39,7 +39,7 @@ from storage import paths
 from storage.errors import CorruptRecord, SegmentGone
 from storage.follow_tail import LogTail, Moved
 from storage.log import Log
-from storage.recovery import Origin, load_segment, recover
+from storage.recovery import load_segment, recover
 from storage.segment import Segment
 
 # A time of change so young, in ns, may be that of a later change too.
@@ -60,8 +60,7 @@ class LogFollower(LogTail):
         self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None = None
     ) -> None:
         assert log.read_only
-        super().__init__(log, limit)
-        self._clock_ns = clock_ns
+        super().__init__(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
         for segment in log.segments:
@@ -443,18 +442,3 @@ class LogFollower(LogTail):
     def _due_ms(self) -> int:
         """Until when what leaves the log now can be read."""
         return self._clock_ns() // 1_000_000 + self.log.config.file_delete_delay_ms
-
-    def _origin(self) -> Origin:
-        """How its segments are loaded: the writer lives, so its indexes can be trusted."""
-        log = self.log
-        return Origin(
-            log.files,
-            log.directory,
-            log.config,
-            clean=True,
-            recovery_point=0,
-            log_start=0,
-            writable=False,
-            now_ms=self._clock_ns() // 1_000_000,
-            may_be_cleaned=log.may_be_cleaned,
-        )

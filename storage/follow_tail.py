@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable
 
 from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.loading import Loaded, Origin
 from storage.log import Log
 from storage.producer_state import ProducerBatch
 from storage.record._batch import Rebuild
 from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, size_at
+from storage.replay import replay
 from storage.segment import Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -33,8 +35,11 @@ class Moved(Exception):  # noqa: N818 - nothing is wrong
 class LogTail:
     """The active segment of a log, as far as it was read; ``limit`` as in ``LogFollower``."""
 
-    def __init__(self, log: Log, limit: Callable[[], int] | None) -> None:
+    def __init__(
+        self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None
+    ) -> None:
         self.log = log
+        self._clock_ns = clock_ns
         self._limit = limit
         self._tail_seen: tuple[int, int] | None = None
         # (position, header) of batches of the active segment, rising; the last one is the last
@@ -195,9 +200,25 @@ class LogTail:
         active.close_descriptors()
         log.segments = segments
         log.log_end_offset = max(next_offset, active.base_offset)
-        # What begins behind the end is seen again when the end moves.
-        log.producers.reopen_at(log.log_end_offset)
+        # What begins or is decided behind the end is seen again when the end moves.
+        names = {name for name, _ in log.files.scan(log.directory)}
+        log.producers, _ = replay(self._origin(), [Loaded(each) for each in segments], names)
         log.stabilize()
+
+    def _origin(self) -> Origin:
+        """How its segments are loaded: the writer lives, so its indexes can be trusted."""
+        log = self.log
+        return Origin(
+            log.files,
+            log.directory,
+            log.config,
+            clean=True,
+            recovery_point=0,
+            log_start=0,
+            writable=False,
+            now_ms=self._clock_ns() // 1_000_000,
+            may_be_cleaned=log.may_be_cleaned,
+        )
 
 
 def _below(data: bytes, limit: int) -> int:

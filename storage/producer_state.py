@@ -326,12 +326,6 @@ class ProducerState:
         left_out = set(producer_ids)
         return min((o for p, o in self._open.items() if p not in left_out), default=None)
 
-    def reopen_at(self, end: int) -> None:
-        """The log ends there: no transaction is open that begins at or behind it."""
-        for producer in list(self.by_id.values()):
-            if producer.transaction_first_offset >= end:
-                self._put(producer._replace(transaction_first_offset=-1))
-
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget who has written nothing for that long, unless its transaction is open."""
         for producer in list(self.by_id.values()):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 from storage import paths
@@ -112,12 +112,18 @@ class TransactionalLog:
         return aborted
 
     def _remember_aborted(self, entry: TxnEntry) -> None:
-        """This entry was added to a transaction index, behind all others."""
+        """This entry was added to a transaction index.
+
+        Behind all others, unless another process writes it: its file may have told of later ones.
+        """
+        span = entry.first_offset, entry.last_offset
         with self._aborted_lock:
             self._aborted_version += 1
             _, aborted = self._aborted
             spans = aborted.get(entry.producer_id, [])
-            aborted[entry.producer_id] = [*spans, (entry.first_offset, entry.last_offset)]
+            number = bisect_left(spans, span)
+            if spans[number : number + 1] != [span]:
+                aborted[entry.producer_id] = [*spans[:number], span, *spans[number:]]
 
     def _forget_aborted(self) -> None:
         """An entry has been taken back that another thread may have read."""

@@ -14,6 +14,9 @@ from typing import IO
 
 from storage import Record, checkpoint, encode, paths
 from storage.files import Files
+from storage.index import txn_index
+from storage.producer_state import ProducerBatch, ProducerState
+from storage.record._batch import Rebuild
 from storage.record.batch import parse_header
 
 NOW_MS = 1_700_000_000_000
@@ -37,6 +40,7 @@ class BrokerPartition:
         self.log_start = 0
         self.epoch = 0
         self.step: Callable[[], None] = no_step
+        self.producers = ProducerState()
         self.directory.mkdir()
         self.log(0).touch()
         if topic_id is not None:
@@ -83,8 +87,15 @@ class BrokerPartition:
         ``values``: what consumers get of it at last.
         """
         first = self.next_offset
+        batch = first.to_bytes(8, "big") + batch[8:]
         with open(self.active, "ab") as file:
-            file.write(first.to_bytes(8, "big") + batch[8:])
+            file.write(batch)
+        rebuild = Rebuild(first, 4096)
+        rebuild.feed(batch, len(batch), 0)
+        aborted = self.producers.apply(ProducerBatch._make(rebuild.producers[0]))
+        if aborted is not None:
+            with open(self.active.with_suffix(paths.TXNINDEX), "ab") as file:
+                file.write(txn_index.encode([aborted]))
         self.records += [(first + n, value) for n, value in enumerate(values)]
         self.next_offset += parse_header(batch).last_offset_delta + 1
         self.step()
@@ -101,6 +112,9 @@ class BrokerPartition:
 
     def roll(self) -> None:
         self.bases.append(self.next_offset)
+        if self.producers:
+            snapshot = paths.file_name(self.next_offset, paths.SNAPSHOT)
+            (self.directory / snapshot).write_bytes(self.producers.encode())
         self.active.touch()
         self.step()
 

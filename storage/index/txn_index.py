@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_left
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
@@ -133,10 +134,16 @@ class TxnIndex:
             self._files.unlink(self.path)
 
     def observe(self, entry: TxnEntry) -> None:
-        """Another process, whose file this is, has written this entry."""
+        """Another process, whose file this is, has written its marker.
+
+        The file, read before or since, may have the entry and later ones; that of a cleaned segment
+        may lack it.
+        """
         assert not self._writable
-        if not self.entries or entry.last_offset > self.entries[-1].last_offset:
-            self.entries = (*self.entries, entry)
+        number = bisect_left(self.entries, entry.last_offset, key=lambda each: each.last_offset)
+        later = self.entries[number:]
+        if not later or later[0].last_offset != entry.last_offset:
+            self.entries = (*self.entries[:number], entry, *later)
 
     def open(self) -> None:
         """Open the file if it has to be synced, so that another thread can do that."""

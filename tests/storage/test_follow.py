@@ -12,16 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import LogManager, Record, encode
+from storage import LogManager, Record, encode, paths
 from storage.errors import CorruptRecord, SegmentGone
 from storage.files import Files
 from storage.follow import LogFollower
+from storage.index import txn_index
 from storage.listener import LogListener
 from storage.log import Log
 from storage.record.batch import decode
 from storage.segment import Segment
 from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
 from tests.storage.logs import append, opened, values
+from tests.storage.producers import Producer
 
 NEVER_FRESH = 1 << 62
 
@@ -511,6 +513,32 @@ def test_one_segment_is_replaced_by_one_of_the_same_inode(follow: Follow) -> Non
     os.utime(follow.partition.directory)
     assert follow.look() == ["swapping", "swapped"]
     assert values(follow.log)[0] == b"nine"
+
+
+# -- transactions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_asked: bool) -> None:
+    """Of one whose records it has not met a cleaner keeps the marker, but no entry."""
+    partition, log = follow.partition, follow.log
+    one, two = Producer(1, transactional=True), Producer(1, transactional=True, epoch=1)
+    first = partition.put(one.batch(b"a"))
+    follow.look()
+    partition.roll()
+    partition.put(one.abort())
+    second = partition.put(two.batch(b"b"))
+    partition.put(two.abort())
+    index = partition.active.with_suffix(paths.TXNINDEX)
+    index.write_bytes(index.read_bytes()[txn_index.ENTRY_SIZE :])
+    if is_asked:
+        # What is known of a producer is kept from then on.
+        assert not log.is_aborted(1, first)
+    follow.look()
+    assert log.is_aborted(1, first)
+    assert log.is_aborted(1, second)
+    assert [entry.first_offset for entry in log.aborted_transactions()] == [first, second]
+    assert log.last_stable_offset == log.log_end_offset
 
 
 # -- a log that is cut ---------------------------------------------------------------------------

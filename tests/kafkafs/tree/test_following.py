@@ -395,6 +395,89 @@ def test_indexes_in_the_cache_are_those_of_their_segments(beside: Beside, tmp_pa
     assert not list(tmp_path.glob("cache/kafkafs/*/*.deleted"))
 
 
+# -- up to the high watermark --------------------------------------------------------------------
+
+
+class Ended:
+    """A log with transactions, and what a consumer gets below each high watermark."""
+
+    def __init__(self, broker: BrokerDirectory, rolls: int, *, commit: bool) -> None:
+        """Two transactions, one of which is aborted first and both of which lie inside one another,
+        and other records. ``rolls``: after how many batches a segment ends.
+        """
+        partition = self.partition = broker.partition()
+        one, two = Producer(1, transactional=True), Producer(2, transactional=True)
+        batches = [
+            (one.batch(b"a0"), b"a0"),
+            (one.abort(), None),
+            (None, b"p0"),
+            (one.batch(b"a1", b"a2"), b"a1\na2"),
+            (None, b"p1"),
+            (two.batch(b"b0"), b"b0"),
+            (None, b"p2"),
+            (two.commit() if commit else two.abort(), None),
+            (None, b"p3"),
+            (one.batch(b"a3"), b"a3"),
+            (one.abort() if commit else one.commit(), None),
+            (None, b"p4"),
+        ]
+        kept = {b"b0"} if commit else {b"a1\na2", b"a3"}
+        # (the end of a batch, the last stable offset with it, what is shown up to that)
+        self.ends = [(0, 0, b"")]
+        text = {}
+        for number, (batch, value) in enumerate(batches):
+            if number and rolls and number % rolls == 0:
+                partition.roll()
+            if batch is None:
+                assert value is not None
+                text[partition.next_offset] = value + b"\n"
+                partition.append(value)
+            else:
+                if value in kept:
+                    text[partition.next_offset] = value + b"\n"
+                partition.put(batch)
+            stable = partition.producers.first_undecided_offset
+            end = partition.next_offset
+            stable = end if stable is None else stable
+            shown = b"".join(line for offset, line in text.items() if offset < stable)
+            self.ends.append((end, stable, shown))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the cache is, of who may not write into the broker's directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    return tmp_path
+
+
+UNTIL = TreeOptions(read_only=True, attr_timeout=0, until_high_watermark=True)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("rolls", [0, 1, 3])
+@pytest.mark.parametrize("first", range(13))
+def test_transactions_below_the_high_watermark(
+    home: Path, first: int, rolls: int, commit: bool
+) -> None:
+    """What is decided behind it is not decided yet, and is when it moves on."""
+    broker = BrokerDirectory(home / "data")
+    ended = Ended(broker, rolls, commit=commit)
+    broker.write_high_watermark(ended.partition, ended.ends[first][0])
+    tree = Tree(home / "data", UNTIL)
+    with contextlib.closing(_Stop(tree)):
+        node = tree.file()
+        handle = tree.open(node)
+        for end, stable, shown in ended.ends[first:]:
+            broker.write_high_watermark(ended.partition, end)
+            assert tree.attributes(node).size == len(shown)
+            assert tree.log().log_end_offset == end
+            assert tree.log().last_stable_offset == stable
+            assert read(handle) == shown
+            assert tree.read("t/0") == shown
+            assert tree.file() is node
+
+
 # -- topics --------------------------------------------------------------------------------------
 
 
