@@ -19,6 +19,7 @@ Not here: what the files mean, retries, caching of descriptors.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -39,6 +40,13 @@ T = TypeVar("T")
 
 # C's struct flock: type, whence, start, len, pid, with the padding of 64-bit Linux.
 _FLOCK = struct.Struct("@hhqqi0q")
+# statx(2), which Python does not have: its mask and the time of birth, in struct statx.
+_statx = ctypes.CDLL(None, use_errno=True).statx
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_STATX_BTIME = 0x800
+_STATX_SIZE = 256
+_BORN = struct.Struct("@I76xqI")
 # fcntl locks never conflict inside one process, and closing *any* descriptor of a file drops the
 # process's lock on it.  So what this process has locked is kept here: (device, inode) -> fd.
 _locked_here: dict[tuple[int, int], int] = {}
@@ -232,6 +240,19 @@ class Files:
 
     def file_stat(self, path: str) -> os.stat_result:
         return os.stat(path)
+
+    def born_ns(self, file: str | int) -> int:
+        """When the file of this path, or descriptor, was made; 0 where the disk does not say.
+
+        That and the inode's number tell a file from any other: numbers are given again.
+        """
+        path, fd = (os.fsencode(file), _AT_FDCWD) if isinstance(file, str) else (b"", file)
+        answer = ctypes.create_string_buffer(_STATX_SIZE)
+        if _statx(fd, path, _AT_EMPTY_PATH, _STATX_BTIME, answer):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), file)
+        known, seconds, ns = _BORN.unpack_from(answer)
+        return seconds * 1_000_000_000 + ns if known & _STATX_BTIME else 0
 
     def scan(self, path: str) -> list[tuple[str, bool]]:
         """(name, whether it is a directory) of everything in a directory, in no order."""

@@ -80,7 +80,7 @@ class LogFollower(LogTail):
             segment.mtime_ns,
         ):
             return False
-        segment.identity = (found.st_dev, found.st_ino)
+        segment.identity = self._identity(segment.log_path, found)
         return True
 
     # -- looking -------------------------------------------------------------------------------
@@ -93,26 +93,52 @@ class LogFollower(LogTail):
         if self.log.closed or self.log.active.always_expand:
             return False
         segments, end = self.log.segments, self.log.log_end_offset
+        is_done = False
         for _ in range(_TRIES):
             try:
-                self._look()
+                is_done = self._look()
                 break
             except (FileNotFoundError, SegmentGone, Moved):
                 self._names_seen = None
+        if not is_done:
+            self._keep_readable()
         return self.log.segments is not segments or self.log.log_end_offset != end
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Whether the log is now as its files were."""
         log = self.log
         if self._limit is not None and (limit := self._limit()) != self._limit_seen:
             self._limit_seen = limit
             self._tail_seen = None
         stamp = log.files.file_stat(log.directory).st_mtime_ns
+        is_done = True
         if stamp != self._names_seen:
             found, deleted, is_mixed = self._find()
-            done = self._compare(found, deleted, is_mixed)
-            if done and stamp + FRESH_NS < self._clock_ns():
+            is_done = self._compare(found, deleted, is_mixed)
+            if is_done and stamp + FRESH_NS < self._clock_ns():
                 self._names_seen = stamp
         self._look_at_tail()
+        return is_done
+
+    def _keep_readable(self) -> None:
+        """Open what the writer has put aside already, before it removes it: the log still has it,
+        as what comes before it cannot be seen yet, or the writer is not ready.
+        """
+        for segment in self.log.segments:
+            if segment.is_log_open:
+                # So that it stays.
+                segment.recently_used = True
+            elif not self._leads_to(segment):
+                with contextlib.suppress(SegmentGone, OSError):
+                    segment.open_log()
+
+    def _leads_to(self, segment: Segment) -> bool:
+        """Whether its name still leads to its file."""
+        try:
+            found = self.log.files.file_stat(segment.log_path)
+        except FileNotFoundError:
+            return False
+        return self._is_of(segment, found)
 
     def _find(self) -> tuple[_Found, _Found, bool]:
         """Every log by its base offset, rising; those that wait for deletion; and whether a cleaner
@@ -209,8 +235,8 @@ class LogFollower(LogTail):
             return False
         if segment.identity is None and not segment.sealed and not segment.size:
             # It was made after the partition's directory, in which we looked between the two.
-            segment.identity = (now.st_dev, now.st_ino)
-        if segment.identity != (now.st_dev, now.st_ino):
+            segment.identity = self._identity(segment.log_path, now)
+        if not self._is_of(segment, now):
             return False
         facts = (now.st_size, now.st_mtime_ns)
         return not segment.sealed or facts == (segment.size, segment.mtime_ns)
@@ -233,7 +259,7 @@ class LogFollower(LogTail):
     def _stat_of(self, active: Segment) -> os.stat_result:
         """What its name leads to; Moved where that is another file, which says nothing of it."""
         found = self.log.files.file_stat(active.log_path)
-        if (found.st_dev, found.st_ino) != active.identity:
+        if not self._is_of(active, found):
             raise Moved
         return found
 
@@ -262,8 +288,11 @@ class LogFollower(LogTail):
         active.refresh_indexes()
         return True
 
-    def _begin(self, base: int, found: _Found) -> None:
-        """The active segment ends, and ``base``, as yet unread, is the new one."""
+    def _begin(self, base: int, found: _Found, suffix: str = "") -> None:
+        """The active segment ends, and ``base``, as yet unread, is the new one.
+
+        ``suffix``: what the name of its log ends in.
+        """
         log, active = self.log, self.log.active
         following = Segment(
             log.files,
@@ -273,7 +302,7 @@ class LogFollower(LogTail):
             writable=False,
             created_ms=self._clock_ns() // 1_000_000,
         )
-        following.identity = (found[base].st_dev, found[base].st_ino)
+        following.identity = self._identity(following.log_path + suffix, found[base])
         following.mtime_ns = found[base].st_mtime_ns
         active.next_offset = base
         active.sealed = True
@@ -300,8 +329,7 @@ class LogFollower(LogTail):
         """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
         for segment in self.log.segments:
             now = found.get(segment.base_offset)
-            same = now is not None and (now.st_dev, now.st_ino) == segment.identity
-            if same and not self._is_kept(segment, found):
+            if now is not None and self._is_of(segment, now) and not self._is_kept(segment, found):
                 return True
         return False
 
@@ -326,7 +354,7 @@ class LogFollower(LogTail):
                     raise Moved
             at = max(active.next_offset, active.base_offset + 1)
             if at in deleted:
-                self._begin(at, deleted)
+                self._begin(at, deleted, paths.DELETED)
                 log.active.mark_lost()
                 continue
             base = next((base for base in found if base >= at), None)
@@ -364,7 +392,7 @@ class LogFollower(LogTail):
                 seen.append(self.log.files.file_stat(segment.log_path + suffix))
         facts = (segment.size, segment.mtime_ns)
         for now in seen:
-            same = (now.st_dev, now.st_ino) == segment.identity
+            same = (segment.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
             if same and (now.st_size, now.st_mtime_ns) != facts:
                 self._give_up(segment)
         segment.mark_lost()
@@ -372,7 +400,7 @@ class LogFollower(LogTail):
     @staticmethod
     def _give_up(segment: Segment) -> None:
         """Its bytes are gone, though there is a file of its inode."""
-        segment.identity = (0, 0)
+        segment.identity = (0, 0, 0)
         segment.close_descriptors()
 
     def _load_head(
@@ -413,7 +441,7 @@ class LogFollower(LogTail):
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
             now = found.get(segment.base_offset)
-            if now is None or segment.identity != (now.st_dev, now.st_ino):
+            if now is None or not self._is_of(segment, now):
                 segment.mark_lost()
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)

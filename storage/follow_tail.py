@@ -20,6 +20,7 @@ from storage.record._batch import Rebuild
 from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, size_at
 from storage.replay import replay
 from storage.segment import Segment
+from storage.segment_files import Identity
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # How long a look reads at a time.
@@ -65,7 +66,7 @@ class LogTail:
         active, marks = self.log.active, self._marks
         try:
             found = self.log.files.file_stat(active.log_path)
-            if (found.st_dev, found.st_ino) != active.identity:
+            if not self._is_of(active, found):
                 return active.identity is None
             if (found.st_size, found.st_mtime_ns) == self._tail_seen:
                 return True
@@ -73,6 +74,22 @@ class LogTail:
         except (FileNotFoundError, SegmentGone):
             # Replaced or removed as a whole: who has it open has the old bytes.
             return True
+
+    def _is_of(self, segment: Segment, found: os.stat_result) -> bool:
+        """Whether the file that the segment's name leads to, as found, is the segment's."""
+        identity = segment.identity
+        if identity is None or identity[:2] != (found.st_dev, found.st_ino):
+            return False
+        # No other has its inode while it is open.
+        if segment.is_log_open:
+            return True
+        try:
+            return self.log.files.born_ns(segment.log_path) == identity[2]
+        except FileNotFoundError:
+            return False
+
+    def _identity(self, path: str, found: os.stat_result) -> Identity:
+        return found.st_dev, found.st_ino, self.log.files.born_ns(path)
 
     @staticmethod
     def _stands(segment: Segment, marks: tuple[tuple[int, bytes], ...]) -> bool:

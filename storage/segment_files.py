@@ -22,6 +22,9 @@ from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
 from storage.index.txn_index import TxnEntry, TxnIndex
 
+Identity = tuple[int, int, int]
+"""Of a file: (device, inode, when it was made in ns)."""
+
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
@@ -72,8 +75,9 @@ class SegmentFiles:
         self._append_ready = False
         self.base_offset = base_offset
         self.deleted = False
-        # (device, inode) of the .log, where another process may put another file in its place.
-        self.identity: tuple[int, int] | None = None
+        # (device, inode, when it was made) of the .log, where another process may put another file
+        # in its place.
+        self.identity: Identity | None = None
         self.recently_used = False
         self.sealed = False
 
@@ -168,17 +172,21 @@ class SegmentFiles:
                     self._fd = self._open_of_another(self.identity)
             return self._fd
 
-    def _open_of_another(self, identity: tuple[int, int]) -> int:
+    def _open_of_another(self, identity: Identity) -> int:
         """Open the log of another process, which may just have renamed or replaced it."""
         for path in (self.log_path, self.log_path + paths.DELETED):
             try:
                 fd = self._files.open(path, os.O_RDONLY)
             except FileNotFoundError:
                 continue
-            found = self._files.descriptor_stat(fd)
-            if (found.st_dev, found.st_ino) == identity:
-                return fd
-            self._files.close(fd)
+            try:
+                found = self._files.descriptor_stat(fd)
+                if (found.st_dev, found.st_ino, self._files.born_ns(fd)) == identity:
+                    fd, opened = -1, fd
+                    return opened
+            finally:
+                if fd >= 0:
+                    self._files.close(fd)
         raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
 
     def _sync_apart(self) -> None:
@@ -235,6 +243,11 @@ class SegmentFiles:
         """Close everything; the caller guarantees that nobody holds a lease."""
         assert not self._leases, "a segment is closed only after its last lease"
         self.close_descriptors()
+
+    @property
+    def is_log_open(self) -> bool:
+        """Whether the log itself is: then no other file has its inode."""
+        return self._fd >= 0
 
     @property
     def offset_index(self) -> OffsetIndex:

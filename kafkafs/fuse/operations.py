@@ -41,7 +41,7 @@ from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, ToldError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
-from storage.errors import StorageError
+from storage.errors import SegmentGone, StorageError
 
 _Kinds = tuple[type[Exception], ...]
 T = TypeVar("T")
@@ -50,6 +50,10 @@ Ts = TypeVarTuple("Ts")
 #: Worker threads for what waits for a disk, and apart from them for fsync.
 READ_THREADS = 32
 SYNC_THREADS = 64
+#: How often a name is looked up that leads to what another process is just rewriting.
+LOOKUPS = 20
+#: How long such a lookup measures what it leads to, in seconds: others wait for the directory.
+LOOK_AHEAD_S = 0.25
 #: How long a write waits for what it has begun, in seconds: who waits in FUSE cannot be killed.
 JOB_S = 10.0
 
@@ -125,12 +129,24 @@ class Operations(RefusedOperations):
         try:
             return node.attributes(False)
         except BlockingIOError:
-            waited = await self._in_thread(node.attributes, True)
+            waited = await self._waited_attributes(node)
         try:
             return node.attributes(False)
         except BlockingIOError:
             # Still not at hand: what we got may be old by now, so the kernel shall not keep it.
             return waited._replace(attr_timeout=0.0)
+
+    async def _waited_attributes(self, node: Node) -> Attributes:
+        for tries_left in reversed(range(LOOKUPS)):
+            try:
+                return await self._in_thread(node.attributes, True)
+            except SegmentGone as error:
+                if not self._is_rewritten(error) or not tries_left:
+                    raise
+                # The owner's thread, this one, looks at what is there instead.
+                with contextlib.suppress(BlockingIOError):
+                    return node.attributes(False)
+        raise AssertionError("the last try raises")
 
     async def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
         """The entry that hands a node to the kernel: counts a lookup."""
@@ -161,14 +177,34 @@ class Operations(RefusedOperations):
     ) -> pyfuse3.EntryAttributes:
         self._requests["lookup"] += 1
         try:
-            text = os.fsdecode(name)
-            try:
-                node = self._tree.lookup(parent_inode, text, False)
-            except BlockingIOError:
-                node = await self._in_thread(self._tree.lookup, parent_inode, text, True)
-            return self._listed(node)
+            return await self._looked_up(parent_inode, os.fsdecode(name))
         except Exception as error:
             self._fail(f"lookup of {name!r}", error)
+
+    async def _looked_up(self, parent_inode: int, name: str) -> pyfuse3.EntryAttributes:
+        """Where a name leads.
+
+        If another process rewrites that meanwhile, it is looked up again: the kernel does so once,
+        but a cleaner may be quick. Who has looked a file up finds the history that it had then,
+        once that is measured; so what is quickly measured is, before it can be another one.
+        """
+        for tries_left in reversed(range(LOOKUPS)):
+            try:
+                try:
+                    node = self._tree.lookup(parent_inode, name, False)
+                except BlockingIOError:
+                    node = await self._in_thread(self._tree.lookup, parent_inode, name, True)
+                if self._tree.follows and node.is_behind:
+                    await self._in_thread(node.look_ahead, LOOK_AHEAD_S)
+                return self._listed(node)
+            except (SegmentGone, OSError) as error:
+                if not self._is_rewritten(error) or not tries_left:
+                    raise
+        raise AssertionError("the last try raises")
+
+    def _is_rewritten(self, error: Exception) -> bool:
+        """Whether something has failed only because another process has rewritten it meanwhile."""
+        return self._tree.follows and errno_of(error) == errno.ESTALE
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self._requests["forget"] += 1

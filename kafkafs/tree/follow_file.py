@@ -70,9 +70,7 @@ class FollowFile(ViewFile):
         self._shift = generation.shift
         return generation
 
-    def attributes(self, wait: bool) -> Attributes:
-        if not wait:
-            self.partition.follow()
+    def _known_attributes(self, wait: bool) -> Attributes:
         part, shift = self.part, self._shift
         if shift is None:
             shift = self.followed(wait).shift

@@ -88,9 +88,11 @@ class Node:
         """Whether `look_ahead` may have something to do."""
         return False
 
-    def look_ahead(self) -> None:
+    def look_ahead(self, patience_s: float | None = None) -> None:
         """In a worker thread, before it is listed: have at hand what that shows, where it takes
         next to no time. Raises nothing.
+
+        With `patience_s` it may take so long, and raises SegmentGone where it was rewritten.
         """
 
     def set_attributes(self, change: Change) -> None:

@@ -24,6 +24,7 @@ import errno
 import os
 import threading
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from kafkafs.tree.handles import Handle
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from kafkafs.tree.partition_view import PartitionView, ViewGeneration
     from kafkafs.views import View
 
+KEPT = 64
+"""Of those that were looked up last, how many are told of changes before they are opened."""
+
 # Held where a file is opened, closed, or given its generation: in any thread, and never for long.
 _lock = threading.Lock()
 
@@ -47,7 +51,7 @@ _lock = threading.Lock()
 class StartFile(ViewFile):
     """See the module. `start` is its first offset; `_end` the absolute position where it ends."""
 
-    __slots__ = ("_end", "_handles", "_looked", "_size", "_until", "start")
+    __slots__ = ("_end", "_handles", "_is_kept", "_looked", "_size", "_until", "start")
 
     def __init__(
         self,
@@ -69,6 +73,8 @@ class StartFile(ViewFile):
         # The largest size that was told.
         self._size = 0
         self._handles: set[StartHandle] = set()
+        # Whether its generation is told of changes though it is not open.
+        self._is_kept = False
 
     @property
     def is_ranged(self) -> bool:
@@ -83,13 +89,14 @@ class StartFile(ViewFile):
 
     # -- what it shows -------------------------------------------------------------------------
 
-    def shown(self, wait: bool) -> ViewGeneration | None:
+    def shown(self, wait: bool, until: float | None = None) -> ViewGeneration | None:
         """What it shows; None where it begins behind all that its view shows yet.
 
         BlockingIOError, StorageError, OSError; ESTALE as `generation`.
         """
         generation = self._generation
-        if generation is not None and not self._handles and not generation.is_current:
+        told = self._handles or self._is_kept
+        if generation is not None and not told and not generation.is_current:
             if generation.nonce != self.part.nonce:
                 raise self._stale()
             # Only what was not shown has left the log.
@@ -98,9 +105,9 @@ class StartFile(ViewFile):
             return generation
         if self.start > self.part.bound:
             return None
-        until = time.monotonic() + MEASURE_S
+        end = time.monotonic() + MEASURE_S if until is None else until
         while generation is None:
-            made = self._within(wait, lambda: self.part.generation_from(self.start, wait, until))
+            made = self._within(wait, lambda: self.part.generation_from(self.start, wait, end))
             if not self._handles and made.nonce != self._nonce:
                 raise self._stale()
             with _lock:
@@ -179,9 +186,7 @@ class StartFile(ViewFile):
 
     # -- attributes ----------------------------------------------------------------------------
 
-    def attributes(self, wait: bool) -> Attributes:
-        if not wait:
-            self.partition.follow()
+    def _known_attributes(self, wait: bool) -> Attributes:
         generation = self.shown(wait)
         if generation is not None:
             self.part.settle(wait, time.monotonic() + MEASURE_S)
@@ -211,11 +216,35 @@ class StartFile(ViewFile):
     def loses_name(self) -> bool:
         return False
 
+    @property
+    def is_behind(self) -> bool:
+        return self._generation is None and self.start <= self.part.bound
+
+    def _measure_ahead(self, until: float) -> None:
+        self.shown(True, until)
+
     def remembered(self) -> None:
-        """Nobody has to be told of it, and it holds nothing before it is opened."""
+        """Nobody has to be told of it, and it holds nothing before it is opened.
+
+        Where another process may rewrite it at any moment it does for a while: who has looked it up
+        is about to ask what it is, or to open it.
+        """
+        generation = self._generation
+        if self.partition.fs.follows and generation is not None:
+            with _lock:
+                self._is_kept = self._is_kept or self.part.attach(generation)
+            if self._is_kept:
+                self.partition.fs.start_names.keep(self)
 
     def forgotten(self) -> None:
         self.partition.fs.start_names.forget(self.inode)
+        self.keep_no_longer()
+
+    def keep_no_longer(self) -> None:
+        """Others have been looked up since."""
+        with _lock:
+            self._is_kept = False
+            self._detach()
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -245,8 +274,11 @@ class StartFile(ViewFile):
         self._handles.discard(handle)
         if not self._handles:
             self.partition.ranges.pop(self, None)
-            if self._generation is not None:
-                self.part.detach(self._generation)
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._generation is not None and not self._handles and not self._is_kept:
+            self.part.detach(self._generation)
 
 
 class StartHandle(ReadHandle):
@@ -279,6 +311,7 @@ class StartNames:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._kept: OrderedDict[StartFile, None] = OrderedDict()
         self._inodes: dict[tuple[int, str], list[int]] = {}
         self._names: dict[int, set[tuple[int, str]]] = {}
 
@@ -292,6 +325,13 @@ class StartNames:
             known = self._inodes.get((parent, name), [])
             self._inodes[parent, name] = [*(other for other in known if other != inode), inode]
             self._names.setdefault(inode, set()).add((parent, name))
+
+    def keep(self, file: StartFile) -> None:
+        """It has just been looked up: the one for which that is longest ago is kept no longer."""
+        self._kept[file] = None
+        self._kept.move_to_end(file)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)[0].keep_no_longer()
 
     def forget(self, inode: int) -> None:
         """The kernel knows the inode no longer."""

@@ -8,7 +8,6 @@ Appending is `lines_handle.py` and `batches_handle.py`.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -95,6 +94,10 @@ class ViewFile(Node):
     def attributes(self, wait: bool) -> Attributes:
         if not wait:
             self.partition.follow()
+        return self._known_attributes(wait)
+
+    def _known_attributes(self, wait: bool) -> Attributes:
+        """By what is known of the log: nobody looks at what another process has done since."""
         generation = self._generation
         if generation is None:
             generation = self.generation(wait)
@@ -121,7 +124,8 @@ class ViewFile(Node):
 
     def listed_attributes(self) -> Attributes:
         try:
-            return self.attributes(False)
+            # The lookup has just looked; if the past has changed since, this is another file.
+            return self._known_attributes(False)
         except BlockingIOError:
             size = self._size_told()
             mode, uid, gid = self.partition.owner
@@ -136,16 +140,26 @@ class ViewFile(Node):
     def is_behind(self) -> bool:
         return bool(self.part.timeline.unplaced)
 
-    def look_ahead(self) -> None:
+    def look_ahead(self, patience_s: float | None = None) -> None:
         """Load the view's indexes, where they were saved, or measure what is as quickly read: then
         listing it shows its size, and whoever stats or opens all of a topic waits for none of them.
+
+        `patience_s`: how long it may take, else it depends on the size.
         """
-        until = time.monotonic()
-        if self.partition.log.size <= MEASURED_WHEN_LISTED:
-            until += LISTED_S
-        with contextlib.suppress(StorageError, OSError):
-            self.part.prepare(until=until)
+        small = self.partition.log.size <= MEASURED_WHEN_LISTED
+        patience = patience_s or (LISTED_S if small else 0.0)
+        try:
+            self._measure_ahead(time.monotonic() + patience)
             self.partition.blocks(True)
+        except SegmentGone:
+            if patience_s is not None:
+                raise
+        except (StorageError, OSError):
+            # Who asks for it is told.
+            return
+
+    def _measure_ahead(self, until: float) -> None:
+        self.part.prepare(until=until)
 
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""

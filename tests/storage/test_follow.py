@@ -541,6 +541,56 @@ def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_as
     assert log.last_stable_offset == log.log_end_offset
 
 
+class Reusing(Files):
+    """A disk that gives every log of one base the same inode number, one after the other."""
+
+    def __init__(self, base: int) -> None:
+        self._name = paths.file_name(base, paths.LOG)
+
+    def _numbered(self, found: os.stat_result, path: str) -> os.stat_result:
+        if not os.path.basename(path).startswith(self._name):
+            return found
+        fields = list(found)
+        fields[1] = 1 << 40
+        exact = {name: getattr(found, name) for name in ("st_mtime_ns", "st_blocks")}
+        return os.stat_result(fields, exact)
+
+    def file_stat(self, path: str) -> os.stat_result:
+        return self._numbered(super().file_stat(path), path)
+
+    def descriptor_stat(self, fd: int) -> os.stat_result:
+        return self._numbered(super().descriptor_stat(fd), os.readlink(f"/proc/self/fd/{fd}"))
+
+
+@pytest.mark.parametrize("base", [0, 13])
+@pytest.mark.parametrize("looks", [False, True])
+def test_an_inode_number_that_is_given_again(tmp_path: Path, looks: bool, base: int) -> None:
+    """It is another file all the same: not one that was cut, and none to read in its place."""
+    follow = Follow(tmp_path / "data", Reusing(base))
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"last")
+    follow.look()
+    assert base in partition.bases
+    partition.roll()
+    partition.append(b"new")
+    for segment in follow.log.segments:
+        segment.close_descriptors()
+    for _ in range(2):
+        partition.clean(len(partition.bases) - 2, lambda offset, value: value.startswith(b"b"))
+        partition.clean(1, lambda offset, value: True, first=1)
+        partition.remove_deleted()
+        if looks:
+            assert "truncated" not in follow.look()
+    if not looks:
+        for segment in follow.log.segments:
+            with pytest.raises(SegmentGone):
+                segment.read_at(0, segment.size)
+    assert "truncated" not in follow.look()
+    follow.check()
+    follow.manager.close()
+
+
 # -- a log that is cut ---------------------------------------------------------------------------
 
 

@@ -1,0 +1,150 @@
+"""A name leads to what is there, also while another process rewrites it again and again."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyfuse3
+import pytest
+import trio
+
+from kafkafs.fuse.operations import LOOKUPS, Operations
+from kafkafs.fuse.session_loop import Spinner
+from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.start_file import KEPT
+from storage.files import Files
+from tests.broker_files import BrokerDirectory
+from tests.kafkafs.trees import Tree
+
+CONTEXT = pyfuse3.RequestContext()
+
+
+class Rewriting(Files):
+    """Calls `rewrite` before somebody opens a log."""
+
+    def __init__(self) -> None:
+        self.rewrite: Callable[[], None] = lambda: None
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        if path.endswith(".log"):
+            self.rewrite()
+        return super().open(path, flags, mode)
+
+
+class Beside:
+    """A broker's directory with a cleaner, and the requests of a kernel that has it mounted."""
+
+    def __init__(self, data: Path) -> None:
+        self.files = Rewriting()
+        self.partition = BrokerDirectory(data).partition()
+        for number in range(200):
+            self.partition.append(b"%d" % number)
+            if number % 50 == 49:
+                self.partition.roll()
+        self.partition.append(b"last")
+        options = TreeOptions(read_only=True, attr_timeout=0)
+        self.tree = Tree(data, options, self.files)
+        fs = self.tree.fs
+        self.operations = Operations(fs, Spinner(), lambda: None)
+
+    def clean(self, *, remove: bool = False) -> None:
+        """One record fewer, in other files; `remove`: the old ones are gone."""
+        least = self.partition.records[0][0]
+        count = len(self.partition.bases) - 1
+        self.partition.clean(count, lambda offset, value: offset != least)
+        if remove:
+            self.partition.remove_deleted()
+
+    async def lookup(self, path: str) -> pyfuse3.EntryAttributes:
+        """As the kernel, name by name."""
+        entry = await self.operations.getattr(pyfuse3.ROOT_INODE, CONTEXT)
+        for name in path.split("/"):
+            entry = await self.operations.lookup(entry.st_ino, os.fsencode(name), CONTEXT)
+        return entry
+
+    async def read(self, inode: int) -> bytes:
+        opened = await self.operations.open(inode, os.O_RDONLY, CONTEXT)
+        data = await self.operations.read(opened.fh, 0, 1 << 20)
+        await self.operations.release(opened.fh)
+        return bytes(data)
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    beside = Beside(tmp_path / "data")
+    yield beside
+    beside.files.rewrite = lambda: None
+    beside.tree.stop()
+
+
+NAMES = ["t/0", "t/.kv/0", "t/.jsonl/0", "t/.batches/0", "t/0@start", "t/0@-10", "t/0@150..199"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_looked_up_is_there_when_it_is_asked_for(beside: Beside, name: str) -> None:
+    """A cleaner has rewritten it between the lookup and what the kernel sends next."""
+
+    async def ask() -> None:
+        sizes = set()
+        for _ in range(3):
+            entry = await beside.lookup(name)
+            beside.clean()
+            again = await beside.operations.getattr(entry.st_ino, CONTEXT)
+            beside.clean()
+            assert len(await beside.read(entry.st_ino)) == again.st_size > 0
+            assert (await beside.lookup(name)).st_ino != entry.st_ino
+            sizes.add(again.st_size)
+        assert len(sizes) == (1 if "-10" in name or ".." in name else 3)
+
+    trio.run(ask)
+
+
+@pytest.mark.parametrize("times", [1, 2, LOOKUPS - 1])
+@pytest.mark.parametrize("name", [name for name in NAMES if ".batches" not in name])
+def test_a_name_that_is_rewritten_while_it_is_looked_up(
+    beside: Beside, name: str, times: int
+) -> None:
+    """Before the log is read that its text is measured in; `.batches` measures nothing."""
+
+    async def ask() -> None:
+        await beside.lookup("t")
+        left = times
+
+        def rewrite() -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                beside.clean(remove=True)
+
+        beside.files.rewrite = rewrite
+        entry = await beside.lookup(name)
+        again = await beside.operations.getattr(entry.st_ino, CONTEXT)
+        assert left == 0
+        assert len(await beside.read(entry.st_ino)) == again.st_size > 0
+
+    trio.run(ask)
+
+
+def test_the_files_that_were_looked_up_last_are_kept_and_no_more(beside: Beside) -> None:
+    async def ask() -> None:
+        first = await beside.lookup("t/0@0")
+        for offset in range(1, KEPT):
+            await beside.lookup(f"t/0@{offset}")
+        beside.clean()
+        assert (await beside.operations.getattr(first.st_ino, CONTEXT)).st_size == first.st_size
+        first = await beside.lookup("t/0@0")
+        for offset in range(1, KEPT + 1):
+            await beside.lookup(f"t/0@{offset}")
+        beside.clean()
+        with pytest.raises(pyfuse3.FUSEError) as raised:
+            await beside.operations.getattr(first.st_ino, CONTEXT)
+        assert raised.value.errno == errno.ESTALE
+        # It is looked up again then.
+        assert (await beside.lookup("t/0@0")).st_ino != first.st_ino
+
+    trio.run(ask)
