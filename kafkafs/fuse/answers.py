@@ -6,7 +6,7 @@ import errno
 
 import pyfuse3
 
-from kafkafs.tree.inodes import Attributes
+from kafkafs.tree.inodes import FIRST_KEEP_S, Attributes, Directory, Node
 from storage import errors
 
 #: What a StorageError is to the caller; the closest base class counts.
@@ -67,6 +67,14 @@ def reason_of(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
     return f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror)
+
+
+def first_entry_of(node: Node, attributes: Attributes) -> pyfuse3.EntryAttributes:
+    """The entry that hands a node to the kernel, which may not know it yet."""
+    entry = entry_of(attributes)
+    if not node.lookups and not isinstance(node, Directory):
+        entry.attr_timeout = min(attributes.attr_timeout, FIRST_KEEP_S)
+    return entry
 
 
 def entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:

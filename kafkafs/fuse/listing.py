@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import entry_of
+from kafkafs.fuse.answers import entry_of, first_entry_of
 from kafkafs.tree.inodes import (
     Attributes,
     Directory,
@@ -104,7 +104,7 @@ class Listing:
                     continue
                 node = found[name]
             try:
-                entry = entry_of(node.listed_attributes())
+                entry = first_entry_of(node, node.listed_attributes())
             except _FAULTS:
                 # Its past may have been rewritten since it was looked up. What the kernel knows of
                 # that inode stays as it is.

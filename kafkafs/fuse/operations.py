@@ -12,7 +12,8 @@ exception into FUSE's. What it costs is part of every request, so:
 
 Rules of attributes: the kernel keeps them for as long as `Attributes` says and is told of changes
 by `notify`. So between asking a node for its attributes and the reply there is no await: a change
-in between would come before the kernel knows what to forget.
+in between would come before the kernel knows what to forget. What comes with the answer to a
+setattr or create it takes even where a notice has overtaken it, so that is not kept.
 
 Errors: StorageError by the table of `answers`, OSError by its errno, anything else is our bug: EIO,
 and the traceback is a line in the log; the daemon lives on. Permissions are the kernel's business
@@ -34,7 +35,7 @@ import pyfuse3
 import trio
 
 from kafkafs.config import PID_ATTRIBUTE
-from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, reason_of
+from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, first_entry_of, reason_of
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
@@ -150,9 +151,9 @@ class Operations(RefusedOperations):
 
     async def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
         """The entry that hands a node to the kernel: counts a lookup."""
-        attributes = await self._attributes(node)
+        entry = first_entry_of(node, await self._attributes(node))
         self._inodes.remember(node)
-        return entry_of(attributes)
+        return entry
 
     def _listed(self, node: Node) -> pyfuse3.EntryAttributes:
         """The same without waiting: a size that takes its time is left to getattr.
@@ -160,9 +161,9 @@ class Operations(RefusedOperations):
         During a lookup the kernel lets nobody else look up or list names in the directory, unless
         FUSE_PARALLEL_DIROPS is on, which libfuse 3.14 never asks for.
         """
-        attributes = node.listed_attributes()
+        entry = first_entry_of(node, node.listed_attributes())
         self._inodes.remember(node)
-        return entry_of(attributes)
+        return entry
 
     def _directory(self, inode: int) -> Directory:
         node = self._inodes.get(inode)
@@ -241,7 +242,7 @@ class Operations(RefusedOperations):
                 times=fields.update_atime or fields.update_mtime,
             )
             await self._alone(node.set_attributes, change)
-            return entry_of(await self._attributes(node))
+            return _not_kept(entry_of(await self._attributes(node)))
         except Exception as error:
             self._fail("setattr", error)
 
@@ -353,7 +354,7 @@ class Operations(RefusedOperations):
                 directory.create, os.fsdecode(name), mode, flags, caller
             )
             entry = await self._entry(node)
-            return self._opened(handle), entry
+            return self._opened(handle), _not_kept(entry)
         except Exception as error:
             self._fail(f"create of {name!r}", error, (StorageError, PermissionError))
 
@@ -461,3 +462,9 @@ class Operations(RefusedOperations):
                 handle.release()
         except Exception as error:
             self._fail("release", error, (StorageError, OSError))
+
+
+def _not_kept(entry: pyfuse3.EntryAttributes) -> pyfuse3.EntryAttributes:
+    """The kernel shall ask for the attributes again at their next use."""
+    entry.attr_timeout = 0.0
+    return entry

@@ -1,7 +1,7 @@
 """Where the records of an `AppendHandle` go: what any target does, and the one partition.
 
 Everything here runs on the owner's thread. Where the kernel's guess of the file's size, the place
-of the write and its length, is not the size that came out of it, the kernel is told.
+of the write and its length, is not the size that came out of it, the kernel keeps none.
 """
 
 from __future__ import annotations
@@ -67,12 +67,11 @@ class AppendTarget(Protocol):
 class PartitionTarget:
     """One partition, through one of its files: that of a generation in a view."""
 
-    __slots__ = ("_generation", "_inode", "fs", "partition")
+    __slots__ = ("_generation", "fs", "partition")
 
-    def __init__(self, partition: Partition, inode: int, generation: ViewGeneration) -> None:
+    def __init__(self, partition: Partition, generation: ViewGeneration) -> None:
         self.fs = partition.fs
         self.partition = partition
-        self._inode = inode
         self._generation = generation
 
     @property
@@ -90,13 +89,9 @@ class PartitionTarget:
 
     def append(self, batches: bytearray, now_ns: int) -> None:
         partition = self.partition
-        partition.writer = self._inode
-        try:
-            log = partition.log
-            ready = log.prepared(batches, now_ns=now_ns)
-            log.append_prepared(ready, now_ns=partition.rising(now_ns))
-        finally:
-            partition.writer = 0
+        log = partition.log
+        ready = log.prepared(batches, now_ns=now_ns)
+        log.append_prepared(ready, now_ns=partition.rising(now_ns))
 
     def append_batches(
         self,
@@ -107,17 +102,13 @@ class PartitionTarget:
     ) -> list[Appended]:
         """`Log.append_batches`"""
         partition = self.partition
-        partition.writer = self._inode
-        try:
-            return partition.log.append_batches(
-                batches,
-                now_ns=partition.rising(now_ns),
-                trusted=trusted,
-                defer_flush=True,
-                checked=checked,
-            )
-        finally:
-            partition.writer = 0
+        return partition.log.append_batches(
+            batches,
+            now_ns=partition.rising(now_ns),
+            trusted=trusted,
+            defer_flush=True,
+            checked=checked,
+        )
 
     def check(self, batches: bytearray, now_ns: int) -> None:
         self.partition.log.prepared(batches, now_ns=now_ns)
@@ -126,7 +117,7 @@ class PartitionTarget:
         return self.partition.flush_plan()
 
     def line_begun(self) -> None:
-        self.partition.line_begun(self._inode)
+        self.partition.line_begun()
 
     def line_ended(self) -> None:
         self.partition.line_ended()
@@ -134,4 +125,5 @@ class PartitionTarget:
     def written(self, guess: int) -> None:
         generation = self._generation
         if generation.timeline.end - generation.shift != guess:
-            self.fs.notices.attributes_changed(self._inode)
+            # Otherwise who asks between our answer and its end would make the guess a valid size.
+            self.partition.grows()

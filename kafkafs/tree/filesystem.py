@@ -143,6 +143,8 @@ class FileSystem(LogListener):
         self.checker = LogChecker(manager.logs, manager.clock_ms)
         self.outcomes: dict[tuple[str, str], str] = {}
         """Of the last command that a control file was given, by (topic id, name of the file)."""
+        self.growing: set[Partition] = set()
+        """Those of which the kernel keeps no sizes at present."""
         self._partitions: dict[Log, Partition] = {}
         # What is still to be followed since `follow_all` began with all.
         self._to_follow: list[Log] = []
@@ -410,6 +412,8 @@ class FileSystem(LogListener):
     def tick(self) -> None:
         """On the owner's thread, once a second or so: save view indexes that have grown."""
         self._follow()
+        for partition in list(self.growing):
+            partition.rest()
         partitions = list(self._partitions.values())
         if self._unmeasured is None:
             self._unmeasured = self._foreign()

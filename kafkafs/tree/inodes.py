@@ -20,6 +20,9 @@ from kafkafs.tree.handles import Handle
 ROOT_INODE = 1
 KEEP_S = 3600.0
 """How long the kernel may keep attributes and entries whose change it is told of."""
+FIRST_KEEP_S = 1.0
+"""How long it may keep the first attributes of a file: a notice that overtakes the answer which
+brings the inode finds nothing to drop."""
 
 
 class Attributes(NamedTuple):

@@ -1,10 +1,11 @@
 """A partition as the tree sees it: a log, its views, and the inodes of it that the kernel knows.
 
-It passes the log's events on to the views and tells the kernel: before an append is answered the
-attributes of every inode of the partition but the written one are dropped; a new history has the
-names looked up again that lead to the old inodes.
+It passes the log's events on to the views and tells the kernel: before the views learn of an append
+the attributes of every inode of the partition are dropped, and none is kept until nothing has been
+appended for a while; a new history has the names looked up again that lead to the old inodes.
 
-Invariant: `mtime_ns` rises with each append.
+Invariants: `mtime_ns` rises with each append; the kernel keeps attributes only while the partition
+is not `_growing`, and it is that before anybody can be told a size that an append has made.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Partition:
     """
 
     __slots__ = (
+        "_growing",
+        "_grown",
         "_history_lock",
         "_history_read",
         "_owner",
@@ -58,7 +61,6 @@ class Partition:
         "name",
         "ranges",
         "views",
-        "writer",
     )
 
     def __init__(self, fs: FileSystem, log: Log) -> None:
@@ -70,8 +72,9 @@ class Partition:
         self.ranges: dict[StartFile, None] = {}
         self.followers: dict[FollowHandle, None] = {}
         self.mtime_ns = log.active.mtime_ns
-        # The inode that is being written: it is told of its own size by who writes.
-        self.writer = 0
+        self._growing = False
+        # Whether it has grown since `rest` was called.
+        self._grown = False
         self._history_read = False
         self._history_lock = threading.Lock()
         self._owner: tuple[int, int, int] | None = None
@@ -143,22 +146,45 @@ class Partition:
     def attr_timeout(self) -> float:
         """How long the kernel may keep the attributes of this partition's files, in seconds.
 
-        Not at all while a handle holds an unfinished line: close(2) does not wait for the release
-        that makes it a record, and stat shall not overtake that.
+        Not at all while it grows: the kernel marks attributes as valid before it has stored the
+        size that came with them, and where two answers are on their way it may drop the newer one;
+        beside appends somebody would be told a smaller size than somebody before him. Not while a
+        handle holds an unfinished line either: close(2) does not wait for the release that makes it
+        a record, and stat shall not overtake that.
         """
-        return 0.0 if self._unfinished else self.fs.attr_timeout
+        return 0.0 if self._growing or self._unfinished else self.fs.attr_timeout
 
     def rising(self, now_ns: int) -> int:
         """The time of an append: the time of modification rises even where the clock does not."""
         return max(now_ns, self.mtime_ns + 1)
 
-    def line_begun(self, writer: int) -> None:
-        """A handle holds an unfinished line. Who writes the inode `writer` tells of that itself."""
+    def grows(self) -> None:
+        """Have the kernel keep no size, before it can become wrong: until `rest` finds that nothing
+        has grown for a while.
+        """
+        self._grown = True
+        if not self._growing:
+            self._growing = True
+            self.fs.growing.add(self)
+            self._drop_attributes()
+
+    def rest(self) -> None:
+        """Once a second or so: whether it still grows."""
+        if self._grown:
+            self._grown = False
+        else:
+            self._growing = False
+            self.fs.growing.discard(self)
+
+    def _drop_attributes(self) -> None:
+        for inode in list(self.known):
+            self.fs.notices.attributes_changed(inode)
+
+    def line_begun(self) -> None:
+        """A handle holds an unfinished line."""
         self._unfinished += 1
         if self._unfinished == 1:
-            for inode in self.known:
-                if inode != writer:
-                    self.fs.notices.attributes_changed(inode)
+            self._drop_attributes()
 
     def line_ended(self) -> None:
         """It has become a record, or was dropped."""
@@ -167,8 +193,7 @@ class Partition:
     def owner_changed(self) -> None:
         """chmod or chown, of it or of its topic."""
         self._owner = None
-        for inode in list(self.known):
-            self.fs.notices.attributes_changed(inode)
+        self._drop_attributes()
 
     def blocks(self, wait: bool) -> int:
         """Blocks of 512 bytes that its segments take up on the disk.
@@ -237,17 +262,15 @@ class Partition:
         self, segment: Segment, position: int, data: bytes | bytearray | memoryview
     ) -> None:
         """The log has grown."""
+        self.grows()
         for view in self.views.values():
             view.appended(position, data)
         mtime_ns = segment.mtime_ns
         self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1
-        writer = self.writer
-        for inode in self.known:
-            if inode != writer:
-                self.fs.notices.attributes_changed(inode)
 
     def stabilized(self) -> None:
-        """The last stable offset has passed what was held back; the kernel knows of the append."""
+        """The last stable offset has passed what was held back."""
+        self.grows()
         for view in self.views.values():
             view.stabilized()
 

@@ -143,7 +143,7 @@ class TopicTarget:
         logs = self._topic.partitions.copy().values()
         self._unfinished = [self.fs.partition(log) for log in logs]
         for partition in self._unfinished:
-            partition.line_begun(0)
+            partition.line_begun()
 
     def line_ended(self) -> None:
         for partition in self._unfinished:

@@ -232,7 +232,7 @@ class ViewFile(Node):
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
         view = self.part.view
-        target = PartitionTarget(self.partition, self.inode, generation)
+        target = PartitionTarget(self.partition, generation)
         if isinstance(view, Batches):
             return BatchesHandle(target, flags, reader)
         return LinesHandle(target, view, flags, reader)

@@ -281,6 +281,11 @@ class Commands:
             for log in list(self._tree.manager.logs()):
                 self._owner(log.age_descriptors)
 
+    def rest(self) -> None:
+        """Nothing has grown for a while."""
+        for _ in range(2):
+            self._owner(self._tree.tick)
+
     def segments(self, topic: str) -> list[int]:
         return [segment.base_offset for segment in self._log(topic).segments]
 

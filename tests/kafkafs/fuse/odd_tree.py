@@ -186,6 +186,19 @@ class SizedFile(OddFile):
         return attributes_of(self.inode, file_mode(0o666), 0, 0)
 
 
+class RestlessFile(OddFile):
+    """Only a thread can tell its size, and it is another one each time."""
+
+    def attributes(self, wait: bool) -> Attributes:
+        if not wait:
+            raise BlockingIOError
+        self.data += b"x"
+        return attributes_of(self.inode, file_mode(0o666), len(self.data))
+
+    def listed_attributes(self) -> Attributes:
+        return attributes_of(self.inode, file_mode(0o666), 0, 0)
+
+
 class BuggyFile(OddFile):
     def xattr(self, name: str, wait: bool) -> bytes:
         raise RuntimeError("nobody foresaw this")
@@ -252,6 +265,9 @@ class Root(Directory):
             "many": Many(),
             "file": (file := OddFile("file", lambda flags: WaitingHandle(file.data))),
             "sized": SizedFile("sized"),
+            "restless": (
+                restless := RestlessFile("restless", lambda flags: OddHandle(restless.data))
+            ),
             "bug": BuggyFile("bug", lambda flags: BuggyHandle()),
             "syncs": (syncs := OddFile("syncs", lambda flags: SyncedHandle(syncs.data, flags))),
             "thread": (thread := OddFile("thread", lambda flags: ThreadHandle(thread.data))),

@@ -132,6 +132,13 @@ def test_attributes_that_must_wait(odd: Path) -> None:
     assert (odd / "sized").stat().st_size == 77
 
 
+def test_attributes_that_a_thread_has_told_are_not_kept(odd: Path) -> None:
+    """What a thread has found may be old when it is answered."""
+    with open(odd / "restless", "rb", buffering=0) as file:
+        sizes = [os.fstat(file.fileno()).st_size for _ in range(5)]
+    assert sizes == list(range(sizes[0], sizes[0] + 5))
+
+
 def test_changes_of_the_tree_run_one_at_a_time_in_a_worker_thread(odd: Path) -> None:
     threads = [threading.Thread(target=(odd / f"new{n}").mkdir) for n in range(8)]
     for thread in threads:

@@ -270,22 +270,50 @@ def test_reading_while_appending_needs_both(tree: Tree, handle: Handle) -> None:
 # -- what the kernel is told ---------------------------------------------------------------------
 
 
-def test_the_written_inode_is_told_where_the_guess_is_wrong(tree: Tree, handle: Handle) -> None:
-    inode = tree.file().inode
-    tree.notices.clear()
+def test_no_size_is_kept_while_the_file_grows(tree: Tree, handle: Handle) -> None:
+    file = tree.file()
+    assert tree.attributes(file).attr_timeout > 0
     handle.write(0, b"line\n")
-    assert tree.notices.attributes == [], "the kernel's guess is right"
-    handle.write(3, b"line\n")
-    assert tree.notices.attributes == [inode], "it wrote somewhere else"
-    tree.notices.clear()
-    handle.write(10, b"half")
-    assert tree.notices.attributes == [inode], "it counts what is not there"
-    tree.notices.clear()
+    assert tree.notices.attributes == [file.inode]
+    assert tree.attributes(file).attr_timeout == 0
+    handle.write(5, b"line\n")
+    assert tree.notices.attributes == [file.inode], "there is nothing more to drop"
+    tree.fs.tick()
+    assert tree.attributes(file).attr_timeout == 0, "it has grown since the last tick"
+    tree.fs.tick()
+    assert tree.attributes(file).attr_timeout > 0
+    handle.write(10, b"line\n")
+    assert tree.notices.attributes == [file.inode] * 2
+    assert tree.attributes(file).attr_timeout == 0
+
+
+def test_attributes_are_dropped_before_anybody_can_see_the_append(
+    tree: Tree, handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an answer that is on its way could come to count after the new size was told."""
+    file = tree.file()
+    seen = []
+
+    def changed(inode: int) -> None:
+        seen.append((inode, tree.attributes(file).size, tree.attributes(file).attr_timeout))
+
+    monkeypatch.setattr(tree.notices, "attributes_changed", changed)
+    handle.write(0, b"line\n")
+    assert seen == [(file.inode, 0, 0.0)]
+
+
+def test_no_size_is_kept_where_the_kernel_guesses_wrong(tree: Tree, handle: Handle) -> None:
+    file = tree.file()
+    handle.write(0, b"half")
+    assert set(tree.notices.attributes) == {file.inode}, "it counts what is not there"
+    assert tree.attributes(file).attr_timeout == 0
+    tree.rest()
+    assert tree.attributes(file).attr_timeout == 0, "the line may become a record at any time"
     handle.release()
-    assert tree.notices.attributes == [inode], "and not the newline"
+    assert tree.notices.attributes == [file.inode], "and not the newline"
 
 
-def test_every_other_known_inode_is_told_before_the_reply(tree: Tree, handle: Handle) -> None:
+def test_every_known_inode_is_told_before_the_reply(tree: Tree, handle: Handle) -> None:
     tree.append("t/0", b"first\n")
     tree.roll()
     old = tree.file()
@@ -295,19 +323,19 @@ def test_every_other_known_inode_is_told_before_the_reply(tree: Tree, handle: Ha
     raw = tree.node("t/.raw/0/00000000000000000001.log")
     tree.directory("t").create("1", 0o644, APPEND, CALLER)
     other = tree.file("t/1")
-    tree.notices.clear()
+    tree.rest()
     writer.write(0, b"line\n")
-    assert sorted(tree.notices.attributes) == sorted([old.inode, raw.inode])
+    assert sorted(tree.notices.attributes) == sorted([old.inode, current.inode, raw.inode])
     assert tree.attributes(old).size == 11
     assert tree.attributes(current).size == 5
-    tree.notices.clear()
+    tree.rest()
     handle.write(11, b"line\n")
-    assert sorted(tree.notices.attributes) == sorted([current.inode, raw.inode])
+    assert sorted(tree.notices.attributes) == sorted([old.inode, current.inode, raw.inode])
     tree.fs.inodes.forget(raw.inode, raw.lookups)
     tree.fs.inodes.forget(old.inode, old.lookups)
-    tree.notices.clear()
+    tree.rest()
     writer.write(10, b"line\n")
-    assert tree.notices.attributes == []
+    assert tree.notices.attributes == [current.inode]
     assert other.inode not in tree.notices.attributes
 
 

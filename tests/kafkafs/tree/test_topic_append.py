@@ -354,11 +354,12 @@ def test_at_an_orderly_shutdown_too(tree: Tree, handle: Handle) -> None:
 def test_nobody_keeps_sizes_while_a_line_is_unfinished(tree: Tree, handle: Handle) -> None:
     """stat of any partition shall not overtake the release that makes it a record."""
     files = [tree.file(f"t/{n}") for n in range(PARTITIONS)]
-    tree.notices.clear()
+    tree.rest()
     handle.write(0, b"half")
     assert set(tree.notices.attributes) >= {file.inode for file in files}
     assert [tree.attributes(file).attr_timeout for file in files] == [0.0] * PARTITIONS
     handle.write(4, b" and half\n")
+    tree.rest()
     assert all(tree.attributes(file).attr_timeout > 0 for file in files)
 
 
@@ -479,7 +480,7 @@ def test_an_fsync_that_fails_leaves_the_others_flushed(tmp_path: Path) -> None:
 def test_who_looks_is_told_before_the_reply(tree: Tree, keyed: Handle) -> None:
     files = [tree.file(f"t/{n}") for n in range(PARTITIONS)]
     before = [tree.attributes(file) for file in files]
-    tree.notices.clear()
+    tree.rest()
     keyed.write(0, keys_of(1, 1)[0] + b"\tone\n" + keys_of(3, 1)[0] + b"\ttwo\n")
     assert set(tree.notices.attributes) == {files[1].inode, files[3].inode}
     after = [tree.attributes(file) for file in files]

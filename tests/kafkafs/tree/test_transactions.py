@@ -60,7 +60,7 @@ def test_committed_records_are_shown_and_aborted_ones_are_not(tmp_path: Path, co
         one.send(b"and another")
         assert read(handle) == b"before\n"
         assert tree.attributes(file).size == 7
-        tree.notices.clear()
+        tree.rest()
         two.end(ABORT)
         assert read(handle) == b"before\n", "the older transaction is still open"
         one.end(COMMIT)

@@ -57,6 +57,7 @@ class Asked:
 def test_attributes_are_asked_for_once(steered_mount: SteeredMount, orders: Path) -> None:
     """… read handles have … attributes a long timeout (1 h) …"""
     append(orders, numbered(10))
+    steered_mount.daemon.rest()
     size = orders.stat().st_size
     asked = Asked(steered_mount)
     for _ in range(20):
@@ -64,11 +65,44 @@ def test_attributes_are_asked_for_once(steered_mount: SteeredMount, orders: Path
         assert orders.parent.stat()
     assert steered_mount.daemon.requests() == {}
     append(orders, b"one more\n")
+    steered_mount.daemon.rest()
     orders.stat()
     steered_mount.daemon.requests()
     for _ in range(20):
         assert orders.stat().st_size == size + 9
     assert asked("getattr") == 0
+
+
+def test_attributes_are_not_kept_while_the_file_grows(
+    steered_mount: SteeredMount, orders: Path
+) -> None:
+    """… nobody is ever told a size smaller than one told before: beside appends each stat asks."""
+    append(orders, b"one\n")
+    asked = Asked(steered_mount)
+    for _ in range(20):
+        append(orders, b"more\n")
+        steered_mount.daemon.requests()
+        orders.stat()
+        orders.stat()
+        assert asked("getattr") == 2
+
+
+def test_what_comes_with_other_answers_is_not_kept(
+    steered_mount: SteeredMount, orders: Path
+) -> None:
+    """The kernel takes the attributes in the answer to a setattr or create as they are, however
+    old: it asks for them again.
+    """
+    append(orders, b"one\n")
+    steered_mount.daemon.rest()
+    orders.chmod(0o600)
+    asked = Asked(steered_mount)
+    orders.stat()
+    assert asked("getattr") == 1
+    (orders.parent / "1").touch()
+    asked = Asked(steered_mount)
+    (orders.parent / "1").stat()
+    assert asked("getattr") == 1
 
 
 def test_a_read_does_not_ask_for_attributes(steered_mount: SteeredMount, orders: Path) -> None:
@@ -362,6 +396,7 @@ def test_topics_share_no_cache(steered_mount: SteeredMount) -> None:
     """An append drops nothing of another partition."""
     first, second = new_topic(steered_mount), new_topic(steered_mount)
     append(second, numbered(1000))
+    steered_mount.daemon.rest()
     second.stat()
     asked = Asked(steered_mount)
     append(first, b"x\n")

@@ -71,7 +71,7 @@ def test_a_line_acts_in_its_write(tree: Tree, flags: int) -> None:
     handle = tree.open(F, flags)
     assert not handle.structural, "a log is its owner's"
     handle.write(0, b"0 ")
-    tree.notices.clear()
+    tree.rest()
     handle.write(0, b"7\n")
     assert node.inode in tree.notices.attributes
     assert tree.read(node) == b"before\nheld back\n"
