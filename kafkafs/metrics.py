@@ -36,7 +36,7 @@ class MountCounters:
 
     __slots__ = (
         *("adopted_bytes", "adopted_records", "bytes_read", "bytes_written", "errors"),
-        *("owner_requests", "refused_appends", "requests"),
+        *("owner_requests", "refused_appends", "requests", "retention_passes"),
     )
 
     def __init__(self) -> None:
@@ -48,6 +48,8 @@ class MountCounters:
         """By the storage's error or, where the system refused, the name of the errno."""
         self.owner_requests: Counter[tuple[str, str]] = Counter()
         """By what the owner of the directory was asked for, and what has become of it."""
+        self.retention_passes = 0
+        """Times that retention has gone over all topics by the clock."""
         self.adopted_records = 0
         self.adopted_bytes = 0
         self.bytes_read = 0
@@ -177,6 +179,11 @@ class _Collector:
 
     def _retention(self) -> Iterator[Metric]:
         logs = self._numbers.logs
+        yield _counter(
+            "retention_passes",
+            "Times that retention has gone over all topics by the clock.",
+            self._numbers.mount.retention_passes,
+        )
         yield _counter(
             "deleted_segments", "Segments that retention took out of a log.", logs.segments_deleted
         )

@@ -17,15 +17,21 @@ Not here: what the settings mean, and which of them wins (``settings``).
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from storage import java_properties, paths
 from storage.config import SYNONYMS
 from storage.errors import CorruptRecord, InvalidConfig
+from storage.files import Files
 from storage.metadata_log import BROKER, TOPIC, MetadataFiles, read_metadata
+
+PROTECTING = ("log.cleaner.enable", "delete.topic.enable")
+"""The broker's settings that keep something from going, besides the defaults of topics."""
 
 
 class BrokerFiles(MetadataFiles, Protocol):
@@ -35,10 +41,16 @@ class BrokerFiles(MetadataFiles, Protocol):
 
 
 class BrokerTopic(NamedTuple):
-    """A topic as its broker knows it: its id, and what is set on it by Kafka's topic names."""
+    """A topic as its broker knows it: its id, and what is set on it by Kafka's topic names.
+
+    Of a directory that was detached: the partitions that it had then, and why it is not known what
+    is set on it.
+    """
 
     id: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = MappingProxyType({})
+    partitions: Sequence[int] = ()
+    fault: str | None = None
 
 
 class Given(NamedTuple):
@@ -58,6 +70,21 @@ class BrokerSettings:
     """Why it is not known what is set on any topic."""
     defaults_fault: str | None = None
     """Why it is not known what the defaults are that are not among them."""
+    is_detached: bool = False
+    """Whether the broker will not come back: only the ``topics`` are its own then."""
+
+    def why_unknown(self, topic: str, topic_id: str) -> str | None:
+        """Why it is not known what is set on a topic; None where it is.  The id may be empty."""
+        if self.topics_fault is not None:
+            return self.topics_fault
+        known = self.topics.get(topic)
+        if known is None:
+            return "its broker's metadata log has no such topic"
+        if known.fault is not None:
+            return known.fault
+        if topic_id and known.id != topic_id:
+            return "its broker's metadata log has another topic of this name"
+        return None
 
 
 def is_brokers(files: BrokerFiles, data_dir: str) -> bool:
@@ -76,7 +103,7 @@ def read(
     ``broker_config``: the broker's file; ``metadata_dir``: where its metadata log is.
     """
     if not is_brokers(files, data_dir):
-        return None
+        return read_detached(files, data_dir)
     found = BrokerSettings()
     given = _read_properties(files, broker_config, found)
     _take(found, given, f"{broker_config}")
@@ -97,6 +124,77 @@ def read(
     for name, topic_id in metadata.topics.items():
         found.topics[name] = BrokerTopic(topic_id, metadata.configs.get((TOPIC, name), {}))
     return found
+
+
+# -- when no broker comes back ---------------------------------------------------------------------
+
+
+def is_detached(files: BrokerFiles, data_dir: str) -> bool:
+    """Whether a broker that has written a data directory will not come back to it."""
+    return not is_brokers(files, data_dir) and files.exists(_detached(data_dir))
+
+
+def _detached(data_dir: str) -> str:
+    return os.path.join(data_dir, paths.DETACHED_SETTINGS)
+
+
+def read_detached(files: BrokerFiles, data_dir: str) -> BrokerSettings | None:
+    """What was known when a directory was detached; None where it was not."""
+    try:
+        given = java_properties.parse(files.read_whole(_detached(data_dir)))
+    except FileNotFoundError:
+        return None
+    found = BrokerSettings(is_detached=True)
+    topics: dict[str, dict[str, str]] = {}
+    for name, value in given.items():
+        kind, _, rest = name.partition("/")
+        if kind == "default":
+            text, _, source = value.partition(" ")
+            found.defaults[rest] = Given(text, source)
+        elif kind == "topic":
+            topic, _, fact = rest.partition("/")
+            topics.setdefault(topic, {})[fact] = value
+        elif kind == "defaults-fault":
+            found.defaults_fault = value
+    for topic, facts in topics.items():
+        numbers = [int(each) for each in facts.pop("partitions", "").split(",") if each.isdecimal()]
+        topic_id, fault = facts.pop("id", ""), facts.pop("fault", None)
+        settings = {name.removeprefix("set/"): value for name, value in facts.items()}
+        found.topics[topic] = BrokerTopic(topic_id, settings, numbers, fault)
+    return found
+
+
+def write(
+    files: Files, data_dir: str, known: BrokerSettings, partitions: Mapping[str, Sequence[int]]
+) -> None:
+    """Write down what is known of the topics that lie there; durable.  OSError."""
+    lines = ["# Written by kafkafs detach: what the broker of this directory had set.\n"]
+    if known.defaults_fault is not None:
+        lines.append(java_properties.line("defaults-fault", known.defaults_fault))
+    for name, (text, source) in known.defaults.items():
+        if name in SYNONYMS or name in PROTECTING:
+            lines.append(java_properties.line(f"default/{name}", f"{text} {source}"))
+    for topic, numbers in sorted(partitions.items()):
+        facts = {"partitions": ",".join(map(str, numbers))}
+        fault = known.why_unknown(topic, "")
+        if fault is None:
+            facts["id"] = known.topics[topic].id
+            facts |= {f"set/{name}": text for name, text in known.topics[topic].settings.items()}
+        else:
+            facts["fault"] = fault
+        lines += [java_properties.line(f"topic/{topic}/{name}", facts[name]) for name in facts]
+    data = "".join(lines).encode(errors="surrogateescape")
+    files.replace_atomically(_detached(data_dir), data)
+
+
+def remove(files: Files, data_dir: str) -> None:
+    """Forget what was written down; durable."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(_detached(data_dir))
+    files.sync_directory(data_dir)
+
+
+# -- what the broker has ---------------------------------------------------------------------------
 
 
 def check_places(

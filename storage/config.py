@@ -136,6 +136,28 @@ def _policy_name(text: str) -> str:
     return text
 
 
+# What a number of a duration or of a size may be followed by where people write one.
+_UNITS = {
+    ".ms": {"ms": 1, "s": 1000, "m": _MINUTE_MS, "h": _HOUR_MS, "d": _DAY_MS},
+    ".bytes": {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
+}
+_WITH_UNIT = re.compile(r"([0-9]{1,19}) ?([A-Za-z]+)")
+
+
+def without_unit(name: str, text: str) -> str:
+    """A setting's value as Kafka has it: ``7d`` of ``retention.ms`` is ``604800000``.
+
+    ValueError where there is a unit that is none of the setting.
+    """
+    match = _WITH_UNIT.fullmatch(text)
+    units = next((units for suffix, units in _UNITS.items() if name.endswith(suffix)), None)
+    if match is None or units is None:
+        return text
+    if match[2] not in units:
+        raise ValueError(f"a number with one of the units {', '.join(units)}")
+    return str(int(match[1]) * units[match[2]])
+
+
 def format_value(value: Any) -> str:
     """A value as a properties file has it."""
     if isinstance(value, bool):

@@ -320,7 +320,7 @@ class DataDirectory:
 
         But for what it has written down, where records may be missing for other reasons.
         """
-        if self.settings.is_brokers and self.files.in_order:
+        if self.settings.is_brokers_topic(item[0]) and self.files.in_order:
             return True
         return item in self._read_offsets(paths.CLEANER_OFFSETS)
 

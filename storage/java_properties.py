@@ -17,6 +17,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 # A name ends at the first separator that no backslash takes away.
 _NAME = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), (" ", "\\ "))
 _CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -28,6 +29,13 @@ def parse(data: bytes) -> dict[str, str]:
         assert match is not None, "it matches nothing, too"
         found[_plain(match[1])] = _plain(line[match.end() :])
     return found
+
+
+def line(name: str, value: str) -> str:
+    """A line that says so, with its end; there is nothing special in ``name``."""
+    for character, escaped in _ESCAPED:
+        value = value.replace(character, escaped)
+    return f"{name}={value}\n"
 
 
 def _logical_lines(text: str) -> Iterator[str]:

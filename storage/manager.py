@@ -27,7 +27,13 @@ from concurrent.futures import ThreadPoolExecutor
 from storage import checkpoint, paths
 from storage.adopt import recover as recover_adoption
 from storage.data_directory import DataDirectory, Progress, Topic
-from storage.errors import InvalidTopic, ReadOnlyLog, TopicExists, UnknownTopicOrPartition
+from storage.errors import (
+    InvalidTopic,
+    PolicyViolation,
+    ReadOnlyLog,
+    TopicExists,
+    UnknownTopicOrPartition,
+)
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
@@ -188,8 +194,8 @@ class LogManager(DataDirectory):
     def create_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Create a topic with ``partitions`` (default: num.partitions) empty partitions.
 
-        Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, OSError; what was made
-        of a topic that failed is removed again.
+        Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation in a
+        broker's directory, OSError; what was made of a topic that failed is removed again.
         """
         self._check_writable()
         self.files.check_room()
@@ -204,8 +210,10 @@ class LogManager(DataDirectory):
                     "Kafka's metrics",
                     path=self.path,
                 )
+        self.check_may_create()
         count = self.settings.broker.num_partitions if partitions is None else partitions
         topic = Topic(name, checkpoint.new_topic_id())
+        self.settings.identify(name, topic.id)
         # Of a topic whose deletion was interrupted, or of which no more than that is left. Who
         # creates it may have said before whose it is.
         self.settings.drop_topic(name, keep_owner=True)
@@ -223,7 +231,9 @@ class LogManager(DataDirectory):
         return topic
 
     def create_partition(self, topic_name: str, partition: int) -> Log:
-        """Create the next partition of a topic.  InvalidTopic where it is not the next number."""
+        """Create the next partition of a topic.  InvalidTopic where it is not the next number,
+        PolicyViolation in a broker's directory.
+        """
         self._check_writable()
         self.files.check_room()
         topic = self.topic(topic_name)
@@ -233,10 +243,19 @@ class LogManager(DataDirectory):
                 f"the next partition of topic {topic_name!r} is {following}, not {partition}",
                 path=self.path,
             )
+        self.check_may_create()
         log = self._create_log(topic, partition)
         self.files.sync_directory(self.path)
         topic.partitions[partition] = log
         return log
+
+    def check_may_create(self) -> None:
+        """PolicyViolation in a broker's directory."""
+        if self.settings.is_brokers:
+            raise PolicyViolation(
+                "a broker has written this directory, and would delete what it does not know when "
+                f"it comes back; if it will not: kafkafs detach {self.path}",
+            )
 
     def _create_log(self, topic: Topic, partition: int) -> Log:
         directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))

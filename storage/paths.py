@@ -62,8 +62,12 @@ OWNER = "kafkafs.owner"
 
 # Where a broker keeps what its cluster has decided.
 METADATA_LOG = "__cluster_metadata-0"
-# Directories of a broker that are no partitions of ours, and that its log manager skips, too.
-BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG})
+# Appended to what makes a directory a broker's, when it is made one of our own.
+DETACHED = ".detached"
+# Directories of a broker that are no partitions of ours; its log manager skips the first two.
+BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG, METADATA_LOG + DETACHED})
+# What that broker had set on its topics.
+DETACHED_SETTINGS = "kafkafs-broker.properties"
 
 MAX_TOPIC_LENGTH = 249
 MAX_NAME_LENGTH = 255

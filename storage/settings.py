@@ -36,7 +36,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from storage import broker_settings
-from storage.broker_settings import BrokerFiles, BrokerSettings
+from storage.broker_settings import PROTECTING, BrokerFiles, BrokerSettings
 from storage.config import (
     BROKER_SETTINGS,
     DECIDES_COMPACTION,
@@ -53,6 +53,7 @@ from storage.config import (
     Setting,
     format_value,
     whole_number,
+    without_unit,
 )
 from storage.errors import InvalidConfig
 
@@ -129,7 +130,16 @@ def check_value(name: str, text: str | None) -> None:
     """
     setting = _topic_setting(name)
     if text is not None:
-        _parse(setting, name, text)
+        _parse_written(setting, text)
+
+
+def _parse_written(setting: Setting, text: str) -> Any:
+    """The value of a text that somebody has written, who may have used a unit."""
+    try:
+        plain = without_unit(setting.name, text.strip())
+    except ValueError as error:
+        raise InvalidConfig(f"{setting.name}={text} is not {error}") from None
+    return _parse(setting, setting.name, plain)
 
 
 def _topic_setting(name: str) -> Setting:
@@ -169,8 +179,8 @@ class Settings:
         self._overrides: dict[str, dict[str, Any]] = {}
         self._owners: dict[tuple[str, int | None], tuple[int, int, int]] = {}
         self._configs: dict[str, LogConfig] = {}
-        # The ids of the topics that lie here, where a broker knows another one by the name.
-        self._others: set[str] = set()
+        # The ids of the topics that lie here, as far as they are known.
+        self._ids: dict[str, str] = {}
         self.given: dict[str, str] = {name: line.value for name, line in given.items()}
         """The lines of the data directory's settings file, as they stand there."""
         path = os.path.join(data_dir, SETTINGS_FILE)
@@ -197,7 +207,7 @@ class Settings:
         if self._theirs is not None:
             for name in DECISIVE & ours.keys():
                 self.notes.append(
-                    f"{ours[name].source} does not count: topics of a broker's directory keep what "
+                    f"{ours[name].source} does not count for a broker's topics: they keep what "
                     f"their broker has set, unless {name} is set on the topic"
                 )
 
@@ -240,16 +250,22 @@ class Settings:
     @property
     def is_brokers(self) -> bool:
         """Whether a broker has written the directory, and may come back to it."""
-        return self._theirs is not None
+        return self._theirs is not None and not self._theirs.is_detached
 
     def identify(self, topic: str, topic_id: str) -> None:
         """Say which topic lies here under that name: what a broker knows of another one, which
         had its name later or before, does not count.
         """
-        known = self._theirs.topics.get(topic) if self._theirs else None
-        if known is not None and topic_id and known.id != topic_id:
-            self._others.add(topic)
+        if self._theirs is not None and topic_id and self._ids.get(topic) != topic_id:
+            self._ids[topic] = topic_id
             self._configs.pop(topic, None)
+
+    def is_brokers_topic(self, topic: str) -> bool:
+        """Whether a broker has made a topic, or may have."""
+        if self._theirs is None or not self._theirs.is_detached:
+            return self._theirs is not None
+        known, topic_id = self._theirs.topics.get(topic), self._ids.get(topic)
+        return known is not None and not (known.id and topic_id and known.id != topic_id)
 
     def log_config(self, topic: str) -> LogConfig:
         """What is in force for a topic, which need not exist."""
@@ -282,10 +298,11 @@ class Settings:
             return None
         assert self._theirs is not None
         reason = self._unknown_topic(topic)
-        if reason is None and self._theirs.defaults_fault is not None:
+        if reason is None and self._theirs.defaults_fault is not None and self.is_brokers:
             reason = self._theirs.defaults_fault
             remedy = f"kafkafs config {self._data_dir} --broker-config FILE"
         else:
+            reason = reason or self._theirs.defaults_fault
             reason = reason or "what is set at the broker is not understood"
             wanted = " ".join(f"{name}=..." for name in unknown)
             remedy = f"kafkafs config {self._data_dir} {called or topic} {wanted}"
@@ -299,7 +316,7 @@ class Settings:
             if value is not None:
                 source = SETTINGS_FILE if name in self.given else "default"
                 listing.append((name, format_value(value), source))
-        return listing + _listing(self._their_defaults or self._defaults)
+        return listing + _listing(self._their_defaults if self.is_brokers else self._defaults)
 
     def get_owner(self, topic: str, partition: int | None) -> tuple[int, int, int] | None:
         """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
@@ -323,7 +340,7 @@ class Settings:
             if value is None:
                 changed.pop(name, None)
             else:
-                changed[name] = _parse(setting, name, value.strip())
+                changed[name] = _parse_written(setting, value)
         self._check_whole(self._effective(topic, changed), None)
         self._save({**self._overrides, topic: changed}, self._owners)
 
@@ -379,7 +396,7 @@ class Settings:
         """Every topic setting's value, where it comes from, and whether that is known."""
         internal = _each(INTERNAL_TOPICS.get(topic, {}), "Kafka's own, of an internal topic")
         ours = _each(overrides, _BY_US)
-        if self._theirs is None:
+        if not self.is_brokers_topic(topic):
             return {**self._defaults, **internal, **ours}
         defaults = self._their_defaults
         if self._unknown_topic(topic) is not None:
@@ -391,21 +408,16 @@ class Settings:
     def _unknown_topic(self, topic: str) -> str | None:
         """Why it is not known what is set on a topic of a broker's; None where it is."""
         assert self._theirs is not None
-        if self._theirs.topics_fault is not None:
-            return self._theirs.topics_fault
-        if topic not in self._theirs.topics:
-            return "its broker's metadata log has no such topic"
-        if topic in self._others:
-            return "its broker's metadata log has another topic of this name"
-        return None
+        return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
 
     def _set_by_us(self, topic: str) -> dict[str, _Default]:
         return _each(self._overrides.get(topic, {}), _BY_US)
 
     def _set_at_broker(self, topic: str) -> dict[str, _Default]:
         """What is set on a topic at its broker, as far as it is known, and means something here."""
-        if self._theirs is None or self._unknown_topic(topic) is not None:
+        if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
             return {}
+        assert self._theirs is not None
         found = {}
         for name, text in self._theirs.topics[topic].settings.items():
             if name in TOPIC_SETTINGS:
@@ -543,7 +555,7 @@ def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Default]) -> dic
 def _protecting(theirs: BrokerSettings, given: Mapping[str, _Line]) -> dict[str, Any]:
     """The daemon's settings that a broker's say, too, and that keep something from going."""
     found = {}
-    for name in ("log.cleaner.enable", "delete.topic.enable"):
+    for name in PROTECTING:
         if name in theirs.defaults and name not in given:
             with contextlib.suppress(InvalidConfig):
                 value = _parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)

@@ -18,6 +18,7 @@ _COMMANDS = {
     "compact": "Keep the latest record of each key only.",
     "retain": "Delete what retention lets go of.",
     "config": "Show and change the settings of a topic.",
+    "detach": "Make a broker's directory one of kafkafs' own.",
     "convert": "Rewrite old message formats as v2.",
     "dump": "Print what is in a log's files, as DumpLogSegments does.",
     "spark": "Verify, count, export, import and compact with Spark.",

@@ -102,6 +102,7 @@ class Schedule:
 
     async def _retention(self) -> float:
         await self._retain(lambda log: not (self._cleans and log.config.is_compacted))
+        self._tree.counters.retention_passes += 1
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
 
     async def _retain(self, concerned: Callable[[Log], bool]) -> None:

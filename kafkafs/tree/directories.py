@@ -73,6 +73,7 @@ class Root(TreeDirectory):
                 paths.check_topic_name(name)
                 if manager.read_only:
                     raise ReadOnlyLog("the mount is read-only", path=manager.path)
+                manager.check_may_create()
                 manager.settings.set_owner(name, None, caller.uid, caller.gid, mode & 0o7777)
             try:
                 topic = manager.create_topic(name)

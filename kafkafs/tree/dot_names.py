@@ -209,7 +209,9 @@ def _config(topic: TopicDirectory, inode: int) -> Node:
     manager, name = topic.fs.manager, topic.topic.name
 
     def act(lines: Sequence[str]) -> Effects:
-        apply_config(manager, name, lines)
+        said = apply_config(manager, name, lines)
+        if said is not None:
+            topic.fs.events(f"{name}: {said}")
         return Effects()
 
     def text() -> Content:

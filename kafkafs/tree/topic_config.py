@@ -3,15 +3,18 @@
 `name=value` lines for what is set on the topic, then `# name=value (where it comes from)` for the
 rest. Of lines that are written, `name=value` sets, `name=` goes back to the default, and blank
 ones and those that begin with `#` are ignored, so that one topic's file can be appended to
-another's. The lines of one write are judged together, and take effect together.
+another's. The lines of one write are judged together, and take effect together. A duration may be
+written as `7d`, `12h`, `30m`, `5s`, a size as `10GiB`, `512MiB`, `64KiB`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from storage.errors import InvalidConfig
 from storage.manager import LogManager
+from storage.retain import plan_retention
 from storage.settings import Settings, check_value
 
 
@@ -33,8 +36,11 @@ def _text(given: Mapping[str, str], in_force: Iterable[tuple[str, str, str]]) ->
     return "".join(lines)
 
 
-def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> None:
-    """Carry out all of the lines or, where one is wrong, none. InvalidConfig names the line."""
+def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str | None:
+    """Carry out all of the lines or, where one is wrong, none. InvalidConfig names the line.
+
+    What there is to say of it: how much retention lets go of that it would have kept before.
+    """
     changes: dict[str, str | None] = {}
     for number, line in enumerate(lines, start=1):
         name, equals, value = (part.strip() for part in line.partition("="))
@@ -47,5 +53,32 @@ def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> None:
         except InvalidConfig as error:
             raise InvalidConfig(f"line {number}: {error}") from None
         changes[name] = value or None
-    if changes:
-        manager.change_topic_settings(topic, changes)
+    if not changes:
+        return None
+    before = _doomed(manager, topic)
+    manager.change_topic_settings(topic, changes)
+    after = _doomed(manager, topic)
+    if after.segments <= before.segments:
+        return None
+    given = ", ".join(f"{name}={value or ''}" for name, value in changes.items())
+    return (
+        f"{given} lets go of {after.segments} segments with {after.size} bytes and {after.offsets} "
+        "records, at the next turn of retention"
+    )
+
+
+class _Doomed(NamedTuple):
+    segments: int
+    size: int
+    offsets: int
+
+
+def _doomed(manager: LogManager, topic: str) -> _Doomed:
+    """What retention would let go of now."""
+    now_ms = manager.clock_ms()
+    plans = [plan_retention(log, now_ms) for log in manager.topic(topic).partitions.values()]
+    return _Doomed(
+        sum(len(plan.doomed) for plan in plans),
+        sum(plan.size for plan in plans),
+        sum(plan.offsets for plan in plans),
+    )

@@ -49,13 +49,13 @@ def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None
         return None
     if command.verb == CANCEL:
         return Request(command.text, None)
+    why_kept = fs.manager.settings.why_kept(topic.name)
+    if why_kept is not None:
+        raise OSError(errno.EPERM, why_kept)
     config = fs.manager.settings.log_config(topic.name)
     if not config.is_compacted:
         policy = format_value(config.cleanup_policy)
         raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, without compact")
-    why_kept = fs.manager.settings.why_kept(topic.name)
-    if why_kept is not None:
-        raise OSError(errno.EPERM, why_kept)
     logs = [topic.partitions[number] for number in command.partitions]
     work = _run_of(fs, logs) if command.verb == RUN else _preview_of(fs, logs)
     return Request(command.text, work)

@@ -83,6 +83,58 @@ def test_every_setting_has_kafkas_default_and_range(
     assert f"# {name}={default} (default)" in lines(orders)
 
 
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ("retention.ms=7d", "604800000"),
+        ("retention.ms=90 m", "5400000"),
+        ("retention.bytes=10GiB", "10737418240"),
+        ("segment.ms=1h", "3600000"),
+        ("segment.bytes=64MiB", "67108864"),
+        ("flush.ms=2s", "2000"),
+        ("flush.ms=20ms", "20"),
+    ],
+)
+def test_units(orders: Path, written: str, stored: str) -> None:
+    append(config(orders), f"{written}\n".encode())
+    name = written.partition("=")[0]
+    assert f"{name}={stored}" in lines(orders)
+    append(config(orders), f"{name}=\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("written", "units"),
+    [
+        ("retention.ms=10GiB", "ms, s, m, h, d"),
+        ("retention.ms=1w", "ms, s, m, h, d"),
+        ("retention.bytes=10GB", "B, KiB, MiB, GiB, TiB"),
+        ("retention.bytes=7d", "B, KiB, MiB, GiB, TiB"),
+    ],
+)
+def test_units_that_it_does_not_have(mount: Mount, orders: Path, written: str, units: str) -> None:
+    with opened(config(orders)) as fd:
+        fails(errno.EINVAL, os.write, fd, f"{written}\n".encode())
+    said = mount.events().splitlines()[-1]
+    assert f"{written} is not a number with one of the units {units}" in said
+
+
+def test_what_deletes_data_says_so_and_how_much(mount: Mount) -> None:
+    orders = mount.topic("said")
+    for number in range(3):
+        append(orders.parent / ".jsonl/0", b'{"value":"%d","timestamp":1000}\n' % number)
+        do(orders, "roll", "run")
+    size = sum(path.stat().st_size for path in (orders.parent / ".raw/0").glob("*.log"))
+    append(config(orders), b"flush.ms=7\nretention.ms=-1\n")
+    assert "lets go" not in mount.events()
+    append(config(orders), b"retention.ms=7d\nflush.ms=\n")
+    assert (
+        f"said: retention.ms=7d, flush.ms= lets go of 3 segments with {size} bytes and 3 records"
+    ) in mount.events().splitlines()[-1]
+    told = mount.events()
+    append(config(orders), b"retention.ms=14d\n")
+    assert mount.events() == told
+
+
 @pytest.mark.parametrize("line", ["no.such.setting=1", "no.such.setting=", "segment.ms", "=5", "x"])
 def test_what_is_no_setting(mount: Mount, orders: Path, line: str) -> None:
     done = mount.sh('echo "$L" >> "$F"', L=line, F=config(orders))
