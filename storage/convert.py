@@ -87,7 +87,7 @@ def convert(
     read.  LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
     OSError; a damaged partition is a fault.
     """
-    return _Conversion(path, topics, dry_run, files or Files(), report, progress).run()
+    return _Conversion(path, topics, dry_run, files or Files(path), report, progress).run()
 
 
 class _Conversion:

@@ -43,6 +43,12 @@ class StorageError(Exception):
         return f"{self.message} ({', '.join(facts)})" if facts else self.message
 
 
+class UnusableFile(OSError):
+    """What stands in the place of a file is a link, a pipe, a device, a directory, or far too
+    large; errno EIO, as for what the disk cannot give.  It is neither followed nor waited for.
+    """
+
+
 class CorruptRecord(StorageError):
     """A record batch that breaks a rule of its format: sizes, counts, checksum."""
 

@@ -9,6 +9,12 @@ Rules:
 - Paths are ``str``.  Positions and sizes are bytes.  Failures are ``OSError``, as the system gave
   them; where descriptors run out (EMFILE, ENFILE) the message names the limit.
 - ``pwrite`` writes all or raises; what an interrupted ``pwrite`` leaves in the file is unknown.
+- No symbolic link is followed, wherever the path has it, but for the directory itself that
+  ``Files`` was made for (a data directory): what is below it is opened beneath its descriptor
+  (``beneath``).  Elsewhere all of a path counts, from ``/`` on: who has one that may lead through
+  links resolves it first.
+- Only regular files are opened, and none is waited for: a link, a pipe, a socket, a device or a
+  directory is UnusableFile.
 - Nothing survives a power cut before ``fsync`` or ``fdatasync`` (bytes and length) or
   ``sync_directory`` (names) has returned.
 - A map must be closed before its file is cut, or reading it is SIGBUS.
@@ -24,14 +30,37 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import resource
+import secrets
+import stat
 import struct
 import sys
 import threading
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from storage.errors import LogLocked
+from storage.beneath import Beneath
+from storage.errors import LogLocked, UnusableFile
+
+Kind = Literal["file", "directory", "other"]
+"""What a name is of; a link is ``other``, whatever it leads to."""
+
+LARGEST_WHOLE = 1 << 30
+"""Bytes; what is larger is no small file, whatever its name is."""
+
+# Never waits for the other end of a pipe; of no effect on regular files.
+_AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+}
+_TEMPORARY = re.compile(r"[0-9a-f]{16}-.+\.tmp", re.DOTALL)
+_EVERYTHING = Beneath("/")
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors of a disk, or of a user's share of it, that has no room left."""
@@ -87,8 +116,54 @@ class Room(Protocol):
         ...
 
 
+def unusable(path: str, mode: int) -> UnusableFile:
+    """The error for what is no regular file, by its ``st_mode``."""
+    kind = _KINDS.get(stat.S_IFMT(mode), "something unknown")
+    return UnusableFile(errno.EIO, f"{kind} in the place of a file, which is not opened", path)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether ``replace_atomically`` names what it writes like this, before it is renamed."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+class _Parent:
+    """The directory that a path lies in, opened for as long as a ``with`` block takes; a failure
+    in it is given the whole path.
+    """
+
+    __slots__ = ("_own", "_path", "fd", "name")
+
+    def __init__(self, files: Files, path: str) -> None:
+        root, relative = files._place(path)
+        parent, slash, self.name = relative.rpartition("/")
+        self._path = path
+        self._own = bool(slash)
+        try:
+            self.fd = root.open(parent, os.O_PATH | os.O_DIRECTORY) if slash else root.fd
+        except OSError as error:
+            raise _named(error, path) from None
+
+    def __enter__(self) -> _Parent:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._own:
+            os.close(self.fd)
+        if isinstance(error, OSError):
+            raise _named(error, self._path) from None
+
+
+def _named(error: OSError, path: str) -> OSError:
+    """The same error with the path that was asked for."""
+    if error.errno == errno.ELOOP:
+        reason = "a symbolic link is in its place or on the way to it, and none is followed"
+        return UnusableFile(errno.EIO, reason, path)
+    return _with_reason(OSError(error.errno, error.strerror, path), path)
+
+
 class Files:
-    """The real disk.  Any thread may call anything.
+    """The real disk below a data directory, ``root``.  Any thread may call anything.
 
     ``parallel``: how many calls at a time are worth it, where each has to wait for long.
     ``in_order``: whether names appear in the order in which their writer makes them.
@@ -98,15 +173,41 @@ class Files:
     parallel = 1
     in_order = True
     reserve: Room | None = None
+    _top = _EVERYTHING
+
+    def __init__(self, root: str = "/") -> None:
+        if root != "/":
+            self._top = Beneath(os.path.abspath(root))
+
+    def _place(self, path: str) -> tuple[Beneath, str]:
+        """The directory beneath which a path is opened, and the rest of it."""
+        root = self._top
+        if path.startswith(root.path):
+            if len(path) == len(root.path):
+                return root, "."
+            if path[len(root.path)] == "/" and root is not _EVERYTHING:
+                return root, path[len(root.path) + 1 :]
+        return _EVERYTHING, os.path.abspath(path)[1:] or "."
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        """A descriptor, closed on exec.  EMFILE and ENFILE name the limit and the path."""
+        """A descriptor of a regular file, closed on exec.
+
+        UnusableFile where it is none; EMFILE and ENFILE name the limit and the path.
+        """
+        root, relative = self._place(path)
         try:
-            return os.open(path, flags | os.O_CLOEXEC, mode)
+            fd = root.open(relative, flags | _AT_ONCE, mode)
         except OSError as error:
-            raise _with_reason(error, path) from None
+            if error.errno in (errno.EISDIR, errno.ENXIO, errno.ENODEV):
+                raise unusable(path, self._look(path).st_mode) from None
+            raise _named(error, path) from None
+        found = os.fstat(fd).st_mode
+        if not stat.S_ISREG(found):
+            os.close(fd)
+            raise unusable(path, found)
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -232,14 +333,32 @@ class Files:
 
     # -- names ---------------------------------------------------------------------------------
 
+    # Whoever only looks (``exists``, ``is_directory``, ``file_stat``) opens nothing on the way.
+
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Whether there is such a name, also that of a link which leads nowhere."""
+        try:
+            self._look(path)
+        except OSError:
+            return False
+        return True
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        try:
+            return stat.S_ISDIR(self._look(path).st_mode)
+        except OSError:
+            return False
 
     def file_stat(self, path: str) -> os.stat_result:
-        return os.stat(path)
+        """Of a link: its own."""
+        return self._look(path)
+
+    def _look(self, path: str) -> os.stat_result:
+        root, relative = self._place(path)
+        try:
+            return os.stat(relative, dir_fd=root.fd, follow_symlinks=False)
+        except OSError as error:
+            raise _named(error, path) from None
 
     def born_ns(self, file: str | int) -> int:
         """When the file of this path, or descriptor, was made; 0 where the disk does not say.
@@ -256,60 +375,94 @@ class Files:
 
     def scan(self, path: str) -> list[tuple[str, bool]]:
         """(name, whether it is a directory) of everything in a directory, in no order."""
+        return [(name, kind == "directory") for name, kind in self.listing(path)]
+
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
+        """(name, what it is of) of everything in a directory, in no order."""
+        fd = self._open_directory(path)
         try:
-            with os.scandir(path) as entries:
-                return [(entry.name, entry.is_dir()) for entry in entries]
+            with os.scandir(fd) as entries:
+                return [(entry.name, _kind(entry)) for entry in entries]
         except OSError as error:
-            raise _with_reason(error, path) from None
+            raise _named(error, path) from None
+        finally:
+            os.close(fd)
+
+    def _open_directory(self, path: str) -> int:
+        root, relative = self._place(path)
+        try:
+            return root.open(relative, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise _named(error, path) from None
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; an existing target is replaced.  May ``spend``: names say what is gone."""
-        self.spend(lambda: os.rename(source, target))
+        """Atomic; an existing target is replaced.  A link is renamed itself.
+
+        May ``spend``: names say what is gone.
+        """
+        self.spend(lambda: self._rename(source, target))
+
+    def _rename(self, source: str, target: str) -> None:
+        with _Parent(self, source) as old, _Parent(self, target) as new:
+            os.rename(old.name, new.name, src_dir_fd=old.fd, dst_dir_fd=new.fd)
 
     def unlink(self, path: str) -> None:
-        os.unlink(path)
+        """A link is removed itself."""
+        with _Parent(self, path) as parent:
+            os.unlink(parent.name, dir_fd=parent.fd)
 
     def mkdir(self, path: str, mode: int = 0o755) -> None:
-        os.mkdir(path, mode)
+        with _Parent(self, path) as parent:
+            os.mkdir(parent.name, mode, dir_fd=parent.fd)
 
     def rmdir(self, path: str) -> None:
-        os.rmdir(path)
+        with _Parent(self, path) as parent:
+            os.rmdir(parent.name, dir_fd=parent.fd)
 
     def utime_ns(self, path: str, ns: int) -> None:
         """Set access and modification time, in nanoseconds."""
-        os.utime(path, ns=(ns, ns))
+        with _Parent(self, path) as parent:
+            os.utime(parent.name, ns=(ns, ns), dir_fd=parent.fd, follow_symlinks=False)
 
     def sync_directory(self, path: str) -> None:
         """Make the creations, renames and removals of names in ``path`` survive a power cut."""
-        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fd = self._open_directory(path)
         try:
             self.fsync(fd)
         finally:
-            self.close(fd)
+            os.close(fd)
 
     # -- whole small files ---------------------------------------------------------------------
 
     def read_whole(self, path: str) -> bytes:
-        """All bytes of a small file; FileNotFoundError where there is none."""
+        """All bytes of a small file; FileNotFoundError where there is none, UnusableFile where it
+        has more than LARGEST_WHOLE.
+        """
         fd = self.open(path, os.O_RDONLY)
         try:
-            return self.pread(fd, self.size(fd), 0)
+            size = self.size(fd)
+            if size > LARGEST_WHOLE:
+                reason = f"{size} bytes, more than such a file ever has"
+                raise UnusableFile(errno.EIO, reason, path)
+            return self.pread(fd, size, 0)
         finally:
             self.close(fd)
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """``path`` is either as it was or holds ``data``, also after a power cut.
 
-        Written to ``<path>.tmp``, fsynced, renamed over ``path``, and the directory fsynced
-        (Kafka's ``CheckpointFile.java``).  ``sync=False`` leaves both fsyncs out: for what can be
+        Written to a new file beside it, fsynced, renamed over ``path``, and the directory fsynced
+        (Kafka's ``CheckpointFile.java``).  Nobody can guess the new file's name and have another
+        one there (``is_temporary``).  ``sync=False`` leaves both fsyncs out: for what can be
         made again; a power cut may then leave an empty file.  May ``spend``: such files say how
         far a log is, and what is gone from it.
         """
         self.spend(lambda: self._replace_atomically(path, data, sync=sync))
 
     def _replace_atomically(self, path: str, data: bytes, *, sync: bool) -> None:
-        temporary = f"{path}.tmp"
-        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        directory, name = os.path.split(path)
+        temporary = os.path.join(directory, f"{secrets.token_hex(8)}-{name}.tmp")
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
                 self.pwrite(fd, data, 0)
@@ -323,7 +476,7 @@ class Files:
                 self.unlink(temporary)
             raise
         if sync:
-            self.sync_directory(os.path.dirname(path) or ".")
+            self.sync_directory(directory or ".")
 
     # -- the lock ------------------------------------------------------------------------------
 
@@ -377,7 +530,7 @@ class Files:
                 if (status.st_dev, status.st_ino) in _locked_here:
                     return os.getpid()  # closing a descriptor of the file would drop the lock
                 fd = self.open(path, os.O_RDONLY)
-            except FileNotFoundError:
+            except (FileNotFoundError, UnusableFile):
                 return None
             try:
                 return self._lock_holder(fd)
@@ -399,6 +552,12 @@ class Files:
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
         return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _kind(entry: os.DirEntry[str]) -> Kind:
+    if entry.is_dir(follow_symlinks=False):
+        return "directory"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
 class ByteSource(Protocol):

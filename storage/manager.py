@@ -90,8 +90,8 @@ class LogManager(DataDirectory):
         CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is
         released then.
         """
-        files = files or Files()
         path = os.path.abspath(path)
+        files = files or Files(path)
         if not files.is_directory(path):
             raise NotADirectoryError(20, os.strerror(20), path)
         assert read_only or wanted is None, "who writes has all of a directory"
@@ -160,7 +160,7 @@ class LogManager(DataDirectory):
 
         LogLocked, OSError.
         """
-        files = Files()
+        files = Files(path)
         lock_fd = files.lock(os.path.join(path, paths.LOCK))
         try:
             files.reserve = Reserve(files, path)

@@ -94,7 +94,7 @@ def find(targets: Iterable[str], files: Files) -> Iterator[Found]:
     """
     found: dict[str, Found] = {}
     for target in targets:
-        path = os.path.abspath(target)
+        path = os.path.realpath(target)
         name = os.path.basename(path)
         base = paths.base_offset_of(name)
         if base is not None and not os.path.isdir(path):

@@ -68,7 +68,8 @@ class Report:
 
 def log_bytes(path: str, files: Files | None = None) -> int:
     """How much ``verify`` will read: the bytes of the logs of a data directory or a partition."""
-    files = files or Files()
+    if files is None:
+        path, files = os.path.realpath(path), Files()
     total = 0
     for directory in _partitions(path, files):
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
@@ -104,7 +105,8 @@ def verify(
     ``verify_piece`` called for each, wherever, and returns what that did, in their order.
     OSError from the disk; InvalidConfig where its settings cannot be read.
     """
-    files = files or Files()
+    if files is None:
+        path, files = os.path.realpath(path), Files()
     path = os.path.abspath(path)
     partitions = _partitions(path, files)
     if partitions == [path]:

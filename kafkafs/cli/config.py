@@ -65,7 +65,7 @@ def command(
             with LogManager.settings_of(path, topic) as settings:
                 settings.change_topic(topic, values)
             return
-        files = Files()
+        files = Files(path)
         if topic is not None:
             check_topic(files, path, topic)
         else:

@@ -30,6 +30,7 @@ from kafkafs.spark.open_object import ObjectStore, OpenObject, Version
 from kafkafs.spark.read_only_files import ReadOnlyFiles
 from storage import paths
 from storage.errors import SegmentGone
+from storage.files import Kind
 
 # None stands for a directory.
 _Listing = dict[str, Version | None]
@@ -125,10 +126,12 @@ class ArrowFiles(ReadOnlyFiles):
             raise self._missing(path)
         return self._stat(path, found)
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
         if (listing := self._list(path)) is None:
             raise self._missing(path)
-        return [(name, version is None) for name, version in listing.items()]
+        return [
+            (name, "directory" if version is None else "file") for name, version in listing.items()
+        ]
 
     def read_whole(self, path: str) -> bytes:
         if not self._listed:

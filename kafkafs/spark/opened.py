@@ -59,7 +59,7 @@ class Place:
 
     def files(self, *, listed: bool = False) -> Files:
         """To read it by, in any process.  `listed`: see `ArrowFiles`.  OSError."""
-        return Files() if self.is_local else _objects(self, listed=listed)
+        return Files(self.path) if self.is_local else _objects(self, listed=listed)
 
     def __str__(self) -> str:
         """For people: without the secrets that a URI may have."""
@@ -201,7 +201,7 @@ class Opened:
         for tries in range(_TRIES, 0, -1):
             self._asked = time.monotonic()
             self._objects = None if self.place.is_local else _objects(self.place, listed=True)
-            files = self._objects or Files()
+            files = self._objects or Files(self.place.path)
             check_directory(self.place, files)
             try:
                 self._open_by(files)

@@ -97,7 +97,7 @@ def check_owner(path: str, *, patience_s: float | None = None) -> None:
     deadline = time.monotonic() + (CHECK_PATIENCE_S if patience_s is None else patience_s)
     while True:
         try:
-            _find_owner(Files(), directory)
+            _find_owner(Files(directory), directory)
         except _Gone as gone:
             if time.monotonic() > deadline:
                 raise OwnerNotReached(str(gone), gone.pid, path=directory) from None
@@ -144,7 +144,7 @@ class _Client(Generic[R, A]):
         self._task = task
         self._patience_s = patience_s
         self._deadline = 0.0
-        self._files = Files()
+        self._files = Files(directory)
 
     def run(self) -> A:
         self._be_patient()

@@ -38,6 +38,7 @@ from kafkafs.spark.sink_columns import check_columns
 from kafkafs.spark.sink_options import TRANSACTION, SinkOptions, parse
 from storage import paths
 from storage.errors import InvalidRecord, StorageError
+from storage.files import Files
 from storage.staged import AdoptRequest, StagedFile, StagedName, parse_name
 
 if TYPE_CHECKING:
@@ -199,13 +200,14 @@ def _is_duplicate(path: str, request: AdoptRequest) -> bool:
 
 
 def _abort(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    files = Files(path)
     for message in messages:
         if not isinstance(message, Staged):
             continue
         for file in message.files:
             directory = paths.partition_directory(file.topic, file.partition)
             try:
-                os.unlink(os.path.join(path, directory, file.name))
+                files.unlink(os.path.join(path, directory, file.name))
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -217,14 +219,15 @@ def _remove_all(path: str, query: str, batch: int) -> None:
 
     A task that is killed cannot remove its own. What stays is removed when it is old.
     """
+    files = Files(path)
     with contextlib.suppress(OSError):
-        for directory in os.scandir(path):
-            if not paths.is_partition_directory(directory.name):
+        for directory, is_directory in files.scan(path):
+            if not is_directory or not paths.is_partition_directory(directory):
                 continue
-            for name in os.listdir(directory):
+            for name, _ in files.scan(os.path.join(path, directory)):
                 parsed = parse_name(name)
                 if parsed is not None and parsed.query == query and parsed.batch <= batch:
-                    os.unlink(os.path.join(directory, name))
+                    files.unlink(os.path.join(path, directory, name))
 
 
 class BatchWriter(DataSourceArrowWriter):

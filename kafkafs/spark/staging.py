@@ -76,7 +76,7 @@ class Staging:
         self._held_bytes = held_bytes
         self._rows = 0
         self._topics: dict[str, _TopicRows] = {}
-        self._files = _StagedFiles(files or Files(), open_files)
+        self._files = _StagedFiles(files or Files(data_dir), open_files)
         self._partitions = self._scan()
         self._settings = Settings.load(self._files.files, data_dir)
 

@@ -211,7 +211,8 @@ class FileSystem(LogListener):
             cache = "/var/cache" if os.geteuid() == 0 else os.path.expanduser("~/.cache")
         # Directories without topic ids, and copies of one directory, must not share indexes.
         directory = f"{inode_number(log.directory, log.topic_id):016x}"
-        return os.path.join(cache, "kafkafs", directory)
+        # Through links, too: they are its owner's.
+        return os.path.join(os.path.realpath(cache), "kafkafs", directory)
 
     def _prepared_cache(self, log: Log) -> str | None:
         """The directory of `cache_directory`, where it can be made, without what a kill left."""

@@ -24,7 +24,7 @@ import os
 import shutil
 import threading
 
-from storage.files import Files
+from storage.files import Files, Kind
 from tests.crash.disk_model import PAGE, DirectoryModel, Draw, FileModel, Model
 
 
@@ -322,9 +322,9 @@ class SimulatedDisk(Files):
         self._enter("file_stat", path)
         return super().file_stat(path)
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
         self._enter("scan", path)
-        return super().scan(path)
+        return super().listing(path)
 
     def rename(self, source: str, target: str) -> None:
         self._enter("rename", source)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.beneath import Beneath
 from storage.errors import LogLocked
 from storage.files import Files, FileSource
 
@@ -193,7 +194,7 @@ def test_the_systems_limit_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_pa
     def refuse(*_: object) -> int:
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Beneath, "open", refuse)
     with pytest.raises(OSError, match=r"fs\.file-max") as e:
         files.open(str(tmp_path / "f"), os.O_RDONLY)
     assert e.value.errno == errno.ENFILE

@@ -48,6 +48,7 @@ from storage.compaction.shared_round import Kept, finished, openings_of
 from storage.compaction.swap_in import cleaned_of
 from storage.compaction.transactions import Met, Opening
 from storage.errors import InvalidConfig, StorageError
+from storage.files import Files
 from storage.owner_requests import SWAP
 from storage.staged import parse_name
 
@@ -261,10 +262,11 @@ class Compaction:
             if number == self.asking:
                 continue
             with suppress(OSError):
-                for name in os.listdir(shared.directory):
+                files = Files(os.path.dirname(shared.directory))
+                for name, _ in files.scan(shared.directory):
                     staged = parse_name(name)
                     if staged is not None and staged.query.endswith(f".{self.job}"):
-                        os.unlink(os.path.join(shared.directory, name))
+                        files.unlink(os.path.join(shared.directory, name))
 
 
 def _same(number: int) -> int:

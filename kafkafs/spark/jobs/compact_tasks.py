@@ -12,6 +12,7 @@ Not here: what is done (`storage.compaction.shared_round`), how stages follow ea
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -80,6 +81,11 @@ class Shares(NamedTuple):
         return {part: task for task, parts in enumerate(self.groups) for part in parts}
 
 
+def _files(shared: SharedRound) -> Files:
+    """Those of the data directory in which a round's partition lies."""
+    return Files(os.path.dirname(shared.directory))
+
+
 def scan_ranges(shares: Broadcast[Shares], task: int) -> Iterator[tuple[int, Item]]:
     """Scan the ranges of a task; each item with the number of the task that merges it.
 
@@ -91,7 +97,7 @@ def scan_ranges(shares: Broadcast[Shares], task: int) -> Iterator[tuple[int, Ite
         shared = told.rounds[number]
         anyone = tasks[Part(number, 0)]
         try:
-            scanned = scan(shared, at, Files(), Task())
+            scanned = scan(shared, at, _files(shared), Task())
         except (StorageError, OSError) as error:
             yield anyone, _fault(number, at, error)
             continue
@@ -171,7 +177,7 @@ def keep_groups(
         suffix = staged_suffix(told.job, group, attempt) if writes else None
         gone = superseded.pop(part, None) or new_superseded(shared, group)
         try:
-            kept = keep(shared, group, opening, gone, Files(), Task(), suffix)
+            kept = keep(shared, group, opening, gone, _files(shared), Task(), suffix)
         except (StorageError, OSError) as error:
             yield _fault(part.round, group, error)
         else:

@@ -103,7 +103,7 @@ def begun(out: str, wanted: Wanted) -> Iterator[None]:
         # Who had it before may have begun something else meanwhile.
         if not _is_begun(out, wanted):
             path = os.path.join(state, "export.json")
-            Files().replace_atomically(path, wanted.encode().encode())
+            Files(state).replace_atomically(path, wanted.encode().encode())
         yield
 
 

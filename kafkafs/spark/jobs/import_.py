@@ -123,7 +123,7 @@ def _directory(path: str) -> str:
 
 
 def _has_run(directory: str, name: str) -> bool:
-    query = Adoptions.load(Files(), directory).queries.get(name)
+    query = Adoptions.load(Files(directory), directory).queries.get(name)
     return query is not None and query.batch >= 0
 
 

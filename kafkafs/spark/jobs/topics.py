@@ -25,7 +25,7 @@ def partitions_of(path: str, topic: str) -> int:
     """How many partitions a topic has in a data directory; 0: there is none.  OSError."""
     parsed = (
         paths.parse_partition_directory(name)
-        for name, is_directory in Files().scan(path)
+        for name, is_directory in Files(path).scan(path)
         if is_directory
     )
     return sum(each is not None and each[0] == topic for each in parsed)
@@ -42,7 +42,7 @@ def create_topic(path: str, topic: str, partitions: int) -> None:
         if _created(path, topic, partitions):
             return
         if time.monotonic() > deadline:
-            pid = Files().locked_by(os.path.join(path, paths.LOCK))
+            pid = Files(path).locked_by(os.path.join(path, paths.LOCK))
             raise OwnerNotReached(
                 f"process {pid} has the data directory open and creates no topics for others; "
                 "create it there, or stop the process",
@@ -53,7 +53,7 @@ def create_topic(path: str, topic: str, partitions: int) -> None:
 
 
 def _created(path: str, topic: str, partitions: int) -> bool:
-    files = Files()
+    files = Files(path)
     pid = files.locked_by(os.path.join(path, paths.LOCK))
     if pid is None:
         try:
