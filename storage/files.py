@@ -358,6 +358,8 @@ class Files:
         try:
             return os.stat(relative, dir_fd=root.fd, follow_symlinks=False)
         except OSError as error:
+            if relative == "." and error.errno == errno.ENOTDIR:
+                return os.stat(root.path)  # something else was named as the directory
             raise _named(error, path) from None
 
     def born_ns(self, file: str | int) -> int:
