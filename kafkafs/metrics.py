@@ -87,7 +87,11 @@ class Numbers:
     mount: MountCounters
     cleaner: CleanerCounters
     uncleanable: int
-    """Partitions that the cleaner leaves alone, since it could not clean them."""
+    """Partitions whose last cleaning has failed."""
+    duty_failures: Mapping[str, int]
+    """By what goes on by itself: how often it has failed."""
+    failing_duties: Mapping[str, int]
+    """By the same: of how many partitions, topics, … it fails now."""
     dirty_ratios: Mapping[str, float]
     """By compacted topic the largest of its partitions', from 0 to 1."""
     checked: int
@@ -135,6 +139,7 @@ class _Collector:
         yield from self._appends()
         yield from self._retention()
         yield from self._compaction()
+        yield from self._duties()
         yield from self._checker()
         yield from self._requests()
         yield from self._adoptions()
@@ -213,7 +218,7 @@ class _Collector:
         )
         yield _gauge(
             "uncleanable_partitions",
-            "Partitions that are not compacted until the next mount.",
+            "Partitions whose last compaction has failed; it is tried again.",
             self._numbers.uncleanable,
         )
         ratio = _gauge(
@@ -224,6 +229,23 @@ class _Collector:
         for topic, value in sorted(self._numbers.dirty_ratios.items()):
             ratio.add_sample(ratio.name, {"topic": topic}, value)
         yield ratio
+
+    def _duties(self) -> Iterator[Metric]:
+        numbers = self._numbers
+        yield _counter_by(
+            "duty_failures",
+            "Turns of what goes on by itself that have failed.",
+            ("duty",),
+            (((duty,), n) for duty, n in sorted(numbers.duty_failures.items())),
+        )
+        failing = _gauge(
+            "failing_duties",
+            "Of how many partitions, topics or others it fails now.",
+            labels=("duty",),
+        )
+        for duty, count in sorted(numbers.failing_duties.items()):
+            failing.add_sample(failing.name, {"duty": duty}, count)
+        yield failing
 
     def _checker(self) -> Iterator[Metric]:
         numbers = self._numbers

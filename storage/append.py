@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from storage import checkpoint
@@ -63,8 +63,12 @@ class AppendingLog(LogReader):
     # How often the names in the directory have changed; the count that a flush has covered.
     directory_changes = 0
     _directory_synced = 0
-    # Since when there is something to flush, in ms; None where there is nothing.
+    # Measures intervals and delays, in ms.
+    monotonic_ms: Callable[[], int]
+    # Since when there is something to flush, by that; None where there is nothing.
     dirty_since_ms: int | None
+    # Since when the active segment is that, by the same clock.
+    _active_since_ms: int
     recovery_point: int
     flush_error: OSError | None
     counters: LogCounters
@@ -84,8 +88,8 @@ class AppendingLog(LogReader):
         """fsync what lies behind the recovery point, and move it to the log end."""
         raise NotImplementedError
 
-    def _mark_dirty(self, now_ms: int) -> None:
-        """There is something to flush, since ``now_ms``."""
+    def _mark_dirty(self) -> None:
+        """There is something to flush, from now on."""
         raise NotImplementedError
 
     @property
@@ -328,7 +332,7 @@ class AppendingLog(LogReader):
         active = self.segments[-1]
         # Those that keep their offsets may lie too far behind the base of an empty segment too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
-        if is_far or (active.size and self._should_roll(active, batches, entries, now_ns)):
+        if is_far or (active.size and self._should_roll(active, batches, entries)):
             active = self._roll(first, now_ns // 1_000_000)
         undecided = self.producers.first_undecided_offset
         if staged is None:
@@ -348,7 +352,7 @@ class AppendingLog(LogReader):
             self.epochs = [(0, first)]
             self.epochs_dirty = True
         if self.dirty_since_ms is None:
-            self._mark_dirty(now_ns // 1_000_000)
+            self._mark_dirty()
         stabilized = staged is not None and self._settle(undecided, first)
         for listener in self.listeners:
             listener.appended(self, active, position, batches)  # type: ignore[arg-type]
@@ -401,9 +405,7 @@ class AppendingLog(LogReader):
         bound = min(config.segment_jitter_ms, config.segment_ms)
         return limit - (random.randrange(bound) if bound > 0 else 0)
 
-    def _should_roll(
-        self, active: Segment, batches: bytearray, entries: list[BatchEntry], now_ns: int
-    ) -> bool:
+    def _should_roll(self, active: Segment, batches: bytearray, entries: list[BatchEntry]) -> bool:
         """``LogSegment.shouldRoll``, for an active segment that holds something."""
         config = self.config
         size = active.size + len(batches)
@@ -415,7 +417,7 @@ class AppendingLog(LogReader):
             newest = entries[0][3] if len(entries) == 1 else max(entry[3] for entry in entries)
             waited = newest - active.first_timestamp
         else:
-            waited = now_ns // 1_000_000 - active.created_ms
+            waited = self.monotonic_ms() - self._active_since_ms
         return waited > self._roll_after_ms
 
     def roll(self, now_ms: int) -> bool:
@@ -444,6 +446,7 @@ class AppendingLog(LogReader):
             sealed.unseal()
             raise
         self.segments = (*self.segments, active)
+        self._active_since_ms = self.monotonic_ms()
         replaced = self._replace_snapshot(base_offset)
         if replaced is not None:
             with contextlib.suppress(OSError):
@@ -452,7 +455,7 @@ class AppendingLog(LogReader):
         self._roll_after_ms = self._draw_roll_time()
         self.counters.rolls += 1
         if self.dirty_since_ms is None:
-            self._mark_dirty(now_ms)
+            self._mark_dirty()
         for listener in self.listeners:
             listener.rolled(self, sealed, active)  # type: ignore[arg-type]
         return active

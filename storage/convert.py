@@ -254,7 +254,6 @@ class _Conversion:
             names,
             self.settings.log_config(topic),
             check_last=False,
-            now_ms=0,
             progress=self.progress,
         )
         targets: list[tuple[_Target, OldSegment]] = []

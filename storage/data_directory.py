@@ -22,6 +22,7 @@ from storage import checkpoint, paths
 from storage.adoptions import Adoptions
 from storage.counters import CleanerCounters, LogCounters
 from storage.cut import Cut
+from storage.duties import Duties
 from storage.errors import CorruptCheckpoint, SegmentGone
 from storage.files import Files
 from storage.listener import LogListener
@@ -72,6 +73,7 @@ class DataDirectory:
         read_only: bool,
         clean: bool,
         clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self.path = path
         self.files = files
@@ -79,6 +81,7 @@ class DataDirectory:
         self.read_only = read_only
         self.clean = clean
         self.clock_ms = clock_ms
+        self.monotonic_ms = monotonic_ms
         self.reserve = Reserve(files, path)
         self.topics: dict[str, Topic] = {}
         # Which topics to look at, by name; None: all.
@@ -88,10 +91,11 @@ class DataDirectory:
         self.skipped: list[str] = []
         self.listeners: list[LogListener] = []
         self.counters = LogCounters()
+        self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
         # Up to where each log has been cleaned, by topic and partition.
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
-        # Why logs are not cleaned any more.
+        # Why logs could not be cleaned when that was tried last.
         self.uncleanable: dict[Log, str] = {}
         # What was adopted; one at a time may adopt. What the disk is to say of it before anything
         # else is done, as it could not be told.
@@ -104,6 +108,8 @@ class DataDirectory:
         self._lock_fd = -1
         self._dirty: set[Log] = set()
         self._doomed: list[tuple[int, str, Log | None]] = []
+        # What could not be removed, to be tried again: paths, and whether it is a directory.
+        self._unremoved: set[tuple[str, bool]] = set()
         # Checkpoints are written in any thread, and an older one never after a later one.
         self._checkpoints_started = 0
         self._checkpoint_written = 0
@@ -174,7 +180,7 @@ class DataDirectory:
             for line in [*self.settings.notes, *self.kept_topics()]:
                 _log.warning("%s", line)
         for name in doomed:
-            self._doomed.append((now_ms, os.path.join(self.path, name), None))
+            self._doomed.append((self.monotonic_ms(), os.path.join(self.path, name), None))
 
     def kept_topics(self) -> list[str]:
         """Of which topics nothing goes as their settings are not known: a line for each reason."""
@@ -313,6 +319,7 @@ class DataDirectory:
             may_be_cleaned=may_be_cleaned,
             dirty=self._dirty,
             counters=self.counters,
+            monotonic_ms=self.monotonic_ms,
         )
 
     def _may_be_cleaned(self, item: tuple[str, int]) -> bool:

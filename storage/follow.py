@@ -300,7 +300,6 @@ class LogFollower(LogTail):
             base,
             log.config,
             writable=False,
-            created_ms=self._clock_ns() // 1_000_000,
         )
         following.identity = self._identity(following.log_path + suffix, found[base])
         following.mtime_ns = found[base].st_mtime_ns
@@ -469,4 +468,4 @@ class LogFollower(LogTail):
 
     def _due_ms(self) -> int:
         """Until when what leaves the log now can be read."""
-        return self._clock_ns() // 1_000_000 + self.log.config.file_delete_delay_ms
+        return self.log.monotonic_ms() + self.log.config.file_delete_delay_ms

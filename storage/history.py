@@ -297,12 +297,13 @@ class History:
             return self.version
 
     def _save(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
-        self.counted = len(segments)
         if self._aside:
             with contextlib.suppress(OSError):
                 self._write(past, segments, last)
         elif self._writable:
             self._write(past, segments, last)
+        # Where that has failed, it is tried again.
+        self.counted = len(segments)
 
     def _write(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
         shown = segments[visible_from(segments, past.log_start) :]

@@ -121,7 +121,6 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
         base,
         origin.config,
         writable=origin.writable,
-        created_ms=origin.now_ms,
     )
     result = Loaded(segment)
     active = following is None

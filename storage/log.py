@@ -19,7 +19,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from storage import paths
+from storage import clock, paths
 from storage.append import Appended, AppendingLog
 from storage.check import LogCheck
 from storage.config import LogConfig
@@ -67,8 +67,10 @@ class Log(AppendingLog):
         may_be_cleaned: bool = False,
         dirty: set[Log] | None = None,
         counters: LogCounters | None = None,
+        monotonic_ms: Callable[[], int] = clock.monotonic_ms,
     ) -> None:
         super().__init__(config)
+        self.monotonic_ms = monotonic_ms
         self.counters = counters or LogCounters()
         self.files = files
         self.directory = directory
@@ -96,6 +98,7 @@ class Log(AppendingLog):
         self.epochs_lock = threading.Lock()
         self.directory_dirty = False
         self.dirty_since_ms: int | None = None
+        self._active_since_ms = monotonic_ms()
         self._dirty = dirty if dirty is not None else set()
         self._recovered_clean = clean
         # What a kill has left half written was never shown.
@@ -106,9 +109,14 @@ class Log(AppendingLog):
         if self.producers.first_undecided_offset is not None:
             self.stabilize()
         if self.recovery_point < self.log_end_offset and not read_only:
-            self._mark_dirty(0)
+            self._mark_dirty()
 
     # -- facts ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """As a mount shows it."""
+        return f"{self.topic}/{self.partition}"
 
     @property
     def size(self) -> int:
@@ -136,8 +144,8 @@ class Log(AppendingLog):
 
     # -- flushing ------------------------------------------------------------------------------
 
-    def _mark_dirty(self, now_ms: int) -> None:
-        self.dirty_since_ms = now_ms
+    def _mark_dirty(self) -> None:
+        self.dirty_since_ms = self.monotonic_ms()
         self._dirty.add(self)
 
     def start_flush(self) -> FlushPlan:
@@ -266,9 +274,9 @@ class Log(AppendingLog):
         """Delete the first ``count`` segments (never the active one); the log start moves.
 
         Their files are renamed at once; ``release_retired`` lets go of them when
-        file.delete.delay.ms is over.
+        file.delete.delay.ms is over, by the monotonic clock, as is ``now_ms``.
         """
-        self.mark_detached(self.detach_head(count, now_ms), now_ms)
+        self.mark_detached(self.detach_head(count, now_ms))
 
     def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
         """The same, but for the renaming: the caller soon has that done by ``mark_detached``."""
@@ -289,12 +297,12 @@ class Log(AppendingLog):
             self.stabilize()
         return removed
 
-    def mark_detached(self, segments: Iterable[Segment], now_ms: int) -> None:
+    def mark_detached(self, segments: Iterable[Segment]) -> None:
         """Rename the files of segments that have left the log, unless they are gone already."""
         self.directory_dirty = True
         if self.dirty_since_ms is None and not self.closed:
             # The next flush makes it durable.
-            self._mark_dirty(now_ms)
+            self._mark_dirty()
         for segment in segments:
             segment.mark_deleted()
 
@@ -327,7 +335,8 @@ class Log(AppendingLog):
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Staged segments take the place of ``old``, sealed ones one behind the other.
 
-        What reads the old ones may go on until file.delete.delay.ms is over.  Their files are to
+        What reads the old ones may go on until file.delete.delay.ms after ``now_ms``, which is by
+        the monotonic clock.  Their files are to
         be renamed by ``mark_detached``; ``new`` keep their suffix until ``finish_replacement``,
         before which that has to be durable.
         """

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from storage.batch_check import Part, check_part
 from storage.damage import Damage
+from storage.duties import Duties
 from storage.errors import SegmentGone, StorageError
 from storage.log import Log
 from storage.medium import Medium
@@ -55,9 +56,15 @@ class Newest(NamedTuple):
 class LogChecker:
     """Checks the ``logs`` of one data directory.  Its facts may be read from any thread."""
 
-    def __init__(self, logs: Callable[[], Iterable[Log]], clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[Log]],
+        clock_ms: Callable[[], int],
+        duties: Duties | None = None,
+    ) -> None:
         self._logs = logs
         self._clock_ms = clock_ms
+        self._duties = duties or Duties()
         self._newest: dict[Log, Newest] = {}
         # Bytes read, of each log and of all, also those that are gone; of each thread its own.
         self._all_newest = self._all_sealed = 0
@@ -88,7 +95,8 @@ class LogChecker:
         task.begin("reading back what was appended", 0)
         for log in logs:
             task.check()
-            self._check_newest(log, task)
+            with self._duties.attempt("check of newest segments", log.name):
+                self._check_newest(log, task)
         for gone in set(self._newest).difference(logs):
             del self._newest[gone]
             self._bytes_newest.pop(gone, None)
@@ -136,19 +144,32 @@ class LogChecker:
             sum(segment.size for log in logs for segment in log.segments[:-1]),
         )
         for log in logs:
-            sealed = log.segments[:-1]
-            first = random.randrange(len(sealed)) if sealed else 0
-            for segment in (*sealed[first:], *sealed[:first]):
-                base, size = segment.base_offset, segment.size
-                part = Part(base, 0, base, size, log.config.max_message_bytes)
-                if self._check(log, segment, part, task) >= 0:
-                    self._bytes_sealed[log] = self._bytes_sealed.get(log, 0) + size
-                    self._all_sealed += size
+            with self._duties.attempt("check of sealed segments", log.name):
+                self._check_sealed(log, task)
+
+    def _check_sealed(self, log: Log, task: Task) -> None:
+        """Those of one log; the OSError of one that cannot be read comes after the others."""
+        sealed = log.segments[:-1]
+        first = random.randrange(len(sealed)) if sealed else 0
+        failure: OSError | None = None
+        for segment in (*sealed[first:], *sealed[:first]):
+            base, size = segment.base_offset, segment.size
+            part = Part(base, 0, base, size, log.config.max_message_bytes)
+            try:
+                checked = self._check(log, segment, part, task) >= 0
+            except OSError as error:
+                failure = failure or error
+                continue
+            if checked:
+                self._bytes_sealed[log] = self._bytes_sealed.get(log, 0) + size
+                self._all_sealed += size
+        if failure is not None:
+            raise failure
 
     # -- both ----------------------------------------------------------------------------------
 
     def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
-        """Check a part of a segment; the next offset behind it, -1 where it cannot be looked at."""
+        """Check a part of a segment; the next offset behind it, -1 where it has gone.  OSError."""
         if log.closed or segment.deleted:
             return -1
         try:
@@ -166,9 +187,6 @@ class LogChecker:
             return checked.next_offset
         except FileNotFoundError:
             # It was renamed a moment ago: it has left the log.
-            return -1
-        except OSError as error:
-            _log.warning("%s/%d: cannot be checked: %s", log.topic, log.partition, error)
             return -1
         finally:
             segment.release()

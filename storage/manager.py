@@ -20,11 +20,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from storage import checkpoint, paths
+from storage import checkpoint, clock, paths
 from storage.adopt import recover as recover_adoption
 from storage.data_directory import DataDirectory, Progress, Topic
 from storage.errors import (
@@ -80,7 +79,8 @@ class LogManager(DataDirectory):
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
         wanted: Callable[[str], bool] | None = None,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] | None = None,
+        monotonic_ms: Callable[[], int] | None = None,
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
@@ -89,6 +89,9 @@ class LogManager(DataDirectory):
         another process has it (not with ``read_only``, which takes no lock and writes nothing),
         CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is
         released then.
+
+        ``clock_ms`` is the wall clock, ``monotonic_ms`` measures intervals and delays: the
+        system's, but where one clock only is given it is both.
         """
         path = os.path.abspath(path)
         files = files or Files(path)
@@ -101,7 +104,13 @@ class LogManager(DataDirectory):
             # A retention policy that is not there can do no harm where nothing is deleted.
             settings = Settings.load(files, path, no_check if read_only else check_policy)
             manager = cls(
-                path, files, settings, read_only=read_only, clean=clean, clock_ms=clock_ms
+                path,
+                files,
+                settings,
+                read_only=read_only,
+                clean=clean,
+                clock_ms=clock_ms or clock.wall_ms,
+                monotonic_ms=monotonic_ms or clock_ms or clock.monotonic_ms,
             )
             manager._lock_fd = lock_fd
             if not read_only:
@@ -298,6 +307,7 @@ class LogManager(DataDirectory):
             read_only=False,
             dirty=self._dirty,
             counters=self.counters,
+            monotonic_ms=self.monotonic_ms,
         )
         log.listeners = self.listeners
         return log
@@ -313,7 +323,7 @@ class LogManager(DataDirectory):
         self._check_writable()
         topic = self.topic(name)
         delay_ms = self.settings.log_config(name).file_delete_delay_ms
-        due_ms = self.clock_ms() + delay_ms
+        due_ms = self.monotonic_ms() + delay_ms
         renamed: list[tuple[Log, str]] = []
         try:
             for partition, log in sorted(topic.partitions.items(), reverse=True):
@@ -330,6 +340,7 @@ class LogManager(DataDirectory):
             self.cleaner_offsets.pop((name, log.partition), None)
             log.relocate(directory)
             log.retire(due_ms)
+            self.duties.forget(log.name)
             self._dirty.discard(log)
             self._doomed.append((due_ms, directory, log))
         topic.partitions.clear()
@@ -353,7 +364,7 @@ class LogManager(DataDirectory):
             del self.topics[log.topic]
         if directory is not None:
             log.relocate(directory)
-        due_ms = self.clock_ms() + log.config.file_delete_delay_ms
+        due_ms = self.monotonic_ms() + log.config.file_delete_delay_ms
         log.retire(due_ms)
         self._doomed.append((due_ms, log.directory, log))
 
@@ -385,7 +396,10 @@ class LogManager(DataDirectory):
     # -- periodic work -------------------------------------------------------------------------
 
     def due_flushes(self, now_ms: int) -> list[Log]:
-        """The partitions whose oldest unflushed append is older than flush.ms."""
+        """The partitions whose oldest unflushed append is older than flush.ms.
+
+        ``now_ms`` is by the monotonic clock, as in all periodic work.
+        """
         return [
             log
             for log in list(self._dirty)  # others may come and go meanwhile, from other threads
@@ -425,9 +439,15 @@ class LogManager(DataDirectory):
                     ):
                         checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
                     self._checkpoint_written = number
+            failure: OSError | None = None
             for write_snapshot in started:
-                self.files.spend(write_snapshot)
+                try:
+                    self.files.spend(write_snapshot)
+                except OSError as error:
+                    failure = failure or error
             self.reserve.restore()
+            if failure is not None:
+                raise failure
 
         return write
 
@@ -451,28 +471,36 @@ class LogManager(DataDirectory):
             self.start_checkpoint(snapshots=False)()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
-        """Age descriptors, forget producers, and ``remove_deleted``."""
+        """Age descriptors, forget producers, and ``remove_deleted``, also what it could not."""
         expiration_ms = self.settings.broker.producer_id_expiration_ms
+        wall_ms = self.clock_ms()
         for log in self.logs():
-            log.age_descriptors()
+            with self.duties.attempt("closing of unused files", log.name):
+                log.age_descriptors()
             if log.producers.by_id:
-                log.producers.expire(now_ms, expiration_ms)
-        return self.remove_deleted(now_ms)
+                log.producers.expire(wall_ms, expiration_ms)
+        again, self._unremoved = self._unremoved, set()
+        return self.remove_deleted(now_ms, again)
 
-    def remove_deleted(self, now_ms: int) -> Callable[[], None] | None:
+    def remove_deleted(
+        self, now_ms: int, again: Iterable[tuple[str, bool]] = ()
+    ) -> Callable[[], None] | None:
         """Let go of deleted files that have waited long enough, a part of them at a time.
 
-        Returns a function that removes them from the disk (any thread), or None: there are none.
+        Returns a function that removes them and ``again`` (paths, and whether it is a directory)
+        from the disk, in any thread, or None: there are none.  What it cannot remove now, a later
+        ``sweep`` tries again.
         """
-        doomed_paths: list[str] = []
+        doomed_paths = list(again)
         left = SWEPT_AT_ONCE
         for log in list(self.logs()):
             if log.retired and left:
                 count = len(log.retired)
-                doomed_paths += log.release_retired(now_ms, left)
+                with self.duties.attempt("letting go of what was deleted", log.name):
+                    gone = log.release_retired(now_ms, left)
+                    doomed_paths += [(path, False) for path in gone]
                 left -= count - len(log.retired)
         waiting: list[tuple[int, str, Log | None]] = []
-        directories: list[str] = []
         for due_ms, directory, doomed in self._doomed:
             released = due_ms <= now_ms
             if released and doomed is not None:
@@ -480,21 +508,30 @@ class LogManager(DataDirectory):
                 released = left > 0 and doomed.release_all(left)
                 left -= count - len(doomed.retired)
             if released:
-                directories.append(directory)
+                doomed_paths.append((directory, True))
             else:
                 waiting.append((due_ms, directory, doomed))
         self._doomed = waiting
-        if self.read_only or (left == SWEPT_AT_ONCE and not directories):
+        if self.read_only or (left == SWEPT_AT_ONCE and not doomed_paths):
             return None
 
         def remove() -> None:
-            for path in doomed_paths:
-                # That of a topic which was deleted meanwhile lies elsewhere, and goes with it.
-                with contextlib.suppress(FileNotFoundError):
-                    self.files.unlink(path)
-            for directory in directories:
-                self._remove_directory(directory)
+            failure: OSError | None = None
+            for path, is_directory in doomed_paths:
+                try:
+                    if is_directory:
+                        self._remove_directory(path)
+                    else:
+                        self.files.unlink(path)
+                except FileNotFoundError:
+                    # That of a topic which was deleted meanwhile lies elsewhere, and goes with it.
+                    continue
+                except OSError as error:
+                    self._unremoved.add((path, is_directory))
+                    failure = failure or error
             self.reserve.restore()
+            if failure is not None:
+                raise failure
 
         return remove
 

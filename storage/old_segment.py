@@ -44,18 +44,14 @@ class OldSegment(Segment):
 
     always_expand = True
 
-    def __init__(
-        self, files: Files, directory: str, name: str, config: LogConfig, *, created_ms: int
-    ) -> None:
+    def __init__(self, files: Files, directory: str, name: str, config: LogConfig) -> None:
         base_offset = paths.old_base_offset_of(name)
         assert base_offset is not None
         self._name = name
         # Where entries begin, one every `_EDGES_EVERY` bytes or more: as far as it was walked.
         self._edges = array("q", [0])
         self._edges_lock = threading.Lock()
-        super().__init__(
-            files, directory, base_offset, config, writable=False, created_ms=created_ms
-        )
+        super().__init__(files, directory, base_offset, config, writable=False)
 
     def file_path(self, suffix: str) -> str:
         """The file itself for ``paths.LOG``; no other suffix has one."""
@@ -219,7 +215,6 @@ def load(
     config: LogConfig,
     *,
     check_last: bool,
-    now_ms: int,
     progress: Callable[[int], None],
 ) -> tuple[list[OldSegment], list[str]]:
     """The segments of a directory, of whose files ``names`` are some, and what is out of sight.
@@ -229,7 +224,7 @@ def load(
     begin where the one before it ends (``Log.scala``: validateSegments); OSError.
     """
     segments = [
-        OldSegment(files, directory, name, config, created_ms=now_ms)
+        OldSegment(files, directory, name, config)
         for name in names
         if paths.old_base_offset_of(name) is not None
     ]

@@ -162,7 +162,6 @@ def _load_old(origin: Origin, names: list[str]) -> Recovered:
         names,
         origin.config,
         check_last=not origin.clean,
-        now_ms=origin.now_ms,
         progress=origin.progress,
     )
     return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
@@ -196,7 +195,6 @@ def _segment(origin: Origin, base: int) -> Segment:
         base,
         origin.config,
         writable=False,
-        created_ms=origin.now_ms,
     )
 
 
@@ -247,5 +245,5 @@ def _starts_anew(origin: Origin, result: Recovered) -> bool:
         segments.append(Segment.create(*where, now_ms=origin.now_ms))
         segments[0].close_descriptors()
     else:
-        segments.append(Segment(*where, writable=False, created_ms=origin.now_ms))
+        segments.append(Segment(*where, writable=False))
     return True

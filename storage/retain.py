@@ -219,11 +219,11 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
         changed = log.config is not move.config
         if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):
             return ()
-        return log.detach_head(len(move.segments), now_ms)
+        return log.detach_head(len(move.segments), log.monotonic_ms())
 
     removed = task.by_owner(detach)
     for some in in_turns(removed):
-        task.by_owner(lambda some=some: log.mark_detached(some, now_ms))  # type: ignore[misc]
+        task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]
         size = sum(segment.size for segment in some)
         outcome.segments += len(some)
         outcome.size += size

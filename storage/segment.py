@@ -45,7 +45,6 @@ class Segment(SegmentFiles):
     __slots__ = (
         "_bytes_since_index_entry",
         "_cut_pending",
-        "created_ms",
         "damages",
         "first_timestamp",
         "index_full",
@@ -69,12 +68,10 @@ class Segment(SegmentFiles):
         config: LogConfig,
         *,
         writable: bool,
-        created_ms: int,
     ) -> None:
         super().__init__(files, directory, base_offset, config, writable=writable)
         self._cut_pending = False
         self._bytes_since_index_entry = 0
-        self.created_ms = created_ms
         # What the checker has found; no read crosses or enters it.
         self.damages: Damages = ()
         self.first_timestamp = -1
@@ -105,7 +102,7 @@ class Segment(SegmentFiles):
         ``suffix``: what its names end in; one that is not of the log yet is ``.cleaned``.
         OSError where the disk refuses; nothing is left behind then.
         """
-        segment = cls(files, directory, base_offset, config, writable=True, created_ms=now_ms)
+        segment = cls(files, directory, base_offset, config, writable=True)
         segment._suffix = suffix
         segment.discard()
         segment._gone = False
@@ -129,13 +126,12 @@ class Segment(SegmentFiles):
         config: LogConfig,
         *,
         suffix: str,
-        now_ms: int,
     ) -> Segment:
         """A sealed one that another process has made, whose files' names end in ``suffix``.
 
         The caller ``restore``s it.
         """
-        segment = cls(files, directory, base_offset, config, writable=True, created_ms=now_ms)
+        segment = cls(files, directory, base_offset, config, writable=True)
         segment._suffix = suffix
         segment.sealed = True
         return segment

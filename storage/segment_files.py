@@ -214,13 +214,15 @@ class SegmentFiles:
             if self._leases > own_leases:
                 return False
             fd, self._fd = self._fd, -1
-        if self._append_ready:
-            self._append_ready = False
-            self.offset_index.trim()
-            self.time_index.trim()
-        if fd >= 0:
-            self._files.close(fd)
-        self._close_indexes()
+        try:
+            if self._append_ready:
+                self._append_ready = False
+                self.offset_index.trim()
+                self.time_index.trim()
+        finally:
+            if fd >= 0:
+                self._files.close(fd)
+            self._close_indexes()
         return True
 
     def _close_indexes(self) -> None:

@@ -229,12 +229,19 @@ class TransactionalLog:
         if self.read_only or self.closed or offset == self.snapshot_offset:
             return None
         path, data = self.snapshot_path(offset), self.producers.encode()
+        before = self.snapshot_offset
         replaced = self._replace_snapshot(offset)
 
         def write() -> None:
             # A partition that was deleted meanwhile needs none.
             with contextlib.suppress(FileNotFoundError):
-                _write_small(self.files, path, data)
+                try:
+                    _write_small(self.files, path, data)
+                except OSError:
+                    if self.snapshot_offset == offset:
+                        # The next checkpoint tries again, though the log may not have grown.
+                        self.snapshot_offset = before
+                    raise
                 if replaced is not None:
                     self.files.unlink(replaced)
 

@@ -105,7 +105,6 @@ def verify_old_log(log: OldLog, progress: Progress) -> OldVerified:
             list(log.names),
             Settings.load(log.files, log.path).log_config(log.topic),
             check_last=False,
-            now_ms=0,
             progress=progress,
         )
     except CorruptRecord as error:

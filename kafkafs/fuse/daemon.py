@@ -25,7 +25,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import KEEP_S
-from storage import owner_file, paths
+from storage import clock, owner_file, paths
 from storage.errors import StorageError
 from storage.manager import LogManager, Progress
 from storage.owner_file import Owner
@@ -70,7 +69,7 @@ def run(
 ) -> int:
     """Serve a mount to its end; the result is the exit status. MountError if it cannot start."""
     sys.setswitchinterval(SWITCH_S)
-    events = Events(_clock_ms)
+    events = Events(clock.wall_ms)
     events.forward = _to_standard_error
     with _log_lines_to(events):
         manager = _open(mount, progress)
@@ -252,9 +251,7 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
     if os.path.commonpath([data, path]) in (data, path):
         raise MountError(f"{path}: the mount point and {data} must not lie in one another")
     try:
-        return LogManager.open(
-            data, read_only=mount.options.read_only, progress=progress, clock_ms=_clock_ms
-        )
+        return LogManager.open(data, read_only=mount.options.read_only, progress=progress)
     except OSError as error:
         raise MountError(f"{error.filename or data}: {error.strerror}") from error
     except StorageError as error:
@@ -287,10 +284,6 @@ def notify_ready() -> None:
 def _written_by_another(manager: LogManager) -> bool:
     """Whether another process has the data directory's lock."""
     return manager.read_only and manager.files.is_locked(os.path.join(manager.path, paths.LOCK))
-
-
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _source(mount: Mount) -> str:

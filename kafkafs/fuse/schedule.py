@@ -8,9 +8,9 @@ log.cleaner.backoff.ms. After each of these turns the logs of compacted topics g
 log.cleaner.enable is false.
 
 Each piece is a job of its topic (`kafkafs.tree.jobs`), so that reading `.control` shows it, and
-what was asked for there waits for no more than one of them. What fails is a line in the log, and is
-tried again at its next turn, but for a log that cannot be cleaned: that is left alone until the
-next mount, or until somebody asks for it by `.control` and it succeeds.
+what was asked for there waits for no more than one of them. What fails is tried again at its next
+turn (`storage.duties`); a log that could not be cleaned after a pause that grows, as it may have to
+be read whole for that, or at once when somebody asks for it by `.control`.
 
 What was appended is **checked** every kafkafs.check.interval.ms, and as long after each pass over
 all sealed segments begins the next one (`storage.log_checker`); these are nobody's jobs.
@@ -25,20 +25,18 @@ Not here: the threads (`workers`), flushes and checkpoints (`ticks`).
 from __future__ import annotations
 
 import itertools
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
 
-from kafkafs.fuse.answers import reason_of
+from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, State, Work
 from storage.adopt import is_unsettled, settle
 from storage.compaction.log_cleaner import LogCleaner
-from storage.errors import StorageError
 from storage.log import Log
 from storage.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
 from storage.manager import Topic
@@ -51,10 +49,16 @@ T = TypeVar("T")
 LEAST_S = 0.01
 #: How often to see whether an adoption is left open, in seconds.
 SETTLE_S = 1.0
-#: How long to pause after what nobody foresaw, in seconds.
+#: How long to pause after a turn that failed altogether, in seconds.
 RETRY_S = 15.0
+#: The pauses of a log that could not be cleaned, in seconds: the first and the longest one.
+CLEAN_AGAIN_S = 15.0, 600.0
 #: What is shown as the command of what the clock has begun.
 COMMAND = "run"
+#: What a turn that fails altogether is a duty of.
+TURN = "by the clock"
+#: A duty that is no job.
+LOOKING = "looking for what retention deletes"
 
 
 class Schedule:
@@ -65,6 +69,8 @@ class Schedule:
         self._workers = workers
         self._manager = tree.manager
         self._broker = tree.manager.settings.broker
+        self._duties = tree.manager.duties
+        self._cleans_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
         # What was wrong with the policies of logs when they were looked at last.
         self._faults: dict[Log, str] = {}
 
@@ -74,25 +80,28 @@ class Schedule:
         check_s = broker.kafkafs_check_interval_ms / 1000
         async with trio.open_nursery() as nursery:
             begin = nursery.start_soon
-            begin(self._turns, broker.log_initial_task_delay_ms / 1000, self._retention)
-            begin(self._turns, broker.log_initial_task_delay_ms / 1000, self._orphans)
-            begin(self._turns, SETTLE_S, self._settling)
+            first_s = broker.log_initial_task_delay_ms / 1000
+            begin(self._turns, "retention", first_s, self._retention)
+            begin(self._turns, "removal of staged files", first_s, self._orphans)
+            begin(self._turns, "the end of an adoption", SETTLE_S, self._settling)
             if self._cleans:
-                begin(self._turns, 0, self._compaction)
-            rate = NEWEST_BYTES_PER_SECOND
-            begin(self._turns, check_s, self._check_of("newest", checker.run_newest, rate))
-            rate = SEALED_BYTES_PER_SECOND
-            begin(self._turns, check_s, self._check_of("sealed", checker.run_sealed, rate))
+                begin(self._turns, "compaction", 0, self._compaction)
+            newest = self._check_of("newest", checker.run_newest, NEWEST_BYTES_PER_SECOND)
+            begin(self._turns, "check of newest segments", check_s, newest)
+            sealed = self._check_of("sealed", checker.run_sealed, SEALED_BYTES_PER_SECOND)
+            begin(self._turns, "check of sealed segments", check_s, sealed)
 
-    async def _turns(self, pause_s: float, turn: Callable[[], Awaitable[float]]) -> None:
+    async def _turns(self, duty: str, pause_s: float, turn: Callable[[], Awaitable[float]]) -> None:
         """Take turns for ever; each tells how long to pause, in seconds."""
         while True:
             await trio.sleep(pause_s)
             try:
                 pause_s = await turn()
-            except Exception:
-                self._tree.events(f"unforeseen, by the clock\n{traceback.format_exc().rstrip()}")
+            except Exception as error:
+                self._duties.failed(duty, error, TURN)
                 pause_s = RETRY_S
+            else:
+                self._duties.succeeded(duty, TURN)
 
     @property
     def _cleans(self) -> bool:
@@ -113,11 +122,23 @@ class Schedule:
             topic = self._manager.topics.get(name)
             if topic is not None:
                 work = retention.retention_of(self._tree, list(group))
-                await self._job(retention.NAME, topic, work)
+                self._tell(await self._job(retention.NAME, topic, work), name)
+
+    def _tell(self, job: Job, of: str) -> None:
+        """What has become of a job that is a duty."""
+        if job.state is State.DONE:
+            self._duties.succeeded(job.kind, of)
+        elif job.error is not None:
+            self._duties.failed(job.kind, job.error, of)
 
     def _has_doomed(self, log: Log) -> bool:
         """By the facts of this moment; the job looks at them once more, as their owner."""
-        plan = plan_retention(log, self._manager.clock_ms())
+        try:
+            plan = plan_retention(log, self._manager.clock_ms())
+        except Exception as error:
+            self._duties.failed(LOOKING, error, log.name)
+            return False
+        self._duties.succeeded(LOOKING, log.name)
         if plan.fault != self._faults.get(log):
             # Once, not at each turn.
             self._faults.pop(log, None)
@@ -130,7 +151,9 @@ class Schedule:
 
     async def _compaction(self) -> float:
         cleaner = self._tree.cleaner
-        log = await _looked(lambda: cleaner.filthiest(self._manager.clock_ms()))
+        now_ms = self._manager.clock_ms()
+        waiting = self._cleans_again.waiting
+        log = await _looked(lambda: cleaner.filthiest(now_ms, waiting))
         cleaned = log is not None and await self._clean(cleaner, log)
         await self._retain(lambda log: log.config.is_compacted)
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
@@ -144,10 +167,15 @@ class Schedule:
         work = compaction.cleaning_of(self._tree, [log])
         rate = compaction.bytes_per_second(self._tree)
         job = await self._job(compaction.NAME, topic, work, rate)
-        if job.state is State.FAILED and not log.closed:
-            # Whatever it was, also a bug of ours: it would go wrong again.
-            why = cleaner.uncleanable.setdefault(log, job.reason)
-            self._tree.events(f"{log.topic}/{log.partition} is compacted only if asked for: {why}")
+        if not log.closed:
+            self._tell(job, log.name)
+        if job.state is State.FAILED:
+            self._cleans_again.failed(log)
+            if not log.closed:
+                # Whatever it was, also a bug of ours.
+                cleaner.uncleanable[log] = job.reason
+        elif job.state is State.DONE:
+            self._cleans_again.succeeded(log)
         return job.state is State.DONE and cleaner.first_dirty(log) != before
 
     # -- checks --------------------------------------------------------------------------------
@@ -169,18 +197,12 @@ class Schedule:
     async def _settling(self) -> float:
         if not is_unsettled(self._manager):
             return SETTLE_S
-        left: list[Exception] = []
 
         def end(task: Task) -> None:
-            try:
-                settle(self._manager, task, self._tree.clock_ns)
-            except (StorageError, OSError) as error:
-                left.append(error)
+            settle(self._manager, task, self._tree.clock_ns)
 
         await self._workers.background("the end of an adoption", end)
-        for error in left:
-            self._tree.events(f"an adoption is still open: {reason_of(error)}")
-        return RETRY_S if left else SETTLE_S
+        return RETRY_S if is_unsettled(self._manager) else SETTLE_S
 
     # -- jobs ----------------------------------------------------------------------------------
 

@@ -6,23 +6,21 @@ from its own. An append that has a quarter of a second or more left is flushed w
 shorter flush.ms is met up to that quarter late. Every few seconds the tree and the storage do
 their periodic work, and on Kafka's interval the checkpoints are written.
 
-Whatever goes wrong is a line in the log and is tried again at its next turn, but for a flush: a
-partition whose fsync has failed takes nothing more (`storage.flush`), so there is nothing to try.
+Whatever goes wrong is tried again at its next turn (`storage.duties`); a partition's flush after a
+pause that grows.
 
 What this does not do: retention and compaction, which have no schedule of their own here.
 """
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Awaitable, Callable
 
 import trio
 
-from kafkafs.fuse.answers import reason_of
 from kafkafs.fuse.operations import Operations
+from kafkafs.fuse.retries import Retries
 from kafkafs.tree.filesystem import FileSystem
-from storage.errors import StorageError
 from storage.log import Log
 from storage.manager import LogManager
 
@@ -33,6 +31,8 @@ FLUSHES = 16
 #: How often the tree saves what it should keep, and the storage sweeps, in seconds.
 TICK_S = 1.0
 SWEEP_S = 5.0
+#: The pauses of a flush that fails, in seconds: the first and the longest one.
+FLUSH_AGAIN_S = 1.0, 16.0
 
 
 class Ticks:
@@ -44,14 +44,17 @@ class Ticks:
         self._operations = operations
         self._flushing: set[Log] = set()
         self._flushers = trio.Semaphore(FLUSHES)
+        self._flushes_again: Retries[Log] = Retries(*FLUSH_AGAIN_S)
+        self._duties = tree.manager.duties
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._every, TICK_S, self._tick)
-            nursery.start_soon(self._every, SWEEP_S, self._sweep)
+            nursery.start_soon(self._every, TICK_S, "housekeeping", self._tick)
+            nursery.start_soon(self._every, SWEEP_S, "removal of what was deleted", self._sweep)
             if not self._manager.read_only:
                 interval_ms = self._manager.settings.broker.log_flush_offset_checkpoint_interval_ms
-                nursery.start_soon(self._every, max(interval_ms / 1000, TICK_S), self._checkpoint)
+                checkpoint_s = max(interval_ms / 1000, TICK_S)
+                nursery.start_soon(self._every, checkpoint_s, "checkpoint", self._checkpoint)
                 await self._flush_due(nursery)
 
     async def flush_all(self) -> None:
@@ -60,28 +63,23 @@ class Ticks:
             for log in self._manager.due_flushes(2**64):
                 nursery.start_soon(self._flush, log)
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, seconds: float, duty: str, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await trio.sleep(seconds)
-            await self._guarded(work.__name__.strip("_"), work)
-
-    async def _guarded(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except (OSError, StorageError) as error:
-            self._tree.events(f"{what} failed: {reason_of(error)}")
-        except Exception:
-            self._tree.events(f"{what} failed\n{traceback.format_exc().rstrip()}")
+            with self._duties.attempt(duty):
+                await work()
 
     # -- flushes -------------------------------------------------------------------------------
 
     async def _flush_due(self, nursery: trio.Nursery) -> None:
         look_ms = int(LOOK_S * 1000)
         while True:
-            now_ms = self._manager.clock_ms()
+            now_ms = self._manager.monotonic_ms()
             pause_ms = look_ms
             for log in self._manager.due_flushes(now_ms + look_ms):
                 if log in self._flushing or log.dirty_since_ms is None:
+                    continue
+                if self._flushes_again.waits(log):
                     continue
                 left_ms = log.dirty_since_ms + log.config.flush_ms - now_ms
                 if left_ms > 0:
@@ -92,26 +90,34 @@ class Ticks:
             await trio.sleep(pause_ms / 1000)
 
     async def _flush(self, log: Log) -> None:
-        async def flush() -> None:
+        try:
             async with self._flushers:
-                await self._operations.sync(log.start_flush())
+                if not log.closed:
+                    await self._operations.sync(log.start_flush())
+        except Exception as error:
+            self._flushes_again.failed(log)
+            if not log.closed:
+                self._duties.failed("flush", error, log.name)
+        else:
+            self._flushes_again.succeeded(log)
+            self._duties.succeeded("flush", log.name)
+        finally:
             self._flushing.discard(log)
-
-        await self._guarded(f"flush of {log}", flush)
 
     # -- the rest ------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        self._tree.tick()
+        with self._duties.attempt("saving of what is shown"):
+            self._tree.tick()
         await trio.to_thread.run_sync(self._tree.housekeeping)
 
     async def _sweep(self) -> None:
         async with self._operations.structural:
-            remove = self._manager.sweep(self._manager.clock_ms())
+            remove = self._manager.sweep(self._manager.monotonic_ms())
         while remove is not None:
             await trio.to_thread.run_sync(remove)
             async with self._operations.structural:
-                remove = self._manager.remove_deleted(self._manager.clock_ms())
+                remove = self._manager.remove_deleted(self._manager.monotonic_ms())
 
     async def _checkpoint(self) -> None:
         async with self._operations.structural:

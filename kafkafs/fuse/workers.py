@@ -16,16 +16,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
 
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job
-from storage.errors import TaskCancelled
 from storage.owner_requests import KINDS, SWAP
 from storage.task import Task
 
@@ -46,7 +44,7 @@ class Workers:
 
     def __init__(self, tree: FileSystem, structural: trio.Lock) -> None:
         self._jobs = tree.jobs
-        self._say = tree.events
+        self._duties = tree.manager.duties
         self._structural = structural
         self._turns = {kind: _Turns(1) for kind in ONE_AT_A_TIME}
         self._short = _Turns(SHORT)
@@ -122,13 +120,13 @@ class Workers:
     async def background(
         self, name: str, work: Callable[[Task], object], bytes_per_second: float | None = None
     ) -> None:
-        """Do work that is nobody's job in a thread, as long work; what goes wrong is a line in the
-        log. When this is cancelled, the work is told to stop and waited for.
+        """Do work that is nobody's job in a thread, as long work: a duty (`storage.duties`). When
+        this is cancelled, the work is told to stop and waited for.
         """
         task = Task(self.by_owner, bytes_per_second=bytes_per_second)
 
         def carry_out() -> None:
-            with contextlib.suppress(TaskCancelled), self._guarded(name):
+            with self._duties.attempt(name):
                 work(task)
 
         if self._jobs.closed:
@@ -139,15 +137,6 @@ class Workers:
                 await _in_thread(name, carry_out, low=True)
         finally:
             self._tasks.discard(task)
-
-    @contextlib.contextmanager
-    def _guarded(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except TaskCancelled:
-            raise
-        except Exception:
-            self._say(f"{name} failed\n{traceback.format_exc().rstrip()}")
 
 
 class _Turns:

@@ -32,6 +32,8 @@ from storage.segment import Segment
 
 CHUNK = 1 << 20
 """Bytes of log that are measured at a time."""
+SAVING = "saving of line indexes"
+"""The duty."""
 
 
 class MeasuredLines:
@@ -393,9 +395,19 @@ class MeasuredLines:
                 log_crc=self._log_crc(now.covered, wait),
                 granularity=self._store.granularity,
             )
-        except (OSError, StorageError):
+        except BlockingIOError:
             return False
+        except (OSError, StorageError) as error:
+            self._store.duties.failed(SAVING, error, self._of)
+            return False
+        self._store.duties.succeeded(SAVING, self._of)
         return True
+
+    @property
+    def _of(self) -> str:
+        """What to call it in the log: the same for all segments of a partition."""
+        directory, name = os.path.split(self.path)
+        return os.path.basename(directory) + name[name.index(".") :]
 
     def _log_crc(self, covered: int, wait: bool) -> int:
         """Of the last bytes that are covered: other batches there mean another log."""

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from typing import Protocol
 
+from storage.duties import Duties
 from storage.files import Files
 
 GRANULARITY = 4096
@@ -40,12 +41,14 @@ class LineStore:
     def __init__(
         self,
         files: Files,
+        duties: Duties | None = None,
         *,
         granularity: int = GRANULARITY,
         map_budget: int = MAP_BUDGET,
         map_count: int = MAP_COUNT,
     ) -> None:
         self.files = files
+        self.duties = duties or Duties()
         self.granularity = granularity
         self._budget = map_budget
         self._count = map_count

@@ -244,7 +244,7 @@ class Opened:
         for log in list(manager.logs()):
             follower.look(log)
         follower.look_at_log_starts()
-        now_ms = manager.clock_ms()
+        now_ms = manager.monotonic_ms()
         if now_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = now_ms
             manager.sweep(now_ms)

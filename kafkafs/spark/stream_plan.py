@@ -16,7 +16,6 @@ Not here: what Spark calls this by (`stream_reader`), tasks (`planning`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from kafkafs.spark import offsets, planning
@@ -24,6 +23,7 @@ from kafkafs.spark.assigned import Assigned
 from kafkafs.spark.data_loss import LossPolicy
 from kafkafs.spark.offsets import LATEST, OffsetRange, Offsets, TopicPartition
 from kafkafs.spark.source_options import Limit, SourceOptions
+from storage import clock
 from storage.log import Log
 
 
@@ -33,17 +33,18 @@ class StreamPlan:
     def __init__(
         self,
         options: SourceOptions,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic_ms: Callable[[], int] = clock.monotonic_ms,
     ) -> None:
         self._options = options
-        self._clock_ms = clock_ms
+        self._monotonic_ms = monotonic_ms
         self._assigned = Assigned(options)
         self._policy = LossPolicy(options.fail_on_data_loss)
         self._seen: dict[TopicPartition, Log] = {}
         self._opening: object = None
         self._initial: Offsets | None = None
         self._has_begun = False
-        self._triggered_ms = 0
+        # The first one is not waited for.
+        self._triggered_ms = -options.max_delay_ms
         self._target: Offsets | None = None
         self.latest: Offsets = {}
         """The ends when last looked at."""
@@ -140,7 +141,7 @@ class StreamPlan:
         least = self._options.min_offsets
         if least is None or self._target is not None or any(end[n] < start[n] for n in end):
             return False
-        now_ms = self._clock_ms()
+        now_ms = self._monotonic_ms()
         if now_ms - self._triggered_ms < self._options.max_delay_ms:
             new = sum(max(end[name] - start[name], 0) for name in end)
             if new < least:

@@ -198,6 +198,8 @@ def metrics_text(fs: FileSystem) -> str:
         mount=fs.counters,
         cleaner=fs.cleaner.counters,
         uncleanable=sum(not log.closed for log in list(fs.cleaner.uncleanable)),
+        duty_failures=manager.duties.failures,
+        failing_duties=manager.duties.failing,
         dirty_ratios=_dirty_ratios(fs),
         checked=fs.checker.all_bytes_checked,
         topics=len(manager.topics),

@@ -91,7 +91,7 @@ class PartitionTarget:
         partition = self.partition
         log = partition.log
         ready = log.prepared(batches, now_ns=now_ns)
-        log.append_prepared(ready, now_ns=partition.rising(now_ns))
+        log.append_prepared(ready, now_ns=now_ns)
 
     def append_batches(
         self,
@@ -104,7 +104,7 @@ class PartitionTarget:
         partition = self.partition
         return partition.log.append_batches(
             batches,
-            now_ns=partition.rising(now_ns),
+            now_ns=now_ns,
             trusted=trusted,
             defer_flush=True,
             checked=checked,

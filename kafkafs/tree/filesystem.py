@@ -108,6 +108,7 @@ class FileSystem(LogListener):
         self.clock_ns = clock_ns
         self.started_ns = clock_ns()
         self.events = events or Events(lambda: clock_ns() // 1_000_000)
+        manager.duties.say = self.events
         self.notices = notices or NoNotices()
         self.stopping = False
         self.attr_timeout = self.options.attr_timeout
@@ -133,14 +134,14 @@ class FileSystem(LogListener):
         """By the name of the directory that has their files."""
         self.views: tuple[View, ...] = (Values(committed), *self.dot_views.values())
         """The first is the one whose files stand in the topic itself."""
-        self.store = LineStore(manager.files)
+        self.store = LineStore(manager.files, manager.duties)
         self.counters = MountCounters()
         self.mounted_with = mounted_with or MountOptions()
         self.about: dict[str, Callable[[], str]] = texts(self)
         self.jobs = Jobs(manager.clock_ms, self.events)
         self.owner_requests = OwnerRequests(self)
         self.cleaner = LogCleaner(manager)
-        self.checker = LogChecker(manager.logs, manager.clock_ms)
+        self.checker = LogChecker(manager.logs, manager.clock_ms, manager.duties)
         self.outcomes: dict[tuple[str, str], str] = {}
         """Of the last command that a control file was given, by (topic id, name of the file)."""
         self.growing: set[Partition] = set()

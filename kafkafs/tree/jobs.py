@@ -226,7 +226,9 @@ class Jobs:
         # A topic that is deleted has no partitions any more.
         if job.topic is not None and job.topic.partitions and not idle:
             self._last[job.kind, job.topic.id] = job
-            self._say_outcome(job, job.topic)
+            if not (job.scheduled and job.state is State.FAILED):
+                # What the clock begins and fails is a duty, of which a line is said once.
+                self._say_outcome(job, job.topic)
 
     def _say_outcome(self, job: Job, topic: Topic) -> None:
         by = "the clock" if job.scheduled else job.command

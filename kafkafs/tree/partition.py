@@ -131,7 +131,7 @@ class Partition:
         """Have its fingerprint count what was sealed since. In a worker thread; it waits."""
         log = self.log
         if self._history_read and not log.closed and len(log.segments) > log.history.counted:
-            with contextlib.suppress(StorageError, OSError):
+            with self.fs.manager.duties.attempt("saving of the history", log.name):
                 self.save_history()
 
     @property
@@ -153,10 +153,6 @@ class Partition:
         a record, and stat shall not overtake that.
         """
         return 0.0 if self._growing or self._unfinished else self.fs.attr_timeout
-
-    def rising(self, now_ns: int) -> int:
-        """The time of an append: the time of modification rises even where the clock does not."""
-        return max(now_ns, self.mtime_ns + 1)
 
     def grows(self) -> None:
         """Have the kernel keep no size, before it can become wrong: until `rest` finds that nothing

@@ -99,7 +99,7 @@ class TopicTarget:
         grown: list[tuple[Partition, int]] = []
         try:
             for partition, ready in prepared:
-                first = partition.log.append_prepared(ready, now_ns=partition.rising(now_ns))
+                first = partition.log.append_prepared(ready, now_ns=now_ns)
                 grown.append((partition, first))
         except (StorageError, OSError):
             self._tell_of(grown)

@@ -113,7 +113,7 @@ def clean(
             _discard(writers)
             raise
         if changes:
-            publish(log, old, new, task, now_ms)
+            publish(log, old, new, task)
         else:
             _discard(writers)
     return cleaned

@@ -5,15 +5,16 @@ from which on it is dirty (``LogManager.cleaner_offsets``).  It is written when 
 it never claims too much.
 
 Invariant: one log is cleaned at a time, in the caller's worker thread; what others have cleaned is
-put in by any.  Everything else here is the owner's.  A log that could not be cleaned is not tried
-again before a restart (``LogCleanerManager.markPartitionUncleanable``).
+put in by any.  Everything else here is the owner's.  A log that could not be cleaned is tried
+again when the caller says: Kafka's waits for a restart
+(``LogCleanerManager.markPartitionUncleanable``).
 
 Not here: the cleaning itself (``cleaner``), threads and schedules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from storage.compaction import cleaner, swap_in
 from storage.compaction._offset_map import OffsetMap
@@ -27,8 +28,8 @@ from storage.task import Task
 
 
 class LogCleaner:
-    """See the module.  ``uncleanable``: why each of these logs could not be cleaned; the manager's,
-    as whoever puts in what others have cleaned has a cleaner of his own.
+    """See the module.  ``uncleanable``: why each of these logs could not be cleaned when that was
+    tried last; the manager's, as whoever puts in what others have cleaned has a cleaner of his own.
     """
 
     def __init__(self, manager: LogManager) -> None:
@@ -55,13 +56,13 @@ class LogCleaner:
             now_ms=now_ms,
         )
 
-    def filthiest(self, now_ms: int) -> Log | None:
+    def filthiest(self, now_ms: int, waiting: Collection[Log] = ()) -> Log | None:
         """The compacted log to be cleaned next: of those that are due the one with the largest
-        share of dirty bytes (``grabFilthiestCompactedLog``).
+        share of dirty bytes (``grabFilthiestCompactedLog``), but for ``waiting`` ones.
         """
         due = []
         for log in self._manager.logs():
-            if log.closed or log.cleaning or log in self.uncleanable:
+            if log.closed or log.cleaning or log in waiting:
                 continue
             if log.config.may_be_cleaned:
                 plan = self.plan(log, now_ms)
@@ -78,7 +79,7 @@ class LogCleaner:
         compact, settings that are not known, or others' round that is just being put in.  What was
         clean already loses tombstones and markers whose horizon has passed.  TaskCancelled, also
         where compact is taken out of it meanwhile: all is as it was.
-        StorageError, OSError: the same, and the log is ``uncleanable`` from now on.
+        StorageError, OSError: the same, and the log is ``uncleanable`` until it succeeds.
         """
         return self._with(log, task, self._clean)
 
@@ -103,7 +104,7 @@ class LogCleaner:
                 if self.first_dirty(log) is None:
                     self._checkpoint(log, request.first_dirty_offset, task)
                 if request.new:
-                    swap_in.swap_in(log, old, request, task, self._manager.clock_ms())
+                    swap_in.swap_in(log, old, request, task)
             cleaned = swap_in.cleaned_of(request)
             if old is not None or (self.first_dirty(log) or 0) < cleaned.end_offset:
                 self._checkpoint(log, cleaned.end_offset, task)

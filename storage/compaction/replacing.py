@@ -29,9 +29,7 @@ def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
     task.by_owner(lambda: prepare_replacement(log, old, new))()
 
 
-def publish(
-    log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task, now_ms: int
-) -> None:
+def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
     """Let the new segments take the place of the old ones (``LocalLog.replaceSegments``).
 
     An error before ``replace`` is done leaves all as it was, and the new files are gone; after one
@@ -42,7 +40,7 @@ def publish(
         # (``LogManager.updateTopicConfig`` aborts a cleaning then.)
         if not log.config.may_be_cleaned:
             raise TaskCancelled("cleanup.policy has become one without compact")
-        log.replace(old, new, now_ms)
+        log.replace(old, new, log.monotonic_ms())
 
     log.stage_replacement(new)
     try:
@@ -52,7 +50,7 @@ def publish(
             log.unstage(new)
         raise
     for some in in_turns(old):
-        task.by_owner(lambda some=some: log.mark_detached(some, now_ms))  # type: ignore[misc]
+        task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]
     log.files.sync_directory(log.directory)
     for some in in_turns(new):
         task.by_owner(lambda some=some: log.finish_replacement(some))  # type: ignore[misc]

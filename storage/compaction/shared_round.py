@@ -133,9 +133,7 @@ def _segment(shared: SharedRound, number: int, files: Files, *, end: int | None 
     """A segment as it was planned, to be read only; or as if it ended at a position."""
     source = shared.segments[number]
     bases = [*(each.base_offset for each in shared.segments[number + 1 : number + 2])]
-    segment = Segment(
-        files, shared.directory, source.base_offset, shared.config, writable=False, created_ms=0
-    )
+    segment = Segment(files, shared.directory, source.base_offset, shared.config, writable=False)
     segment.restore(
         size=source.size if end is None else end,
         next_offset=bases[0] if bases else shared.end_offset,

@@ -90,9 +90,7 @@ def source_of(files: Files, segment: Segment) -> SourceSegment:
     return SourceSegment(segment.base_offset, stat.st_size, stat.st_ino, stat.st_mtime_ns)
 
 
-def swap_in(
-    log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task, now_ms: int
-) -> None:
+def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task) -> None:
     """Put the new segments in the place of ``old``.
 
     SwapRefused, TaskCancelled, OSError, StorageError: nothing has changed.
@@ -102,7 +100,7 @@ def swap_in(
         known = set(log.aborted_transactions())
         task.begin("checking", sum(each.size for each in request.new))
         for each in request.new:
-            new.append(_named(log, each, now_ms))
+            new.append(_named(log, each))
             _check(log, new[-1], each, request, task)
             if not known.issuperset(new[-1].aborted):
                 raise _refused(request, f"{each.name} speaks of transactions that it has not")
@@ -119,7 +117,7 @@ def swap_in(
                 with contextlib.suppress(OSError):
                     segment.discard()
         raise
-    publish(log, old, new, task, now_ms)
+    publish(log, old, new, task)
 
 
 def _is_cleaned(segment: Segment) -> bool:
@@ -130,7 +128,7 @@ def discard(log: Log, request: SwapRequest) -> None:
     """Remove the staged files of a request, as far as they are there."""
     for each in request.new:
         with contextlib.suppress(OSError):
-            _named(log, each, 0).discard()
+            _named(log, each).discard()
 
 
 def cleaned_of(request: SwapRequest) -> Cleaned:
@@ -150,10 +148,8 @@ def cleaned_of(request: SwapRequest) -> Cleaned:
     )
 
 
-def _named(log: Log, each: NewSegment, now_ms: int) -> Segment:
-    return Segment.named(
-        log.files, log.directory, each.base_offset, log.config, suffix=each.suffix, now_ms=now_ms
-    )
+def _named(log: Log, each: NewSegment) -> Segment:
+    return Segment.named(log.files, log.directory, each.base_offset, log.config, suffix=each.suffix)
 
 
 def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, task: Task) -> None:

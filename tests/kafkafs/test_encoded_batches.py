@@ -74,7 +74,7 @@ def segment_of(path: Path, log: bytes, next_offset: int, stable: int | None = No
     directory = path / f"{len(list(path.iterdir()))}"
     directory.mkdir()
     (directory / f"{0:020}.log").write_bytes(log)
-    segment = Segment(Files(), str(directory), 0, LogConfig(), writable=False, created_ms=NOW_MS)
+    segment = Segment(Files(), str(directory), 0, LogConfig(), writable=False)
     segment.restore(
         size=len(log),
         next_offset=next_offset,

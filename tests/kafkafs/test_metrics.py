@@ -25,6 +25,8 @@ def numbers(
         mount=mount or MountCounters(),
         cleaner=cleaner or CleanerCounters(),
         uncleanable=2,
+        duty_failures={"flush": 3, "checkpoint": 1},
+        failing_duties={"flush": 2, "checkpoint": 0},
         dirty_ratios={"t": 0.25},
         checked=77,
         topics=1,
@@ -87,6 +89,9 @@ def test_cleaners_and_checker() -> None:
     assert found["kafkafs_compaction_read_records_total",] == 100
     assert found["kafkafs_compaction_kept_records_total",] == 7
     assert found["kafkafs_uncleanable_partitions",] == 2
+    assert found["kafkafs_duty_failures_total", "flush"] == 3
+    assert found["kafkafs_failing_duties", "flush"] == 2
+    assert found["kafkafs_failing_duties", "checkpoint"] == 0
     assert found["kafkafs_topic_dirty_ratio", "t"] == 0.25
     assert found["kafkafs_deleted_segments_total",] == 4
     assert found["kafkafs_checked_bytes_total",] == 77

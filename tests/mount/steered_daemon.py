@@ -253,7 +253,7 @@ class Commands:
         self._owner(lambda: self._log(topic).roll(self._tree.manager.clock_ms()))
 
     def remove_head(self, topic: str, count: int) -> None:
-        now_ms = self._tree.manager.clock_ms()
+        now_ms = self._tree.manager.monotonic_ms()
         self._owner(lambda: self._log(topic).remove_head(count, now_ms))
 
     def clean(self, topic: str, count: int, drop: str, scratch: str) -> None:
@@ -370,7 +370,7 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
         log = topic.topic.partitions[0]
         for line in lines:
             # Control files act in a worker thread; a log belongs to the trio thread.
-            trio.from_thread.run_sync(log.remove_head, int(line), log.segments[-1].created_ms)
+            trio.from_thread.run_sync(log.remove_head, int(line), log.monotonic_ms())
         return Effects()
 
     fs = topic.fs

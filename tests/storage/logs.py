@@ -38,7 +38,11 @@ def write_settings(data: Path, **settings: object) -> None:
 
 @contextlib.contextmanager
 def opened(data: Path, files: Files | None = None, **options: object) -> Iterator[LogManager]:
-    """Open a directory, and check all of it before and after closing it."""
+    """Open a directory, and check all of it before and after closing it.
+
+    Both of its clocks stand still at ``NOW_MS``, unless ``options`` have others.
+    """
+    options.setdefault("clock_ms", lambda: NOW_MS)
     manager = LogManager.open(str(data), files=files, **options)  # type: ignore[arg-type]
     try:
         yield manager

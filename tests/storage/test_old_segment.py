@@ -356,7 +356,6 @@ def segment_of(directory: Path, entries: Sequence[bytes], start: int = 0) -> Old
         names,
         LogConfig(),
         check_last=True,
-        now_ms=0,
         progress=lambda size: None,
     )
     assert faults == []
@@ -406,7 +405,6 @@ def test_what_was_walked_once_is_not_read_again(tmp_path: Path) -> None:
         ["00000000000000000000.kafka"],
         LogConfig(),
         check_last=False,
-        now_ms=0,
         progress=lambda size: None,
     )
     assert files.read == 0

@@ -63,7 +63,7 @@ def test_old_segments_go_and_stay_gone(tmp_path: Path) -> None:
 
 def test_files_are_renamed_and_go_when_their_delay_is_over(tmp_path: Path) -> None:
     now = NOW_MS + 9 * DAY_MS
-    with opened(tmp_path) as manager:
+    with opened(tmp_path, clock_ms=lambda: now) as manager:
         log = segmented(manager, retention_bytes="1", file_delete_delay_ms="500")
         first = log.segments[0]
         assert run(manager, now).segments == 3

@@ -243,14 +243,17 @@ def test_the_head_of_an_open_transaction_may_be_deleted(tmp_path: Path) -> None:
 
 
 def test_expired_producers_are_forgotten_and_open_transactions_are_not(tmp_path: Path) -> None:
-    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+    now_ms = NOW_MS
+    with opened(tmp_path, clock_ms=lambda: now_ms) as manager:
         log = new_log(manager)
         put(log, produced([b"a"], 7, 0, timestamp_ms=NOW_MS - 10))
         Client(log, 8).send(b"b")
         day = manager.settings.broker.producer_id_expiration_ms
-        manager.sweep(NOW_MS + day - 11)
+        now_ms = NOW_MS + day - 11
+        manager.sweep(now_ms)
         assert set(log.producers.by_id) == {7, 8}
-        manager.sweep(NOW_MS + day)
+        now_ms = NOW_MS + day
+        manager.sweep(now_ms)
         assert set(log.producers.by_id) == {8}
         put(log, produced([b"c"], 7, 99))
         log.abort_transaction(8, NOW_NS)

@@ -170,7 +170,7 @@ def bytes_per_second(fs: FileSystem) -> float:
 
 
 def _uncleanable(fs: FileSystem, topic: Topic) -> list[tuple[str, object]]:
-    """The partitions that the clock leaves alone."""
+    """The partitions whose last cleaning has failed."""
     return [
         ("uncleanable", f"{log.partition} {why}")
         for log, why in sorted(fs.cleaner.uncleanable.items(), key=lambda item: item[0].partition)

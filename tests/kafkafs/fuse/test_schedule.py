@@ -208,13 +208,14 @@ def test_what_nobody_foresaw_is_a_line_and_is_tried_again(tmp_path: Path) -> Non
         world.dirty(log)
         filthiest = world.tree.cleaner.filthiest
 
-        def broken(now_ms: int) -> Log | None:
+        def broken(*_: object) -> Log | None:
             raise ZeroDivisionError
 
         vars(world.tree.cleaner)["filthiest"] = broken
         await world.pass_s(16)
         await comes(lambda: len(world.said) == 1)
-        assert world.said[0].startswith("unforeseen, by the clock\nTraceback")
+        why = "by the clock: compaction fails, and is tried again: unforeseen\nTraceback"
+        assert world.said[0].startswith(why)
         vars(world.tree.cleaner)["filthiest"] = filthiest
         await world.pass_s(RETRY_S + 1)
         await comes(lambda: values(log) == [b"1"])

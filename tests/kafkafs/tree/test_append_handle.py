@@ -16,8 +16,8 @@ from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
-from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read
-from tests.storage.logs import values
+from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, read
+from tests.storage.logs import batch, values
 
 LIMIT = 300
 
@@ -369,3 +369,28 @@ def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
             plan.run()
             plan.finish()
     assert due == [False, False, True, False]
+
+
+# -- the time ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_the_time_of_a_log_file_stamps_nothing(tmp_path: Path, hours: int) -> None:
+    """Whoever has touched it: an append is of now, and is flushed when it is due."""
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"before\n")
+    (log_file,) = (tmp_path / "data" / "t-0").glob("*.log")
+    touched_ns = Clock().now_ns + hours * 3_600_000_000_000
+    os.utime(log_file, ns=(touched_ns, touched_ns))
+    with a_tree(tmp_path / "data") as tree:
+        log, now_ms = tree.log(), tree.clock.ms()
+        tree.manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        tree.manager.set_topic_setting("t", "message.timestamp.after.max.ms", "1000")
+        before = tree.attributes(tree.file())
+        tree.append("t/0", b"line\n")
+        tree.append("t/.batches/0", bytes(batch([b"batch"], now_ms + 500)))
+        found = [record.timestamp for record in log.records()]
+        assert found[1:] == [now_ms, now_ms]
+        assert log.dirty_since_ms == now_ms
+        assert tree.attributes(tree.file()).mtime_ns > before.mtime_ns

@@ -326,7 +326,8 @@ def test_a_full_disk_leaves_all_as_it_was(tmp_path: Path) -> None:
         assert sorted(os.listdir(log.directory)) == before
         assert [record[0] for record in contents(log)] == [0, 1]
         assert "No space" in cleaner.uncleanable[log]
-        assert cleaner.filthiest(NOW_MS) is None
+        assert cleaner.filthiest(NOW_MS) is log
+        assert cleaner.filthiest(NOW_MS, {log}) is None
 
 
 def test_a_damaged_log_is_not_cleaned(tmp_path: Path) -> None:

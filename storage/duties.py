@@ -1,0 +1,85 @@
+"""What goes on by itself, by the clock: how often it has failed, and what of it fails now.
+
+Flushes, checkpoints, retention, compaction, checks, the removal of what was deleted, descriptors
+that are closed by age, indexes that are saved: each is a *duty*, of a partition, a topic or the
+directory.  One that fails is tried again at its next turn, for ever, so no fault lasts longer than
+its cause.  A line is said when it begins to fail, when it fails otherwise than before, and when it
+goes on.
+
+Any thread may tell of a duty; two never tell of the same one at once.
+
+Not here: who calls, and when the next turn is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from storage.errors import StorageError, TaskCancelled
+
+_log = logging.getLogger(__name__)
+
+
+class Duties:
+    """Those of one data directory.  ``say`` takes lines; the module's logger by default."""
+
+    def __init__(self, say: Callable[[str], None] = _log.warning) -> None:
+        self.say = say
+        self.failures: Counter[str] = Counter()
+        """By duty: how often it has failed."""
+        # What fails now, and how: by duty and what it is a duty of.
+        self._failing: dict[tuple[str, str], tuple[type[Exception], int | None]] = {}
+
+    @property
+    def failing(self) -> dict[str, int]:
+        """By duty: of how many partitions, topics, … it fails now.  0 where it did before."""
+        now = Counter(duty for duty, _ in list(self._failing))
+        return {duty: now[duty] for duty in sorted(self.failures)}
+
+    @contextlib.contextmanager
+    def attempt(self, duty: str, of: str = "") -> Iterator[None]:
+        """A turn of a duty: whatever is raised in it is told of, and ends here."""
+        try:
+            yield
+        except TaskCancelled:
+            pass
+        except Exception as error:
+            self.failed(duty, error, of)
+        else:
+            self.succeeded(duty, of)
+
+    def failed(self, duty: str, error: Exception, of: str = "") -> None:
+        """A turn has failed."""
+        self.failures[duty] += 1
+        how = (type(error), error.errno if isinstance(error, OSError) else None)
+        if self._failing.get((duty, of)) != how:
+            self._failing[duty, of] = how
+            self.say(f"{_named(duty, of)} fails, and is tried again: {_reason(error)}")
+
+    def succeeded(self, duty: str, of: str = "") -> None:
+        """A turn has succeeded."""
+        if self._failing.pop((duty, of), None) is not None:
+            self.say(f"{_named(duty, of)} goes on")
+
+    def forget(self, of: str) -> None:
+        """It is gone: nothing is tried again."""
+        for key in [key for key in list(self._failing) if key[1] == of]:
+            self._failing.pop(key, None)
+
+
+def _named(duty: str, of: str) -> str:
+    return f"{of}: {duty}" if of else duty
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return f"{reason} ({error.filename})" if error.filename else reason
+    if isinstance(error, StorageError):
+        return str(error)
+    # A bug of ours: the traceback is for whoever mends it.
+    return "".join(["unforeseen\n", *traceback.format_exception(error)]).rstrip()

@@ -1,0 +1,343 @@
+"""What goes on by itself goes on by itself after it has failed: once, twice, for sixty turns of the
+clock, with each error that it can meet. The clock is the test's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trio
+import trio.testing
+
+from kafkafs.fuse.operations import Operations
+from kafkafs.fuse.schedule import CLEAN_AGAIN_S, Schedule
+from kafkafs.fuse.session_loop import Spinner
+from kafkafs.fuse.ticks import TICK_S, Ticks
+from kafkafs.fuse.workers import Workers
+from kafkafs.tree.events import Events
+from kafkafs.tree.filesystem import FileSystem
+from storage import Record, checkpoint, encode, paths
+from storage.files import Files
+from storage.log import Log
+from storage.manager import LogManager
+from storage.task import Task
+from tests.storage.logs import append, values, write_settings
+
+SETTINGS: dict[str, object] = {
+    "log_initial_task_delay_ms": 1000,
+    "log_retention_check_interval_ms": 10_000,
+    "log_cleaner_backoff_ms": 10_000,
+    "log_segment_delete_delay_ms": 2_000,
+    "kafkafs_check_interval_ms": 10_000,
+}
+TURNS = 60
+FOR_EVER = 1 << 62
+
+
+class BadDisk(Files):
+    """The calls of one method on paths that end so fail, while there are failures left."""
+
+    def __init__(self) -> None:
+        self.operation = ""
+        self.suffix = ""
+        self.error = 0
+        self.left = 0
+        self.failures = 0
+        self._paths: dict[int, str] = {}
+
+    def fail(self, operation: str, suffix: str, error: int, times: int) -> None:
+        self.operation, self.suffix, self.error, self.left = operation, suffix, error, times
+
+    def _enter(self, operation: str, path: str) -> None:
+        if self.left and operation == self.operation and path.endswith(self.suffix):
+            self.left -= 1
+            self.failures += 1
+            raise OSError(self.error, os.strerror(self.error), path)
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self._enter("open", path)
+        fd = super().open(path, flags, mode)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._enter("pwrite", self._paths[fd])
+        super().pwrite(fd, data, position)
+
+    def preadv_once(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self._enter("preadv_once", self._paths[fd])
+        return super().preadv_once(fd, buffer, position)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        self._enter("ftruncate", self._paths[fd])
+        super().ftruncate(fd, size)
+
+    def fsync(self, fd: int) -> None:
+        self._enter("fsync", self._paths[fd])
+        super().fsync(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        self._enter("rename", target)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._enter("unlink", path)
+        super().unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        self._enter("rmdir", path)
+        super().rmdir(path)
+
+
+class World:
+    """All that the daemon does by the clock, over a bad disk."""
+
+    def __init__(self, data: Path, clock: trio.testing.MockClock) -> None:
+        self.data = data
+        self.disk = BadDisk()
+        self.clock = clock
+        self.said: list[str] = []
+        self.manager = LogManager.open(str(data), files=self.disk, clock_ms=self.now_ms)
+        # Which would help a duty or two.
+        self.disk.reserve = None
+        events = Events(self.now_ms)
+        events.forward = self.said.append
+        self.tree = FileSystem(
+            self.manager,
+            events=events,
+            clock_ns=lambda: self.now_ms() * 1_000_000,
+        )
+        self.operations = Operations(self.tree, Spinner(), lambda: None)
+        self.ticks = Ticks(self.tree, self.operations)
+        self.workers = Workers(self.tree, self.operations.structural)
+        self.schedule = Schedule(self.tree, self.workers)
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(self.clock.current_time() * 1000)
+
+    def log(self, **settings: object) -> Log:
+        log = self.manager.create_topic("a").partitions[0]
+        texts = {key.replace("_", "."): str(value) for key, value in settings.items()}
+        self.manager.change_topic_settings("a", texts)
+        return log
+
+    def append(self, log: Log, count: int = 1) -> None:
+        append(log, *[b"x" * 100] * count, timestamp_ms=self.now_ms())
+
+    async def pass_s(self, seconds: float) -> None:
+        """Time passes at once, and what was due is done when this returns."""
+        self.clock.jump(seconds)
+        limiters = [
+            trio.to_thread.current_default_thread_limiter(),
+            *(self.operations._syncers, self.operations._readers),
+        ]
+        while True:
+            await trio.testing.wait_all_tasks_blocked()
+            busy = any(limiter.borrowed_tokens for limiter in limiters)
+            if not (busy or self.workers._tasks or self.tree.jobs.running):
+                return
+            await trio.lowlevel.checkpoint()
+
+
+class Duty(NamedTuple):
+    """`begin` makes something to be done and returns whether it is done by now. It is done every
+    `turn_s`; the `operation` on what ends in `suffix` fails. `longest_s`: the longest pause.
+    """
+
+    name: str
+    begin: Callable[[World], Callable[[], bool]]
+    operation: str
+    suffix: str
+    errors: tuple[int, ...]
+    turn_s: float
+    longest_s: float
+
+
+def a_flush(world: World) -> Callable[[], bool]:
+    log = world.log()
+    world.append(log)
+    return lambda: log.recovery_point == 1
+
+
+def a_checkpoint(world: World) -> Callable[[], bool]:
+    log = world.log()
+    world.append(log)
+    path = str(world.data / paths.RECOVERY_POINTS)
+
+    def is_done() -> bool:
+        return checkpoint.read_offsets(Files(), path).get(("a", 0)) == 1
+
+    return is_done
+
+
+def a_snapshot(world: World) -> Callable[[], bool]:
+    log = world.log()
+    world.append(log)
+    path = world.data / "a-0" / paths.file_name(1, paths.SNAPSHOT)
+    return lambda: path.exists() and path.stat().st_size > 0
+
+
+def something_old(world: World) -> Callable[[], bool]:
+    log = world.log(retention_bytes=0)
+    world.append(log)
+    log.roll(world.now_ms())
+    return lambda: log.log_start_offset == 1
+
+
+def something_dirty(world: World) -> Callable[[], bool]:
+    log = world.log(cleanup_policy="compact")
+    for value in (b"old", b"new"):
+        batch = encode([Record(0, world.now_ms(), 0, b"key", value)])
+        log.append(bytearray(batch), now_ns=world.now_ms() * 1_000_000)
+    log.roll(world.now_ms())
+    return lambda: values(log) == [b"new"]
+
+
+def something_new(world: World) -> Callable[[], bool]:
+    log = world.log()
+    world.append(log)
+    return lambda: world.tree.checker.checked_ms(log) > 0
+
+
+def something_sealed(world: World) -> Callable[[], bool]:
+    log = world.log()
+    world.append(log)
+    log.roll(world.now_ms())
+    # Others open the same file.
+    log.flush()
+    world.tree.checker.run_newest(Task())
+    return lambda: world.tree.checker._bytes_sealed.get(log, 0) > 0
+
+
+def something_deleted(world: World) -> Callable[[], bool]:
+    log = world.log()
+    for _ in range(3):
+        world.append(log)
+        log.roll(world.now_ms())
+    log.remove_head(2, world.now_ms())
+    return lambda: not list((world.data / "a-0").glob("*.deleted"))
+
+
+def a_deleted_topic(world: World) -> Callable[[], bool]:
+    world.append(world.log())
+    world.manager.delete_topic("a")
+    return lambda: not list(world.data.glob("a-0*"))
+
+
+def something_measured(world: World) -> Callable[[], bool]:
+    log = world.log()
+    world.tree.partition(log).view(world.tree.views[0])
+    world.append(log, 50)
+    return lambda: bool(list((world.data / "a-0").glob("*.lines")))
+
+
+def something_shown(world: World) -> Callable[[], bool]:
+    log = world.log()
+    partition = world.tree.partition(log)
+    partition.nonce(wait=True)
+    world.append(log)
+    log.roll(world.now_ms())
+    return lambda: log.history.counted == 2
+
+
+NO_ROOM = (errno.ENOSPC, errno.EIO)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENOMEM)
+LOG_STARTS = paths.LOG_STARTS + ".tmp"
+POINTS = paths.RECOVERY_POINTS + ".tmp"
+EPOCHS = paths.LEADER_EPOCH_CHECKPOINT + ".tmp"
+REMOVAL = "removal of what was deleted"
+SAVING = "saving of line indexes"
+DUTIES = [
+    Duty("flush", a_flush, "open", "a-0", NO_DESCRIPTOR, 1, 16),
+    Duty("flush", a_flush, "pwrite", EPOCHS, NO_ROOM, 1, 16),
+    Duty("flush", a_flush, "fsync", "a-0", (errno.EIO,), 1, 16),
+    Duty("checkpoint", a_checkpoint, "pwrite", POINTS, NO_ROOM, 10, 10),
+    Duty("checkpoint", a_checkpoint, "open", POINTS, NO_DESCRIPTOR, 10, 10),
+    Duty("checkpoint", a_checkpoint, "rename", paths.RECOVERY_POINTS, (errno.EROFS,), 10, 10),
+    Duty("checkpoint", a_snapshot, "pwrite", paths.SNAPSHOT, NO_ROOM, 10, 10),
+    Duty("checkpoint", a_snapshot, "open", paths.SNAPSHOT, NO_DESCRIPTOR, 10, 10),
+    Duty("retention", something_old, "pwrite", LOG_STARTS, NO_ROOM, 10, 10),
+    Duty("retention", something_old, "open", LOG_STARTS, NO_DESCRIPTOR, 10, 10),
+    Duty("compaction", something_dirty, "pwrite", ".cleaned", NO_ROOM, 15, CLEAN_AGAIN_S[1]),
+    Duty("compaction", something_dirty, "open", ".cleaned", NO_DESCRIPTOR, 15, CLEAN_AGAIN_S[1]),
+    Duty("check of newest segments", something_new, "open", ".log", NO_DESCRIPTOR, 10, 10),
+    Duty("check of sealed segments", something_sealed, "open", "0.log", NO_DESCRIPTOR, 10, 10),
+    Duty(REMOVAL, something_deleted, "unlink", ".deleted", (errno.EIO, errno.EROFS), 5, 5),
+    Duty(REMOVAL, a_deleted_topic, "rmdir", "-delete", (errno.EIO, errno.EBUSY), 5, 5),
+    Duty(REMOVAL, a_deleted_topic, "unlink", ".log", (errno.EIO, errno.EPERM), 5, 5),
+    Duty(SAVING, something_measured, "pwrite", ".lines", NO_ROOM, 1, 1),
+    Duty(SAVING, something_measured, "open", ".lines", NO_DESCRIPTOR, 1, 1),
+    Duty("saving of the history", something_shown, "pwrite", ".history.tmp", NO_ROOM, 1, 1),
+]
+CASES = [(duty, error) for duty in DUTIES for error in duty.errors]
+
+
+def named(value: object) -> str | None:
+    if isinstance(value, Duty):
+        return f"{value.name.replace(' ', '-')}-{value.operation}-{value.suffix}"
+    return errno.errorcode[value] if isinstance(value, int) and value in errno.errorcode else None
+
+
+def in_world(data: Path, test: Callable[[World], Awaitable[None]], checkpoint_ms: int) -> None:
+    data.mkdir()
+    interval = {"log_flush_offset_checkpoint_interval_ms": checkpoint_ms}
+    write_settings(data, **SETTINGS, **interval)
+    clock = trio.testing.MockClock()
+
+    async def main() -> None:
+        world = World(data, clock)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.workers.run)
+            nursery.start_soon(world.schedule.run)
+            nursery.start_soon(world.ticks.run)
+            await world.pass_s(0)
+            # By then it is known what others have written here: nothing.
+            await world.pass_s(TICK_S)
+            await test(world)
+            nursery.cancel_scope.cancel()
+        world.tree.stop()
+        world.manager.close()
+
+    trio.run(main, clock=clock)
+
+
+def lines(world: World, part: str) -> list[str]:
+    return [line for line in world.said if part in line]
+
+
+@pytest.mark.parametrize(("duty", "error"), CASES, ids=named)
+@pytest.mark.parametrize("times", [1, 2, TURNS])
+def test_it_goes_on_when_what_was_wrong_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty, error: int, times: int
+) -> None:
+    monkeypatch.setattr("kafkafs.tree.filesystem.SAVE_BYTES", 1000)
+
+    async def test(world: World) -> None:
+        is_done = duty.begin(world)
+        world.disk.fail(duty.operation, duty.suffix, error, FOR_EVER if times == TURNS else times)
+        if times == TURNS:
+            for _ in range(TURNS):
+                await world.pass_s(duty.turn_s)
+            assert world.disk.failures > 1
+            assert len(lines(world, " fails, and is tried again: ")) == 1, world.said
+            assert world.manager.duties.failing[duty.name] == 1
+            world.disk.left = 0
+        # A flush or cleaning that fails for the second time waits for longer.
+        for _ in range(round(2 * duty.longest_s / duty.turn_s) + 4):
+            await world.pass_s(duty.turn_s)
+        assert not world.disk.left
+        assert is_done()
+        (failing,) = lines(world, " fails, and is tried again: ")
+        assert duty.name in failing
+        assert os.strerror(error) in failing
+        assert len(lines(world, " goes on")) == 1, world.said
+        assert world.manager.duties.failures[duty.name] >= 1
+        assert world.manager.duties.failing[duty.name] == 0
+
+    # Others write the same files.
+    in_world(tmp_path / "data", test, 10_000 if duty.name == "checkpoint" else 2**31 - 1)
