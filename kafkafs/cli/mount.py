@@ -32,14 +32,17 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
     """
     from kafkafs.config import InvalidOption, parse_mount_options
     from kafkafs.fuse.background import run_in_background
-    from kafkafs.fuse.mount_point import MountError
+    from kafkafs.fuse.mount_point import MountError, resolve
 
     try:
         parsed = parse_mount_options(options)
     except InvalidOption as error:
         raise click.UsageError(str(error)) from None
     data = os.path.realpath(data_dir)
-    path = os.path.realpath(mount_point)
+    try:
+        path = resolve(mount_point)
+    except MountError as error:
+        raise fail(str(error)) from None
 
     def serve(ready: Callable[[], None]) -> int:
         # Until the mount answers, next to nothing is made that goes away again.

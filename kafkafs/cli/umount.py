@@ -9,11 +9,29 @@ from kafkafs.cli import fail
 
 @click.command("umount")
 @click.argument("mount_point", metavar="MOUNT")
-def command(mount_point: str) -> None:
+@click.option(
+    "-l",
+    "--lazy",
+    is_flag=True,
+    help="Return at once; the daemon ends when the last open file is closed.",
+)
+@click.option(
+    "-f",
+    "--force",
+    is_flag=True,
+    help="Also while files are open, or where the daemon does not answer: whoever uses MOUNT gets "
+    "an error.",
+)
+def command(mount_point: str, lazy: bool, force: bool) -> None:
     """Unmount MOUNT, and wait until everything is written and the daemon has ended."""
     from kafkafs.fuse.mount_point import MountError, unmount_and_wait
 
     try:
-        unmount_and_wait(mount_point)
+        unmount_and_wait(
+            mount_point,
+            lambda line: click.echo(f"kafkafs: {line}", err=True),
+            lazy=lazy,
+            force=force,
+        )
     except MountError as error:
         raise fail(str(error)) from None

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from kafkafs.fuse.mount_point import MountError
 
@@ -22,6 +23,8 @@ from kafkafs.fuse.mount_point import MountError
 Program = Callable[[Callable[[], None]], int]
 
 _READY = b"\0"
+#: What ends a process that waits, besides Ctrl-C.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run_in_background(program: Program) -> None:
@@ -29,18 +32,28 @@ def run_in_background(program: Program) -> None:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    # Whoever ends this process while it waits does not want the child any more: from the fork on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     pid = os.fork()
     if pid == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         os.close(reader)
         os._exit(_run_child(program, writer))
     os.close(writer)
+    before = {number: signal.getsignal(number) for number in _ENDS}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _given_up)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         with open(reader, "rb") as pipe:
             outcome = pipe.read()
     except BaseException:
-        # Who gives up waiting (Ctrl-C) does not want it any more.
         os.kill(pid, signal.SIGTERM)
         raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if outcome == _READY:
         return
     _, status = os.waitpid(pid, 0)
@@ -49,6 +62,10 @@ def run_in_background(program: Program) -> None:
     code = os.waitstatus_to_exitcode(status)
     how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
     raise MountError(f"the daemon {how} before it was ready")
+
+
+def _given_up(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _run_child(program: Program, pipe: int) -> int:

@@ -52,6 +52,8 @@ from storage.owner_file import Owner
 READ_AHEAD_KIB = 1024
 #: How long a thread that computes may keep the interpreter from a request, in seconds.
 SWITCH_S = 0.0005
+#: What ends the daemon in order.
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ def run(
             )
             tree = FileSystem(manager, shown, notices=notices, events=events, mounted_with=options)
             daemon = Daemon(mount, tree, notices, ready)
+            # Once it is mounted it ends in order, also if it is told to before it serves.
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             daemon.mount()
         except BaseException:
             manager.close()
@@ -160,12 +164,9 @@ class Daemon:
 
     async def _serve(self) -> None:
         # What our caller has us ignore (nohup: SIGHUP) stays ignored.
-        ends = {
-            number
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-            if signal.getsignal(number) != signal.SIG_IGN
-        }
+        ends = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
         with trio.open_signal_receiver(*ends) as arrived:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._workers.run)
                 nursery.start_soon(self._end_on_signal, arrived)

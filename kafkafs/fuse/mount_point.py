@@ -1,24 +1,39 @@
 """Mount points: what is mounted where, cleaning up after a killed daemon, unmounting.
 
-All from /proc/self/mountinfo, without touching the mounted file system itself: a daemon must not
-ask itself, and nobody should wait for a dead one. Imports neither pyfuse3 nor trio, so that
-`kafkafs umount` starts quickly.
+All from /proc, without touching the mounted file system itself: a daemon must not ask itself, and
+nobody should wait for one that is dead, stopped or stuck. Only where /proc does not say who serves
+a mount another process asks, which nobody waits for longer than a moment. Imports neither pyfuse3
+nor trio, so that `kafkafs umount` starts quickly.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
 import select
+import signal
 import subprocess
+from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import NamedTuple
 
 from kafkafs.config import PID_ATTRIBUTE
 
 #: The file system's type in the mount table.
 TYPE = "fuse.kafkafs"
+#: How long a daemon may take to answer, and to end before that is said, in seconds.
+ANSWER_S = 5.0
+#: So often in that time the processor time of a daemon that is to end may stay the same.
+STUCK_TURNS = 12
+
+# Of umount2(2).
+_MNT_FORCE = 1
+_UMOUNT_NOFOLLOW = 8
+#: As the kernel has it for a path.
+_MAX_LINKS = 40
 
 
 class MountError(Exception):
@@ -33,6 +48,8 @@ class Mounted(NamedTuple):
     """MAJOR:MINOR"""
     type: str
     source: str
+    user: int
+    """Who has mounted it, where that is FUSE; else -1."""
 
 
 def find(path: str) -> Mounted | None:
@@ -42,8 +59,10 @@ def find(path: str) -> Mounted | None:
         for line in table:
             fields = line.split(" ")
             if _unescape(fields[4]) == path:
-                kind, source = fields[fields.index("-") + 1 :][:2]
-                found = Mounted(path, fields[2], kind, _unescape(source))
+                kind, source, options = fields[fields.index("-") + 1 :][:3]
+                user = re.search(r"\buser_id=(\d+)", options)
+                who = int(user[1]) if user else -1
+                found = Mounted(path, fields[2], kind, _unescape(source), who)
     return found
 
 
@@ -52,20 +71,117 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def is_dead(path: str) -> bool:
-    """Whether a FUSE daemon that was mounted here has gone without unmounting."""
-    try:
-        # Not stat(), which the kernel may still answer from what it has cached.
-        os.statvfs(path)
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
+class Answer(Enum):
+    """What becomes of a question to the daemon of a mount."""
+
+    GIVEN = "given"
+    DEAD = "dead"
+    """It has gone without unmounting, and the kernel knows."""
+    NONE = "none"
+
+
+def ask(path: str) -> tuple[Answer, int | None]:
+    """Ask the daemon of a mount for its process id, with the patience of `ANSWER_S`.
+
+    A process of its own asks: who asks a daemon that does not answer may not be killed before the
+    connection has ended.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = os.getxattr(path, PID_ATTRIBUTE)
+        except OSError as error:
+            said = b"dead" if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else b"-"
+        os.write(writer, said)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb", buffering=0) as pipe:
+        readable, _, _ = select.select([pipe], [], [], ANSWER_S)
+        said = pipe.read(64) if readable else b""
+    if not said:
+        os.kill(child, signal.SIGKILL)
+        return Answer.NONE, None
+    os.waitpid(child, 0)
+    if said == b"dead":
+        return Answer.DEAD, None
+    return Answer.GIVEN, int(said) if said.isdigit() else None
+
+
+def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
+    """The process that serves a mount, and whether there is certainly none where none was found.
+
+    The kernel says in /proc/PID/fdinfo of which connection (the device's minor number) a descriptor
+    of /dev/fuse is. Older ones do not, and of other users' processes only root is told.
+    """
+    connection = f"fuse_connection:\t{_minor(mounted)}\n"
+    is_certain = True
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") != "/dev/fuse":
+                    continue
+                with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as info:
+                    said = info.read()
+                if connection in said:
+                    return int(pid), True
+                is_certain = is_certain and "fuse_connection:" in said
+    return None, is_certain and os.geteuid() in (0, mounted.user)
+
+
+def _minor(mounted: Mounted) -> str:
+    return mounted.device.partition(":")[2]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped (SIGSTOP), so that it does nothing before it goes on."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none where the process has gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+        return stat.read().rpartition(")")[2].split()
+    return []
 
 
 def clean(path: str) -> None:
     """Take away what killed daemons of ours have left at a mount point. MountError."""
-    while (mounted := find(path)) is not None and mounted.type == TYPE and is_dead(path):
-        unmount(path, lazy=True)
+    while (mounted := find(path)) is not None and mounted.type == TYPE:
+        daemon, is_certain = find_daemon(mounted)
+        if daemon is not None:
+            return
+        answer, _ = ask(path)
+        if answer is Answer.GIVEN:
+            return
+        if answer is Answer.NONE:
+            if not is_certain:
+                raise MountError(
+                    f"{path}: what is mounted here does not answer; kafkafs umount --force ends it"
+                )
+            abort(mounted)
+        if find(path) is not None:
+            unmount(path, lazy=True)
+
+
+def abort(mounted: Mounted) -> None:
+    """End a mount's connection: whoever waits for its daemon gets ENOTCONN. MountError.
+
+    The path itself is not touched: who looks at it would wait, too.
+    """
+    with contextlib.suppress(OSError):
+        control = f"/sys/fs/fuse/connections/{_minor(mounted)}/abort"
+        with open(control, "w", encoding="ascii") as file:
+            file.write("1")
+        return
+    if os.geteuid() == 0:
+        # As umount -f, which looks at the path first. A mount in use is aborted all the same.
+        ctypes.CDLL(None).umount2(os.fsencode(mounted.path), _MNT_FORCE | _UMOUNT_NOFOLLOW)
+        return
+    raise MountError(
+        f"{mounted.path}: its connection cannot be ended without fusectl at "
+        f"/sys/fs/fuse/connections; as root: umount -f {mounted.path}"
+    )
 
 
 def unmount(path: str, *, lazy: bool = False) -> None:
@@ -83,28 +199,91 @@ def unmount(path: str, *, lazy: bool = False) -> None:
         raise MountError(reason[-1])
 
 
-def unmount_and_wait(path: str) -> None:
-    """Unmount, and return when the daemon has written everything and ended. MountError."""
-    path = os.path.realpath(path)
+def unmount_and_wait(
+    path: str, say: Callable[[str], None], *, lazy: bool = False, force: bool = False
+) -> None:
+    """Unmount, and return when the daemon has written everything and ended. MountError.
+
+    `lazy`: return at once; the daemon ends when nobody has a file open any more. `force`: whoever
+    has a file open gets ENOTCONN, also where the daemon does not answer.
+    """
+    path = resolve(path)
     mounted = find(path)
     if mounted is None or mounted.type != TYPE:
         raise MountError(f"{path}: no kafkafs is mounted here")
-    daemon = _open_daemon(path)
+    if lazy and not force:
+        unmount(path, lazy=True)
+        return
+    pid, is_certain = find_daemon(mounted)
+    if pid is None and not force:
+        answer, pid = ask(path)
+        if answer is Answer.NONE:
+            if not is_certain:
+                raise MountError(f"{path}: the daemon does not answer; --force ends it")
+            force = True
+    if pid is not None and is_stopped(pid) and not force:
+        raise MountError(
+            f"{path}: the daemon (process {pid}) is stopped: kill -CONT {pid} lets it go on; "
+            "--lazy and --force unmount all the same"
+        )
+    with _process(pid) as daemon:
+        if force:
+            abort(mounted)
+        if find(path) == mounted:
+            unmount(path, lazy=force)
+        if daemon is not None and pid is not None:
+            _wait_for_end(path, daemon, pid, say)
+
+
+@contextlib.contextmanager
+def _process(pid: int | None) -> Iterator[int | None]:
+    """A descriptor that becomes readable when a process ends; None where it has."""
+    descriptor = None
+    if pid is not None:
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
     try:
-        unmount(path)
-        if daemon is not None:
-            select.select([daemon], [], [])
+        yield descriptor
     finally:
-        if daemon is not None:
-            os.close(daemon)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _open_daemon(path: str) -> int | None:
-    """A descriptor that becomes readable when the daemon ends; None where it cannot be asked."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int(os.getxattr(path, PID_ATTRIBUTE))
-        return os.pidfd_open(pid)
-    return None
+def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) -> None:
+    """Wait until a daemon has ended; not for one that does nothing any more. MountError."""
+    used, idle = [""], 0
+    told = False
+    while not select.select([daemon], [], [], ANSWER_S)[0]:
+        if is_stopped(pid):
+            raise MountError(
+                f"{path}: is unmounted, but the daemon (process {pid}) is stopped: "
+                f"it ends when it goes on (kill -CONT {pid})"
+            )
+        if not told:
+            say(f"{path}: is unmounted; the daemon (process {pid}) still writes")
+            told = True
+        before, used = used, _stat(pid)[11:13]
+        idle = idle + 1 if used == before else 0
+        if idle >= STUCK_TURNS:
+            raise MountError(
+                f"{path}: is unmounted, but the daemon (process {pid}) neither works nor ends"
+            )
+
+
+def resolve(path: str) -> str:
+    """`path` absolute and without symbolic links, without a look at a mount that it leads to."""
+    for _ in range(_MAX_LINKS):
+        parent, name = os.path.split(path.rstrip("/"))
+        if name in ("", os.curdir, os.pardir):
+            return os.path.realpath(path)
+        here = os.path.join(os.path.realpath(parent), name)
+        if find(here) is not None:
+            return here
+        try:
+            path = os.path.join(os.path.dirname(here), os.readlink(here))
+        except OSError:
+            return here
+    raise MountError(f"{path}: too many symbolic links")
 
 
 def raise_read_ahead(device: str, kib: int) -> bool:

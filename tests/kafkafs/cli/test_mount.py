@@ -9,6 +9,7 @@ import resource
 import signal
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -327,3 +328,65 @@ def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
         assert "was not closed cleanly" in lines
     assert not place.was_closed_cleanly()
     assert mount_point.find(str(place.path)) is None
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process does nothing meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    while not mount_point.is_stopped(pid):
+        os.sched_yield()
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_neither_mount_nor_umount_waits_for_a_stopped_daemon(place: Place) -> None:
+    place.mount()
+    pid = place.pid
+    mounted = mount_point.find(str(place.path))
+    with stopped(pid):
+        assert f"process {pid}) is stopped" in failed(kafkafs("umount", place.path))
+        assert "is mounted here already" in failed(kafkafs("mount", place.data, place.path))
+        assert mount_point.find(str(place.path)) == mounted, "nothing has changed"
+    place.umount()
+
+
+def test_a_stopped_daemon_is_unmounted_by_force(place: Place) -> None:
+    place.mount()
+    pid = place.pid
+    descriptor = os.open(place.path, os.O_RDONLY)
+    with ending(pid), stopped(pid):
+        line = failed(kafkafs("umount", "--force", place.path))
+        assert f"(process {pid}) is stopped: it ends when it goes on" in line
+        assert mount_point.find(str(place.path)) is None
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    assert place.was_closed_cleanly()
+
+
+def test_umount_by_force_while_files_are_open(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    with ending(place.pid):
+        descriptor = os.open(place.path / "orders/0", os.O_WRONLY | os.O_APPEND)
+        os.write(descriptor, b"hello\n")
+        done = kafkafs("umount", "--force", place.path)
+        assert (done.returncode, done.stderr) == (0, "")
+        with pytest.raises(OSError, match=r"not connected|abort"):
+            os.write(descriptor, b"more\n")
+        with pytest.raises(OSError, match=r"not connected|abort"):
+            os.close(descriptor)
+    assert place.was_closed_cleanly()
+
+
+def test_a_lazy_umount_returns_at_once(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    with ending(place.pid), open(place.path / "orders/0", "ab", buffering=0) as partition:
+        done = kafkafs("umount", "--lazy", place.path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert mount_point.find(str(place.path)) is None
+        partition.write(b"hello\n")
+    assert place.was_closed_cleanly()

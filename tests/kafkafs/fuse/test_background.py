@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.kafkafs.fuse.conftest import PATIENCE_S, ROOT
 
 START = """
@@ -72,7 +74,8 @@ def test_an_end_without_a_word() -> None:
     assert done.stderr == "not started: the daemon was ended by signal 9 before it was ready\n"
 
 
-def test_who_gives_up_waiting_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_gives_up_waiting_ends_it(tmp_path: Path, number: signal.Signals) -> None:
     started, ended = tmp_path / "started", tmp_path / "ended"
     os.mkfifo(started)
     os.mkfifo(ended)
@@ -87,9 +90,9 @@ def test_who_gives_up_waiting_ends_it(tmp_path: Path) -> None:
     ) as caller:
         started.read_text()
         with ended.open("w") as writer:
-            caller.send_signal(signal.SIGINT)
+            caller.send_signal(number)
             caller.communicate(timeout=PATIENCE_S)
             poller = select.poll()
             poller.register(writer, 0)
             assert poller.poll(PATIENCE_S * 1000) == [(writer.fileno(), select.POLLERR)]
-    assert caller.returncode == -signal.SIGINT
+    assert caller.returncode == (-number if number == signal.SIGINT else 128 + number)

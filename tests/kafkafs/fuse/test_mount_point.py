@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,9 @@ from tests.kafkafs.fuse.conftest import BareMount
 
 def test_a_directory_on_which_nothing_is_mounted(tmp_path: Path) -> None:
     assert mount_point.find(str(tmp_path)) is None
-    assert not mount_point.is_dead(str(tmp_path))
     mount_point.clean(str(tmp_path))
     with pytest.raises(mount_point.MountError, match="no kafkafs is mounted here"):
-        mount_point.unmount_and_wait(str(tmp_path))
+        mount_point.unmount_and_wait(str(tmp_path), print)
 
 
 def test_a_mount_is_found_and_a_foreign_one_left_alone(
@@ -34,9 +34,10 @@ def test_a_mount_is_found_and_a_foreign_one_left_alone(
     assert found.type == "fuse"
     status = os.stat(path)
     assert found.device == f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    assert not mount_point.is_dead(path)
+    assert found.user == os.getuid()
+    assert mount_point.ask(path) == (mount_point.Answer.GIVEN, None)
     with pytest.raises(mount_point.MountError, match="no kafkafs is mounted here"):
-        mount_point.unmount_and_wait(path)
+        mount_point.unmount_and_wait(path, print)
     with open(f"{path}/file", "rb"), pytest.raises(mount_point.MountError, match="busy"):
         mount_point.unmount(path)
     mount_point.unmount(path)
@@ -50,7 +51,7 @@ def test_what_a_killed_daemon_left_is_cleaned(bare_mount: Callable[..., BareMoun
     descriptor = os.open(f"{path}/file", os.O_RDONLY)
     mount.process.kill()
     mount.process.wait()
-    assert mount_point.is_dead(path)
+    assert mount_point.ask(path) == (mount_point.Answer.DEAD, None)
     mount_point.clean(path)
     with contextlib.suppress(OSError):
         os.close(descriptor)
@@ -72,3 +73,62 @@ def test_names_in_the_mount_table_are_unescaped(tmp_path: Path) -> None:
 
 def test_read_ahead_where_it_is_not_permitted() -> None:
     assert not mount_point.raise_read_ahead("0:999999", 1024)
+
+
+def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
+    """… without touching its path: also where that does not answer."""
+    mount = bare_mount("--subtype", "kafkafs")
+    path = str(mount.path)
+    mounted = mount_point.find(path)
+    assert mounted is not None
+    pid = mount.process.pid
+    assert mount_point.find_daemon(mounted) == (pid, True)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    assert mount_point.find_daemon(mounted) == (pid, True)
+    assert mount_point.is_stopped(pid)
+    mount_point.clean(path)
+    assert mount_point.find(path) == mounted, "its daemon lives"
+    os.kill(pid, signal.SIGCONT)
+    mount.ended("fusermount3", "-u")
+
+
+def test_a_connection_is_ended_without_a_look_at_the_path(
+    bare_mount: Callable[..., BareMount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its daemon does not answer and is not seen, as after a kill that did not free the mount."""
+    mount = bare_mount("--subtype", "kafkafs")
+    path = str(mount.path)
+    pid = mount.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    monkeypatch.setattr(mount_point, "ANSWER_S", 0.2)
+    monkeypatch.setattr(mount_point, "find_daemon", lambda mounted: (None, False))
+    with pytest.raises(mount_point.MountError, match="does not answer"):
+        mount_point.clean(path)
+    with pytest.raises(mount_point.MountError, match="does not answer"):
+        mount_point.unmount_and_wait(path, print)
+    monkeypatch.setattr(mount_point, "find_daemon", lambda mounted: (None, True))
+    mount_point.clean(path)
+    assert mount_point.find(path) is None
+    os.kill(pid, signal.SIGCONT)
+    mount.ended()
+
+
+def test_a_path_is_resolved_without_a_look_at_the_mount(
+    bare_mount: Callable[..., BareMount], tmp_path: Path
+) -> None:
+    mount = bare_mount("--subtype", "kafkafs")
+    pid = mount.process.pid
+    link = tmp_path / "link"
+    link.symlink_to("mount")
+    (tmp_path / "again").symlink_to(link)
+    (tmp_path / "loop").symlink_to("loop")
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    for path in (mount.path, link, tmp_path / "again", f"{tmp_path}/../{tmp_path.name}/mount/"):
+        assert mount_point.resolve(str(path)) == str(mount.path)
+    with pytest.raises(mount_point.MountError, match="too many"):
+        mount_point.resolve(str(tmp_path / "loop"))
+    os.kill(pid, signal.SIGCONT)
+    mount.ended("fusermount3", "-u")
