@@ -58,6 +58,11 @@ class PartitionView(PlacedView):
 
     # -- what it shows now ---------------------------------------------------------------------
 
+    @property
+    def has_generation(self) -> bool:
+        """Whether `generation` answers at once."""
+        return self._current is not None
+
     def generation(self, wait: bool, until: float = NEVER) -> ViewGeneration:
         """The current generation, all of it measured.
 

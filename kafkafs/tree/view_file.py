@@ -138,7 +138,7 @@ class ViewFile(Node):
 
     @property
     def is_behind(self) -> bool:
-        return bool(self.part.timeline.unplaced)
+        return not self.part.has_generation
 
     def look_ahead(self, patience_s: float | None = None) -> None:
         """Load the view's indexes, where they were saved, or measure what is as quickly read: then
@@ -159,7 +159,7 @@ class ViewFile(Node):
             return
 
     def _measure_ahead(self, until: float) -> None:
-        self.part.prepare(until=until)
+        self.part.generation(True, until)
 
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""
