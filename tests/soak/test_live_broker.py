@@ -1,0 +1,438 @@
+"""A running broker's directory, mounted beside it, shows what its consumers get: for minutes.
+
+Producers of every kind write to topics that the broker compacts and deletes from, while it is
+restarted, orderly and by SIGKILL.  Beside it three mounts are read: what is opened by name, all of
+it or from some record on, and files that stay open from the beginning.
+
+What has to hold all the time:
+
+- a name leads to what is there: no error, by whatever name;
+- a file that stays open shows each record once and in order, and nothing of what was aborted;
+- what is shown of an offset is always the same, and a file never shrinks.
+
+When the producers have ended all of it is what a consumer gets: of open files what one has got that
+has read all the time, of files opened anew what one reads from the beginning.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+from storage import Record
+from tests.interop.brokers import Broker, eventually
+from tests.interop.clients import Sender, as_record, consume, create_topics, delete_records, offsets
+from tests.mount.mounting import Mount
+from tests.view_text import TEXTS
+
+LEAST_S = 180.0
+# How long a cleaner leaves records alone, and what was removed can be read, where open files have
+# to show all of it: whoever keeps up with a consumer looks far more often.
+PATIENCE_MS = 30_000
+QUICK = "quick"
+KINDS = ("plain", "idempotent", "one", "two")
+SETTINGS: dict[str, object] = {
+    "internal.segment.bytes": 30_000,
+    "segment.index.bytes": 4096,
+    "index.interval.bytes": 500,
+    "min.cleanable.dirty.ratio": 0.01,
+    "min.compaction.lag.ms": PATIENCE_MS,
+    "file.delete.delay.ms": PATIENCE_MS,
+    "delete.retention.ms": 100,
+}
+TOPICS: dict[str, dict[str, object]] = {
+    "kept": {**SETTINGS, "cleanup.policy": "delete"},
+    "deleted": {**SETTINGS, "cleanup.policy": "delete", "retention.bytes": 200_000},
+    "compacted": {**SETTINGS, "cleanup.policy": "compact"},
+    "both": {**SETTINGS, "cleanup.policy": "compact,delete", "retention.bytes": 400_000},
+    QUICK: {
+        **SETTINGS,
+        "cleanup.policy": "compact,delete",
+        "retention.bytes": 200_000,
+        "min.compaction.lag.ms": 0,
+        "file.delete.delay.ms": 2000,
+        "internal.segment.bytes": 10_000,
+    },
+}
+ABORTED = b"aborted"
+MOUNTS = {
+    "committed": [],
+    "uncommitted": ["isolation=read_uncommitted"],
+    "watermark": ["until=high-watermark"],
+}
+
+
+class Judge:
+    """What has been found wrong, by any thread, and what has been counted."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.over = threading.Event()
+
+    def say(self, fault: str) -> None:
+        self.faults.append(f"{time.strftime('%H:%M:%S')} {fault}")
+
+    def thread(self, work: Callable[[], None], name: str) -> threading.Thread:
+        """Runs `work` until it ends; an exception is a fault."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.say(f"{name}: {error!r}")
+                raise
+
+        thread = threading.Thread(target=run, name=name)
+        thread.start()
+        return thread
+
+
+class Writer:
+    """One producer of one topic, until the judge is over, whatever becomes of the broker."""
+
+    def __init__(self, judge: Judge, broker: Broker, topic: str, kind: str) -> None:
+        self._judge = judge
+        self._broker = broker
+        self._topic = topic
+        self._kind = kind
+        self._random = random.Random(f"{topic} {kind}")
+        self._number = 0
+
+    def run(self) -> None:
+        while not self._judge.over.is_set():
+            try:
+                self._write(self._sender())
+            except (KafkaException, AssertionError):
+                # The broker was away for too long, or another took over: begin anew.
+                self._judge.counts["producers that began anew"] += 1
+
+    @property
+    def _is_transactional(self) -> bool:
+        return self._kind in ("one", "two")
+
+    def _sender(self) -> Sender:
+        config: dict[str, object] = {"enable_idempotence": self._kind != "plain"}
+        if self._is_transactional:
+            config["transactional_id"] = f"{self._topic} {self._kind}"
+        return Sender(self._broker, **config)
+
+    def _write(self, sender: Sender) -> None:
+        while not self._judge.over.wait(0.05):
+            if not self._is_transactional:
+                sender.send(self._topic, self._records(b"plain"))
+                continue
+            commit = self._random.random() < 0.6
+            with sender.transaction(commit=commit):
+                for _ in range(self._random.randrange(1, 4)):
+                    sender.send(self._topic, self._records(b"committed" if commit else ABORTED))
+                    self._judge.over.wait(self._random.choice([0, 0.02, 0.3]))
+        self._judge.counts["records written"] += self._number
+
+    def _records(self, what: bytes) -> list[Record]:
+        records = []
+        for _ in range(self._random.randrange(1, 25)):
+            self._number += 1
+            value = b"%s %s %d " % (what, self._kind.encode(), self._number)
+            value += b"." * self._random.randrange(100)
+            key = b"key %d" % self._random.randrange(40)
+            records.append(Record(0, int(time.time() * 1000), 0, key, value))
+        return records
+
+
+class Consuming:
+    """What a consumer has got of all topics that has read all the time, by offset."""
+
+    def __init__(self, judge: Judge, broker: Broker, *, committed: bool) -> None:
+        self.got: dict[str, dict[int, Record]] = {topic: {} for topic in TOPICS}
+        self._judge = judge
+        self.enough = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": "soak",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "fetch.wait.max.ms": 50,
+                "log_level": 2,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in TOPICS])
+
+    def run(self) -> None:
+        while not self.enough.is_set():
+            message = self._consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                record = as_record(message)
+                self.got[str(message.topic())][record.offset] = record
+        self._consumer.close()
+
+
+class Open:
+    """A file that stays open, and what it has shown."""
+
+    def __init__(self, judge: Judge, path: Path, name: str) -> None:
+        self._judge = judge
+        self._name = name
+        self.path = path
+        self.shown = b""
+        self.is_lost = False
+        self._fd = os.open(path, os.O_RDONLY)
+
+    def read_on(self) -> None:
+        """As `tail -f`: what has come since."""
+        while not self.is_lost:
+            try:
+                size = os.fstat(self._fd).st_size
+                if size < len(self.shown):
+                    self._judge.say(f"{self._name}: {size} bytes, {len(self.shown)} were shown")
+                    self.is_lost = True
+                more = os.pread(self._fd, 1 << 18, len(self.shown))
+            except OSError as error:
+                self._judge.say(f"{self._name}: {error!r} at {len(self.shown)}")
+                self.is_lost = True
+                return
+            if not more:
+                return
+            self.shown += more
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Reading:
+    """A mount and what is read of it: open files, and names."""
+
+    def __init__(self, judge: Judge, mount: Mount, what: str) -> None:
+        self._judge = judge
+        self._mount = mount
+        self._what = what
+        self._committed = what != "uncommitted"
+        self._random = random.Random(what)
+        self._lines: dict[str, dict[int, bytes]] = {topic: {} for topic in TOPICS}
+        self._sizes: dict[tuple[str, int], int] = {}
+        self.open = {
+            (topic, view): Open(judge, mount / topic / view / "0", f"open {what} {topic}/{view}")
+            for topic in TOPICS
+            for view in TEXTS
+            if topic != QUICK
+        }
+
+    def follow(self) -> None:
+        while not self._judge.over.wait(0.1):
+            for file in self.open.values():
+                file.read_on()
+
+    def look(self) -> None:
+        while not self._judge.over.is_set():
+            topic = self._random.choice(list(TOPICS))
+            try:
+                self._random.choice([self._stat, self._stat, self._cat, self._range])(topic)
+            except OSError as error:
+                number = errno.errorcode[error.errno or 0]
+                self._judge.say(f"{self._what} {topic}: {number} {error.filename}")
+
+    def _stat(self, topic: str) -> None:
+        self._judge.counts["stats"] += 1
+        for view in ("", ".kv", ".jsonl", ".batches", ".follow"):
+            path = self._mount / topic / view / "0"
+            found = path.stat()
+            key = str(path), found.st_ino
+            if found.st_size < self._sizes.get(key, 0):
+                self._judge.say(f"{path}: {found.st_size} bytes after {self._sizes[key]}")
+            self._sizes[key] = found.st_size
+
+    def _cat(self, topic: str) -> None:
+        """All of it; or the end of it where that is much."""
+        self._judge.counts["reads of all"] += 1
+        start = "" if topic != "kept" else "@-500"
+        self._check(topic, self._read(self._mount / topic / ".jsonl" / f"0{start}"))
+
+    def _range(self, topic: str) -> None:
+        self._judge.counts["reads of a part"] += 1
+        known = list(self._lines[topic])
+        first = self._random.choice(known) if known else 0
+        name = self._random.choice(["0@-20", f"0@{first}..{first + 50}", "0@-5s"])
+        self._check(topic, self._read(self._mount / topic / ".jsonl" / name))
+
+    @staticmethod
+    def _read(path: Path) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall() or b""
+
+    def _check(self, topic: str, text: bytes) -> None:
+        known, last = self._lines[topic], -1
+        for line in text.splitlines():
+            record = json.loads(line)
+            offset = record["offset"]
+            if offset <= last:
+                self._judge.say(f"{self._what} {topic}: offset {offset} after {last}")
+            last = offset
+            if known.setdefault(offset, line) != line:
+                self._judge.say(f"{self._what} {topic}: {line!r} instead of {known[offset]!r}")
+            if self._committed and record["value"].startswith(ABORTED.decode()):
+                self._judge.say(f"{self._what} {topic}: shown though aborted: {line!r}")
+
+    # -- when nobody writes any more -----------------------------------------------------------
+
+    def ended(self, got: dict[str, dict[int, Record]], broker: Broker) -> None:
+        """All is what a consumer gets."""
+        for (topic, view), file in self.open.items():
+            expected = TEXTS[view](got[topic].values())
+            self._wait(lambda: self._has_shown(file, expected))  # noqa: B023
+            if file.shown != expected:
+                self._judge.say(f"open {self._what} {topic}/{view}: {_difference(file, expected)}")
+            file.close()
+        for topic in TOPICS:
+            for view, text_of in TEXTS.items():
+                path = self._mount / topic / view / "0"
+
+                def same() -> bool:
+                    records = consume(broker, topic, committed=self._committed)  # noqa: B023
+                    return self._read(path) == text_of(records)  # noqa: B023
+
+                # The broker may be cleaning still.
+                if not self._wait(same):
+                    self._judge.say(f"{path} of {self._what}: not what a consumer gets")
+
+    @staticmethod
+    def _has_shown(file: Open, expected: bytes) -> bool:
+        file.read_on()
+        return len(file.shown) >= len(expected) or file.is_lost
+
+    @staticmethod
+    def _wait(true: Callable[[], bool]) -> bool:
+        try:
+            eventually(true)
+        except AssertionError:
+            return False
+        return True
+
+
+def _difference(file: Open, expected: bytes) -> str:
+    shown = file.shown.splitlines()
+    wanted = expected.splitlines()
+    missing = Counter(wanted) - Counter(shown)
+    more = Counter(shown) - Counter(wanted)
+    return (
+        f"{len(shown)} lines, not {len(wanted)}: {missing.total()} are missing "
+        f"{list(missing)[:3]}, {more.total()} too many {list(more)[:3]}"
+    )
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(
+        tmp_path / "broker",
+        log_flush_offset_checkpoint_interval_ms=500,
+        replica_high_watermark_checkpoint_interval_ms=1000,
+    )
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def mounts(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Mount]]:
+    """Beside the broker, which has its topics."""
+    create_topics(broker, TOPICS)
+    mounts = {}
+    try:
+        for what, options in MOUNTS.items():
+            base = tmp_path / what
+            base.mkdir()
+            (base / "data").symlink_to(broker.data)
+            mounts[what] = Mount(base, ["ro", *options])
+            mounts[what].start()
+            for topic in TOPICS:
+                eventually((mounts[what] / topic / "0").exists)
+        yield mounts
+    finally:
+        for mount in mounts.values():
+            mount.end()
+
+
+@pytest.mark.soak
+def test_what_a_live_broker_does_is_shown(
+    broker: Broker,
+    mounts: dict[str, Mount],
+    soak_s: float,
+    figures: Callable[[str, object], None],
+) -> None:
+    judge = Judge()
+    readings = {what: Reading(judge, mount, what) for what, mount in mounts.items()}
+    consuming = {
+        committed: Consuming(judge, broker, committed=committed) for committed in (True, False)
+    }
+    consumers = [judge.thread(each.run, "consumer") for each in consuming.values()]
+    threads = [
+        judge.thread(Writer(judge, broker, topic, kind).run, f"writer {topic} {kind}")
+        for topic in TOPICS
+        for kind in KINDS
+    ]
+    for what, reading in readings.items():
+        threads += [judge.thread(reading.follow, what), judge.thread(reading.look, what)]
+    try:
+        _disturb(judge, broker, max(soak_s, LEAST_S))
+    finally:
+        judge.over.set()
+        for thread in threads:
+            thread.join()
+        try:
+            if not judge.faults:
+                _ended(judge, broker, readings, consuming)
+        finally:
+            for each in consuming.values():
+                each.enough.set()
+            for thread in consumers:
+                thread.join()
+        for name, count in sorted(judge.counts.items()):
+            figures(name, count)
+        figures("records consumed", sum(len(got) for got in consuming[True].got.values()))
+    assert not judge.faults, "\n".join(judge.faults[:40])
+
+
+def _disturb(judge: Judge, broker: Broker, seconds: float) -> None:
+    """Restart the broker, orderly or not, and delete records, until the time is over."""
+    chance = random.Random(0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not judge.faults:
+        judge.over.wait(chance.uniform(0, 10))
+        for topic in ("deleted", QUICK):
+            start, stable = offsets(broker, topic, committed=True)
+            delete_records(broker, topic, start + (stable - start) // 3)
+            judge.counts["delete-records"] += 1
+        judge.over.wait(chance.uniform(0, 10))
+        if chance.random() < 0.7:
+            kill = chance.random() < 0.6
+            judge.counts["kills of the broker" if kill else "restarts of the broker"] += 1
+            (broker.kill if kill else broker.stop)()
+            broker.start()
+
+
+def _ended(
+    judge: Judge,
+    broker: Broker,
+    readings: dict[str, Reading],
+    consuming: dict[bool, Consuming],
+) -> None:
+    """Wait until all transactions are over and consumers have got everything, and compare."""
+    for topic in TOPICS:
+        eventually(lambda: offsets(broker, topic, committed=True) == offsets(broker, topic))  # noqa: B023
+        for committed, each in consuming.items():
+            last = consume(broker, topic, committed=committed)[-1:]
+            eventually(lambda: all(record.offset in each.got[topic] for record in last))  # noqa: B023
+    for what, reading in readings.items():
+        reading.ended(consuming[what != "uncommitted"].got, broker)
