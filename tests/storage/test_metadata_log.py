@@ -65,6 +65,21 @@ def test_a_snapshot_stands_for_what_lies_below_it(tmp_path: Path) -> None:
     assert read(log) == Metadata({"orders": ORDERS}, {})
 
 
+def test_what_the_snapshot_holds_is_not_replayed(tmp_path: Path) -> None:
+    """Some thousand batches lie before its end, and behind it."""
+    log = MetadataLog(tmp_path)
+    for number in range(3000):
+        log.append(made.no_op(), made.config(TOPIC, "orders", "retention.ms", str(number)))
+    log.snapshot(made.topic("orders", ORDERS), ORDERS_KEPT)
+    assert read(log).configs == {(TOPIC, "orders"): {"retention.ms": "-1"}}
+    log.append(made.config(TOPIC, "orders", "retention.bytes", "1"))
+    for number in range(2000):
+        log.append(made.config(TOPIC, "orders", "retention.bytes", str(number)))
+    assert read(log).configs == {
+        (TOPIC, "orders"): {"retention.ms": "-1", "retention.bytes": "1999"}
+    }
+
+
 def test_transactions_count_when_they_have_ended(tmp_path: Path) -> None:
     log = MetadataLog(tmp_path)
     log.append(made.begin(), made.topic("orders", ORDERS), ORDERS_KEPT)
