@@ -8,12 +8,15 @@ import pytest
 
 from storage import Log, LogManager, checkpoint
 from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.shared_plan import Limits, plan
+from storage.errors import SwapRefused
 from storage.files import Files
 from storage.settings import Settings
 from storage.task import Task
 from tests import metadata_log as made
 from tests.metadata_log import BROKER, TOPIC, MetadataLog
-from tests.storage.compaction.cleaned import keyed
+from tests.storage.compaction.cleaned import compacted, keyed, put, roll
+from tests.storage.compaction.sharing import planned, shared_out
 from tests.storage.logs import NOW_MS, write_settings
 from tests.storage.segmented import DAY_MS, bases, run
 
@@ -241,3 +244,22 @@ def test_a_broker_that_does_not_clean_or_delete(tmp_path: Path) -> None:
     with open(data / "kafkafs.properties", "a") as file:
         file.write("log.cleaner.enable=true\n")
     assert Settings.load(Files(), str(data)).broker.log_cleaner_enable
+
+
+def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
+    """What Spark's processes have cleaned goes to the owner, to whom it is a broker's by then."""
+    with compacted(tmp_path) as (manager, log):
+        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        for number in range(3):
+            put(log, (b"key", b"%d" % number))
+            roll(log)
+        request = shared_out(manager, planned(manager, log))
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\n")
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        before = bases(log)
+        cleanable = LogCleaner(manager).plan(log, NOW_MS)
+        assert plan(log, cleanable, now_ms=NOW_MS, secret=bytes(16), limits=Limits()) is None
+        with pytest.raises(SwapRefused, match=r"min\.compaction\.lag\.ms.* are not known"):
+            LogCleaner(manager).swap_in(request, Task())
+        assert bases(log) == before
