@@ -198,10 +198,16 @@ class Settings:
             self.broker.kafkafs_broker_config,
             self.broker.kafkafs_metadata_log_dir,
         )
+        # Of the many topics that were made here, and on which nothing is set.
+        self._plain = _config_of(self._defaults)
         self._their_defaults: dict[str, _Default] = {}
+        self._protected: dict[str, str] = {}
         if self._theirs is not None:
             self._their_defaults = _their_defaults(self._theirs, ours)
-            self.broker = replace(self.broker, **_protecting(self._theirs, given))
+            protecting = _protecting(self._theirs, given)
+            self._protected = {name: self._theirs.defaults[name].source for name in protecting}
+            fields = {name.replace(".", "_"): value for name, value in protecting.items()}
+            self.broker = replace(self.broker, **fields)
         self.notes: list[str] = []
         """What does not count of what is given, and why."""
         if self._theirs is not None:
@@ -220,7 +226,7 @@ class Settings:
         path = os.path.join(data_dir, SETTINGS_FILE)
         given = {line.name: line for line in _read_lines(files, path)}
         settings = cls(files, data_dir, given, check)
-        settings._check_whole(_config_of(settings._defaults), path)
+        settings._check_whole(settings._plain, path)
         settings._load_topics()
         return settings
 
@@ -272,7 +278,11 @@ class Settings:
         config = self._configs.get(topic)
         if config is None:
             overrides = self._overrides.get(topic, {})
-            config = self._configs[topic] = self._effective(topic, overrides)
+            if overrides or topic in INTERNAL_TOPICS or self.is_brokers_topic(topic):
+                config = self._effective(topic, overrides)
+            else:
+                config = self._plain
+            self._configs[topic] = config
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
@@ -314,7 +324,9 @@ class Settings:
         for name in BROKER_SETTINGS:
             value = getattr(self.broker, name.replace(".", "_"))
             if value is not None:
-                source = SETTINGS_FILE if name in self.given else "default"
+                source = (
+                    SETTINGS_FILE if name in self.given else self._protected.get(name, "default")
+                )
                 listing.append((name, format_value(value), source))
         return listing + _listing(self._their_defaults if self.is_brokers else self._defaults)
 
@@ -471,7 +483,8 @@ def _unknown(in_force: Mapping[str, _Default]) -> tuple[str, ...]:
     names: list[str] = []
     if not policy.is_known or "delete" in policy.value:
         names += DECIDES_DELETION
-    if policy.is_known and "compact" in policy.value:
+    # Who sets compact here asks for it; where the broker has, it may have set more.
+    if policy.is_known and "compact" in policy.value and policy.source != _BY_US:
         names += DECIDES_COMPACTION
     return tuple(dict.fromkeys(name for name in names if not in_force[name].is_known))
 
@@ -558,8 +571,7 @@ def _protecting(theirs: BrokerSettings, given: Mapping[str, _Line]) -> dict[str,
     for name in PROTECTING:
         if name in theirs.defaults and name not in given:
             with contextlib.suppress(InvalidConfig):
-                value = _parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
-                found[name.replace(".", "_")] = value
+                found[name] = _parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
     return found
 
 

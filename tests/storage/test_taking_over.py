@@ -249,12 +249,13 @@ def test_a_broker_that_does_not_clean_or_delete(tmp_path: Path) -> None:
 def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
     """What Spark's processes have cleaned goes to the owner, to whom it is a broker's by then."""
     with compacted(tmp_path) as (manager, log):
-        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        topic_id = manager.topic("t").id
         for number in range(3):
             put(log, (b"key", b"%d" % number))
             roll(log)
         request = shared_out(manager, planned(manager, log))
-    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\n")
+    log_of = MetadataLog(tmp_path)
+    log_of.append(made.topic("t", topic_id), made.config(TOPIC, "t", "cleanup.policy", "compact"))
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
         before = bases(log)
@@ -263,3 +264,6 @@ def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
         with pytest.raises(SwapRefused, match=r"min\.compaction\.lag\.ms.* are not known"):
             LogCleaner(manager).swap_in(request, Task())
         assert bases(log) == before
+        # Who says so here asks for it.
+        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        assert LogCleaner(manager).clean(log, Task()) is not None
