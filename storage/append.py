@@ -71,6 +71,8 @@ class AppendingLog(LogReader):
     _active_since_ms: int
     recovery_point: int
     flush_error: OSError | None
+    # Where a log ends that was flushed further: up to where it was. 0: it was not.
+    lost_end = 0
     counters: LogCounters
 
     def __init__(self, config: LogConfig) -> None:
@@ -145,7 +147,7 @@ class AppendingLog(LogReader):
         a key in a compacted topic, and what a log is that takes nothing: LogClosed, ReadOnlyLog,
         OSError after a failed fsync.
         """
-        if self.closed or self.read_only or self.flush_error is not None:
+        if self.closed or self.read_only or self.flush_error is not None or self.lost_end:
             self._check_writable()
         self.files.check_room()
         config = self.config
@@ -386,6 +388,7 @@ class AppendingLog(LogReader):
         return position
 
     def _check_writable(self) -> None:
+        """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost."""
         if self.closed:
             raise LogClosed("this log has been closed", path=self.directory)
         if self.read_only:
@@ -393,6 +396,17 @@ class AppendingLog(LogReader):
         if self.flush_error is not None:
             reason = f"an fsync has failed ({self.flush_error}); nothing is taken until a restart"
             raise OSError(errno.EIO, reason, self.directory)
+        if self.lost_end:
+            raise OSError(errno.EIO, self.what_is_lost, self.directory)
+
+    @property
+    def what_is_lost(self) -> str:
+        """Of a log whose end was lost, what is gone and what to do."""
+        return (
+            f"offsets {self.log_end_offset} to {self.lost_end - 1} were flushed and are gone; "
+            "nothing is taken, so that they are not given out again, until they are back (kafkafs "
+            "repair --salvage, a backup) or kafkafs repair --accept-loss"
+        )
 
     # -- rolling -------------------------------------------------------------------------------
 

@@ -149,6 +149,9 @@ class DataDirectory:
                 advance=advance,
                 may_wait=True,
             )
+            # A living writer's checkpoint may be ahead of what was seen of its log.
+            if log is not None and not written:
+                self._compare_end(log, recovery_points.get(item, 0))
             advance(0, 1)
             return log
 
@@ -321,6 +324,12 @@ class DataDirectory:
             counters=self.counters,
             monotonic_ms=self.monotonic_ms,
         )
+
+    def _compare_end(self, log: Log, flushed_end: int) -> None:
+        """Hold where a log ends against what was written down when it was flushed."""
+        if flushed_end > log.log_end_offset:
+            log.note_lost_end(flushed_end)
+            self.faults.append(f"{log.directory}: {log.what_is_lost}")
 
     def _may_be_cleaned(self, item: tuple[str, int]) -> bool:
         """Whether a cleaner was there or may have been: of a broker's topics nothing tells.

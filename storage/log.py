@@ -184,6 +184,21 @@ class Log(AppendingLog):
             self.dirty_since_ms = None
             self._dirty.discard(self)
 
+    @property
+    def flushed_end(self) -> int:
+        """What the checkpoint of recovery points has to say, also where that is lost."""
+        return max(self.recovery_point, self.lost_end)
+
+    def note_lost_end(self, flushed_end: int) -> None:
+        """It was flushed up to there, and ends before: it takes nothing until that is settled."""
+        assert flushed_end > self.log_end_offset
+        self.lost_end = flushed_end
+        self._was_cut = True
+
+    def accept_loss(self) -> None:
+        """What was lost of the log's end is given up: its offsets are given out again."""
+        self.lost_end = 0
+
     # -- another process's log -----------------------------------------------------------------
 
     def observe(
@@ -439,7 +454,7 @@ class Log(AppendingLog):
         """Flush, trim the files, write the last snapshot, release everything (clean stop)."""
         if self.closed:
             return
-        if not self.read_only:
+        if not self.read_only and not self.lost_end:
             self.active.trim()
             self._write_snapshot(self.log_end_offset)
             self.snapshot_offset = self.log_end_offset
@@ -482,7 +497,8 @@ class Log(AppendingLog):
             self.counters.damages += news
             for listener in self.listeners:
                 listener.damaged(self, segment)
-        if segment.damages and segment is self.active and not self.read_only:
+        is_written = not self.read_only and not self.lost_end
+        if segment.damages and segment is self.active and is_written:
             self.roll(now_ms)
         return news
 

@@ -415,7 +415,7 @@ class LogManager(DataDirectory):
         """
         self._check_writable()
         logs = list(self.logs())
-        recovery_points = {(log.topic, log.partition): log.recovery_point for log in logs}
+        recovery_points = {(log.topic, log.partition): log.flushed_end for log in logs}
         high_watermarks = {(log.topic, log.partition): log.high_watermark for log in logs}
         log_starts = {
             (log.topic, log.partition): start

@@ -42,14 +42,22 @@ class Salvaged:
 
 
 def salvage(log: Log, now_ns: int) -> list[Salvaged]:
-    """Append the valid batches of every ``*.cut`` file and flush.  OSError from the disk."""
-    outcome = [
-        _salvage_file(log, path, now_ns)
-        for path in cut_files(log.files, log.directory)
-        if paths.LOG + "." in os.path.basename(path)
-    ]
-    if any(salvaged.batches for salvaged in outcome):
-        log.flush()
+    """Append the valid batches of every ``*.cut`` file and flush.  OSError from the disk.
+
+    A log whose end was lost takes these; it is whole again where they reach as far as it did.
+    """
+    lost_end, log.lost_end = log.lost_end, 0
+    try:
+        outcome = [
+            _salvage_file(log, path, now_ns)
+            for path in cut_files(log.files, log.directory)
+            if paths.LOG + "." in os.path.basename(path)
+        ]
+        if any(salvaged.batches for salvaged in outcome):
+            log.flush()
+    finally:
+        if log.log_end_offset < lost_end:
+            log.lost_end = lost_end
     return outcome
 
 
