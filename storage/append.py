@@ -335,7 +335,10 @@ class AppendingLog(LogReader):
         # Those that keep their offsets may lie too far behind the base of an empty segment too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
         if is_far or (active.size and self._should_roll(active, batches, entries)):
-            active = self._roll(first, now_ns // 1_000_000)
+            # No gap between two segments, if the new one reaches as far.
+            too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
+            base = first if too_far else self.log_end_offset
+            active = self._roll(base, now_ns // 1_000_000)
         undecided = self.producers.first_undecided_offset
         if staged is None:
             position = active.append(batches, entries, now_ns)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from storage import checkpoint, paths
 from storage.adoptions import Adoptions
+from storage.config import LogConfig
 from storage.counters import CleanerCounters, LogCounters
 from storage.cut import Cut
 from storage.duties import Duties
@@ -143,7 +144,8 @@ class DataDirectory:
             log = self.load_partition(
                 item,
                 clean=clean,
-                recovery_point=0 if verify else recovery_points.get(item, 0),
+                recovery_point=recovery_points.get(item),
+                verify=verify,
                 log_start=log_starts.get(item, 0),
                 now_ms=now_ms,
                 advance=advance,
@@ -233,11 +235,12 @@ class DataDirectory:
         item: tuple[str, int],
         *,
         clean: bool,
-        recovery_point: int,
+        recovery_point: int | None,
         log_start: int,
         now_ms: int,
         advance: Callable[[int], None] = lambda size: None,
         may_wait: bool = False,
+        verify: bool = False,
     ) -> Log | None:
         """Load a partition; ``add`` makes it known.
 
@@ -245,7 +248,7 @@ class DataDirectory:
         renames files under us, they are looked for anew.  ``may_wait``: until a cleaner has given
         what it puts into the log its names.
         """
-        facts = (clean, recovery_point, log_start, now_ms, advance)
+        facts = (clean, recovery_point, log_start, now_ms, advance, verify)
         tries = _TRIES if self.read_only else 1
         while True:
             tries -= 1
@@ -276,10 +279,11 @@ class DataDirectory:
         self,
         item: tuple[str, int],
         clean: bool,
-        recovery_point: int,
+        recovery_point: int | None,
         log_start: int,
         now_ms: int,
         advance: Callable[[int], None],
+        verify: bool,
     ) -> Log:
         topic, partition = item
         directory = os.path.join(self.path, paths.partition_directory(topic, partition))
@@ -287,17 +291,19 @@ class DataDirectory:
         self.settings.identify(topic, topic_id)
         config = self.settings.log_config(topic)
         may_be_cleaned = self._may_be_cleaned(item)
+        flushed_to = 0 if verify or recovery_point is None else recovery_point
         origin = Origin(
             self.files,
             directory,
             config,
             clean=clean,
             # What lies below the log start is not read: a deletion may have been half done.
-            recovery_point=max(recovery_point, log_start),
+            recovery_point=max(flushed_to, log_start),
             log_start=log_start,
             writable=not self.read_only,
             now_ms=now_ms,
             may_be_cleaned=may_be_cleaned,
+            holes_to=self._holes_to(item, config, recovery_point),
             producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
             progress=advance,
         )
@@ -315,7 +321,7 @@ class DataDirectory:
             config,
             recovered,
             log_start=log_start,
-            recovery_point=end if clean and not recovered.damaged else recovery_point,
+            recovery_point=end if clean and not recovered.damaged else flushed_to,
             epochs=self._load_epochs(directory, start, end, recovered.epochs),
             clean=self.clean,
             read_only=self.read_only,
@@ -339,6 +345,21 @@ class DataDirectory:
         if self.settings.is_brokers_topic(item[0]) and self.files.in_order:
             return True
         return item in self._read_offsets(paths.CLEANER_OFFSETS)
+
+    def _holes_to(
+        self, item: tuple[str, int], config: LogConfig, recovery_point: int | None
+    ) -> int:
+        """Up to where a cleaner may have left gaps between segments.
+
+        Ours has the recovery point written down first, and leaves none behind it.  A broker's may
+        have come further; so may that of whoever copied segments without their checkpoints.
+        """
+        cleaned = self._read_offsets(paths.CLEANER_OFFSETS).get(item)
+        if not (self.settings.is_brokers or config.is_compacted or cleaned is not None):
+            return 0
+        if self.settings.is_brokers or recovery_point is None or (cleaned or 0) > recovery_point:
+            return paths.MAX_OFFSET
+        return recovery_point
 
     def _topic_id(self, directory: str) -> str:
         path = os.path.join(directory, paths.PARTITION_METADATA)

@@ -53,6 +53,7 @@ class Origin:
     writable: bool
     now_ms: int
     may_be_cleaned: bool = False  # what the topic's settings say or not
+    holes_to: int = 0  # a cleaner may have left gaps between segments up to here
     producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
 
@@ -344,11 +345,9 @@ def _is_torn(files: Files, fd: int, position: int, used: int, size: int) -> bool
 def _is_gap(origin: Origin, rebuild: Rebuild, following: int | None) -> bool:
     """Whether an unflushed segment ends before the next one begins: its last batches are lost.
 
-    Only cleaners make such gaps, so that a compacted topic may have them.
+    Only cleaners make such gaps.
     """
-    if following is None or origin.config.is_compacted or origin.may_be_cleaned:
-        return False
-    return rebuild.next_offset < following
+    return following is not None and rebuild.next_offset < following > origin.holes_to
 
 
 def _rebuild(

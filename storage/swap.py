@@ -20,6 +20,7 @@ from storage import paths
 from storage.files import Files, FileSource
 from storage.record.scan import batches
 
+_LOG_SWAP = paths.LOG + paths.SWAP
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
 # What a swap that takes these offsets' place leaves alone.  Of the snapshots those that fit no
 # segment any more go later.
@@ -92,7 +93,7 @@ def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: 
 
 def _complete(files: Files, directory: str, names: list[str]) -> list[str]:
     """Remove what decided swaps replace, then strip ``.swap``."""
-    swaps = [name for name in names if name.endswith(paths.LOG + paths.SWAP)]
+    swaps = [name for name in names if name.endswith(_LOG_SWAP)]
     low, high = _replaced_range(files, directory, swaps)
     replaced = {
         name
@@ -101,9 +102,13 @@ def _complete(files: Files, directory: str, names: list[str]) -> list[str]:
         and (base := paths.base_offset_of(name)) is not None
         and low <= base < high
     }
-    _remove(files, directory, replaced, then_sync=True)
-    remaining = [name for name in names if name not in replaced]
-    for name in names:
+    # Some of these may be the swap's own, which had its name already: the transaction index too,
+    # which nobody misses. Where there is no offset index loading makes all of them from the log.
+    own = {f"{name.removesuffix(_LOG_SWAP)}{paths.INDEX}{paths.SWAP}" for name in swaps}
+    useless = {name for name in names if name in replaced or name in own}
+    _remove(files, directory, useless, then_sync=True)
+    remaining = [name for name in names if name not in useless]
+    for name in tuple(remaining):
         if name.endswith(paths.SWAP):
             final = name.removesuffix(paths.SWAP)
             files.rename(os.path.join(directory, name), os.path.join(directory, final))

@@ -101,8 +101,7 @@ class LogCleaner:
         try:
             old = swap_in.old_segments(log, plan, request)
             if old is not None:
-                if self.first_dirty(log) is None:
-                    self._checkpoint(log, request.first_dirty_offset, task)
+                self._write_down(log, request.first_dirty_offset, task)
                 if request.new:
                     swap_in.swap_in(log, old, request, task)
             cleaned = swap_in.cleaned_of(request)
@@ -165,9 +164,7 @@ class LogCleaner:
     def _clean(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
         offset_map = self._offset_map(plan)
         try:
-            if self.first_dirty(log) is None:
-                # From now on the log may have holes, as a start has to know that finds any.
-                self._checkpoint(log, plan.first_dirty_offset, task)
+            self._write_down(log, plan.first_dirty_offset, task)
             cleaned = cleaner.clean(log, plan, task, now_ms=now_ms, offset_map=offset_map)
             self._checkpoint(log, cleaned.end_offset, task)
         except TaskCancelled:
@@ -202,6 +199,15 @@ class LogCleaner:
             broker.log_cleaner_io_buffer_load_factor,
             most=max(plan.first_uncleanable_offset - plan.first_dirty_offset, 1),
         )
+
+    def _write_down(self, log: Log, first_dirty_offset: int, task: Task) -> None:
+        """From now on the log may have holes, as a start has to know that finds any.
+
+        Below the recovery point only: what is found to be missing behind that was lost.
+        """
+        log.flush(task.by_owner)
+        known = self.first_dirty(log)
+        self._checkpoint(log, first_dirty_offset if known is None else known, task)
 
     def _checkpoint(self, log: Log, offset: int, task: Task) -> None:
         """A log is clean up to ``offset``; durable (``updateCheckpoints``)."""

@@ -579,3 +579,30 @@ def test_a_torn_snapshot_of_the_first_segment_goes_too(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines
     assert not torn.exists()
+
+
+@pytest.mark.parametrize("broker", [True, False])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_a_hole_that_a_power_cut_has_left_is_no_cleaners(
+    tmp_path: Path, broker: bool, zeros: bool
+) -> None:
+    """The last batches of a sealed segment that had not been flushed, in a compacted topic."""
+    lines = fill(tmp_path)
+    (tmp_path / "kafkafs.properties").write_text("log.cleanup.policy=compact\n")
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    if broker:
+        (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    second = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    size = second.stat().st_size
+    os.truncate(second, size // 2)
+    if zeros:
+        os.truncate(second, size)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        if broker:
+            assert values(log) == [*lines[:6], *lines[8:]]
+        else:
+            assert values(log) == lines[:6]
+            (cut,) = manager.cuts
+            assert cut.kept_as is not None
+            assert os.path.basename(cut.kept_as) == f"{8:020d}.log.cut"

@@ -256,6 +256,7 @@ def test_new_files_that_are_not_whole(
 ) -> None:
     with compacted(tmp_path, log_index_interval_bytes=50) as (manager, log):
         fill(log)
+        log.flush()
         before = listing(log)
         request = asked(manager, log)
         [path] = (
