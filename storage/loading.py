@@ -87,12 +87,14 @@ class Loaded:
     """A segment and how it was found.  ``damaged``: it ends before its file does, or too early.
 
     ``torn``: only because the last write was not finished: all that was ever acknowledged is there,
-    unless the machine went down.  ``scan``: None where its files were trusted.
+    unless the machine went down.  ``scan``: None where its files were trusted.  ``index``: what the
+    offset index of a flushed segment shall hold, once the rest of what was made anew is durable.
     """
 
     segment: Segment
     damaged: bool = False
     torn: bool = False
+    index: bytes | None = None
     epochs: list[tuple[int, int]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -152,7 +154,7 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
             _recover_segment(origin, result, facts, following, may_cut=active or unflushed)
             end = segment.next_offset
             if following is not None and not result.damaged:
-                if origin.writable:
+                if origin.writable and result.index is None:
                     segment.seal()
                 segment.next_offset = max(segment.next_offset, following)
                 segment.sealed = True
@@ -279,8 +281,11 @@ def _recover_segment(
     fd = files.open(segment.log_path, os.O_RDWR if origin.writable else os.O_RDONLY)
     try:
         scan, rebuild, reason = _rebuild(origin, segment, fd, facts.size, trusted, following)
-        if origin.writable:
-            _write_indexes(segment, rebuild, -1 if trusted is None else trusted[0] + 1)
+        first_untrusted = -1 if trusted is None else trusted[0] + 1
+        if origin.writable and may_cut:
+            _write_indexes(segment, rebuild, first_untrusted)
+        elif origin.writable:
+            result.index = _begin_indexes(files, segment, rebuild, first_untrusted)
         size = facts.size
         if reason is not None:
             used = _used(files, fd, rebuild.position, size)
@@ -398,6 +403,33 @@ def _write_indexes(segment: Segment, rebuild: Rebuild, first_untrusted: int) -> 
     segment.time_index.extend(rebuild.time_entries)
     segment.offset_index.trim()
     segment.time_index.trim()
+
+
+def _begin_indexes(files: Files, segment: Segment, rebuild: Rebuild, first_untrusted: int) -> bytes:
+    """The same of a sealed segment that no start after a crash reads once more.
+
+    Until ``finish_index`` its offset index is of a length that none has: who is killed before that
+    leaves a segment whose indexes are made anew once more.  Returns what it shall hold.
+    """
+    # (Asking for one that is not there would make it.)
+    kept = b"" if first_untrusted < 0 else segment.offset_index.entries_before(first_untrusted)
+    segment.close_descriptors()
+    files.replace_atomically(segment.file_path(paths.INDEX), b"\0")
+    times = segment.time_index
+    times.truncate_to_offset(first_untrusted)
+    times.extend(rebuild.time_entries)
+    times.maybe_append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
+    times.trim()
+    return kept + bytes(rebuild.offset_entries)
+
+
+def finish_index(files: Files, item: Loaded) -> None:
+    """All that ``index`` was waiting for has been made: make that durable, then write it."""
+    if item.index is not None:
+        item.segment.sync()
+        item.segment.close_descriptors()
+        files.sync_directory(os.path.dirname(item.segment.log_path))
+        files.replace_atomically(item.segment.file_path(paths.INDEX), item.index)
 
 
 def _trusted_entry(

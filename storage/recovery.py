@@ -32,7 +32,7 @@ from storage.cut import Cut
 from storage.errors import CorruptRecord
 from storage.history import FILE_NAME as HISTORY
 from storage.history_file import Recorded
-from storage.loading import Loaded, Origin, is_empty, load, reaches
+from storage.loading import Loaded, Origin, finish_index, is_empty, load, reaches
 from storage.producer_state import ProducerState
 from storage.replay import replay
 from storage.segment import Segment
@@ -102,8 +102,8 @@ def recover(origin: Origin) -> Recovered:
     if origin.writable:
         result.segments[-1].sealed = False
     result.producers, result.snapshot_offset = replay(origin, loaded, set(names))
-    if origin.writable:
-        _sync_rebuilt(origin, loaded)
+    for item in loaded:
+        finish_index(origin.files, item)
     return result
 
 
@@ -121,23 +121,6 @@ def _without_half_rolled(origin: Origin, bases: list[int]) -> list[int]:
         elif origin.writable:
             segment.discard()
     return left
-
-
-def _sync_rebuilt(origin: Origin, loaded: list[Loaded]) -> None:
-    """No flush comes back to what lies below the recovery point: what was made anew there is made
-    durable now.
-    """
-    rebuilt = [
-        item.segment
-        for item in loaded[:-1]
-        if item.scan is not None
-        and (origin.clean or item.segment.next_offset <= origin.recovery_point)
-    ]
-    for segment in rebuilt:
-        segment.sync()
-        segment.close_descriptors()
-    if rebuilt:
-        origin.files.sync_directory(origin.directory)
 
 
 def _load_all(origin: Origin, bases: list[int], present: set[str]) -> Iterator[Loaded]:

@@ -87,6 +87,13 @@ class OffsetIndex:
         """All entries as they are in the file."""
         return self._file.data()
 
+    def entries_before(self, offset: int) -> bytes:
+        """The entries with a lower offset, packed."""
+        if offset <= self._base_offset:
+            return b""
+        number = self._file.search(_NUMBER, 0, offset - 1 - self._base_offset)
+        return self._file.data()[: (number + 1) * ENTRY_SIZE]
+
     def sanity(self) -> str | None:
         """Why this cannot be a sound index, or None; looks at its ends only.
 
