@@ -116,7 +116,8 @@ class LogReader(TransactionalLog):
 
         Only the first segment that can hold it is searched (``UnifiedLog.searchOffsetInLocalLog``,
         ``LogSegment.findOffsetByTimestamp``), and what is found at or above the isolation's bound
-        is nothing.  As in Kafka, a control record or an aborted one counts.
+        is nothing.  As in Kafka, a control record or an aborted one counts.  What lies below the
+        log start as a whole, and is still to be deleted, can hold none.
 
         In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
         written at or before ``timestamp_ms`` (0.7.2: ``Log.getOffsetsBefore``).
@@ -127,6 +128,8 @@ class LogReader(TransactionalLog):
                     return segment.largest_timestamp, segment.base_offset
             return None
         for segment in self.segments:
+            if segment.next_offset <= self.log_start_offset and segment is not self.segments[-1]:
+                continue
             if segment.largest_timestamp >= timestamp_ms:
                 found = self._search_segment(segment, timestamp_ms)
                 return found if found is not None and found[1] < self._bound(isolation) else None

@@ -22,6 +22,7 @@ from storage.retain import (
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.segmented import (
+    DAY_MS,
     FOREVER,
     Turns,
     bases,
@@ -82,6 +83,17 @@ def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[byte
         assert bases(log) == ([0, 2] if start < 2 else [2])
         assert append(log, b"next") == 4
         assert values(log) == [*left, b"next"]
+
+
+def test_a_time_below_the_log_start_leads_to_what_is_left(tmp_path: Path) -> None:
+    """Also while segments that hold nothing else wait for the next retention."""
+    with opened(tmp_path) as manager:
+        log = segmented(manager, count=3)
+        delete_records(manager, log, 4, Task())
+        assert bases(log) == [0, 2, 4]
+        last_ms = NOW_MS + 2 * DAY_MS
+        for time_ms in (NOW_MS - 1, NOW_MS, NOW_MS + DAY_MS, last_ms):
+            assert log.offset_for_timestamp(time_ms) == (last_ms, 4)
 
 
 def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
