@@ -150,6 +150,10 @@ class TopicExists(StorageError):
     """There is a topic, or a directory, of that name."""
 
 
+class HandoverRefused(StorageError):
+    """Topics that cannot be handed over to a broker, or a handover that is not finished."""
+
+
 class UnknownTopicOrPartition(StorageError):
     """There is no topic, or no partition, of that name."""
 

@@ -408,6 +408,17 @@ class Files:
         with _Parent(self, source) as old, _Parent(self, target) as new:
             os.rename(old.name, new.name, src_dir_fd=old.fd, dst_dir_fd=new.fd)
 
+    def link(self, source: str, target: str) -> None:
+        """Another name for a file; an existing target is FileExistsError."""
+        with _Parent(self, source) as old, _Parent(self, target) as new:
+            os.link(
+                old.name,
+                new.name,
+                src_dir_fd=old.fd,
+                dst_dir_fd=new.fd,
+                follow_symlinks=False,
+            )
+
     def unlink(self, path: str) -> None:
         """A link is removed itself."""
         with _Parent(self, path) as parent:
@@ -420,6 +431,11 @@ class Files:
     def rmdir(self, path: str) -> None:
         with _Parent(self, path) as parent:
             os.rmdir(parent.name, dir_fd=parent.fd)
+
+    def chown(self, path: str, uid: int, gid: int) -> None:
+        """Of a link: its own."""
+        with _Parent(self, path) as parent:
+            os.chown(parent.name, uid, gid, dir_fd=parent.fd, follow_symlinks=False)
 
     def utime_ns(self, path: str, ns: int) -> None:
         """Set access and modification time, in nanoseconds."""

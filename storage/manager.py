@@ -27,6 +27,7 @@ from storage import checkpoint, clock, paths
 from storage.adopt import recover as recover_adoption
 from storage.data_directory import DataDirectory, Progress, Topic
 from storage.errors import (
+    HandoverRefused,
     InvalidTopic,
     PolicyViolation,
     ReadOnlyLog,
@@ -88,7 +89,7 @@ class LogManager(DataDirectory):
         ``read_only``: which topics there are to be, by name.  LogLocked where
         another process has it (not with ``read_only``, which takes no lock and writes nothing),
         CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is
-        released then.
+        released then.  HandoverRefused where topics are half handed over to it.
 
         ``clock_ms`` is the wall clock, ``monotonic_ms`` measures intervals and delays: the
         system's, but where one clock only is given it is both.
@@ -98,6 +99,9 @@ class LogManager(DataDirectory):
         if not files.is_directory(path):
             raise NotADirectoryError(20, os.strerror(20), path)
         assert read_only or wanted is None, "who writes has all of a directory"
+        if not read_only and files.exists(os.path.join(path, paths.HANDOVER)):
+            reason = "topics are half handed over to it: run kafkafs handover again"
+            raise HandoverRefused(reason, path=path)
         lock_fd = -1 if read_only else files.lock(os.path.join(path, paths.LOCK))
         try:
             clean = checkpoint.has_marker(files, path)

@@ -68,6 +68,9 @@ DETACHED = ".detached"
 BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG, METADATA_LOG + DETACHED})
 # What that broker had set on its topics.
 DETACHED_SETTINGS = "kafkafs-broker.properties"
+# In a broker's directory while topics are handed over to it (``handover``): a directory, beside
+# which no broker starts.
+HANDOVER = "kafkafs.handover"
 
 MAX_TOPIC_LENGTH = 249
 MAX_NAME_LENGTH = 255

@@ -19,6 +19,7 @@ _COMMANDS = {
     "retain": "Delete what retention lets go of.",
     "config": "Show and change the settings of a topic.",
     "detach": "Make a broker's directory one of kafkafs' own.",
+    "handover": "Give topics to a broker that is stopped.",
     "convert": "Rewrite old message formats as v2.",
     "dump": "Print what is in a log's files, as DumpLogSegments does.",
     "spark": "Verify, count, export, import and compact with Spark.",

@@ -12,7 +12,7 @@ the model of ``disk_model``.  Syncs are only noted, and take no time.
 
 A crash is no ``Exception``: the code under test never handles it.  Reopen with a new object.
 
-Not modelled: times, modes, links, renames between directories; what lies outside of ``root``.
+Not modelled: times, modes, owners, renames between directories; what lies outside of ``root``.
 """
 
 from __future__ import annotations
@@ -336,6 +336,15 @@ class SimulatedDisk(Files):
                 assert old[0] is new[0], "renames between directories are not modelled"
                 directory, name = old
                 directory.change((new[1], directory.entries[name]), (name, None))
+
+    def link(self, source: str, target: str) -> None:
+        self._enter("link", target)
+        with self._mutex:
+            self._mutate("link", target)
+            super().link(source, target)
+            old, new = self._locate(source), self._locate(target)
+            if old is not None and new is not None:
+                new[0].change((new[1], old[0].entries[old[1]]))
 
     def unlink(self, path: str) -> None:
         self._remove("unlink", path)

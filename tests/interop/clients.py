@@ -164,8 +164,12 @@ def consume_all(
     *,
     committed: bool = False,
     config: Mapping[str, object] = {},
+    first: int = OFFSET_BEGINNING,
 ) -> dict[str, list[Record]]:
-    """Everything that a librdkafka consumer gets of these topics' partitions 0, to their ends."""
+    """Everything that a librdkafka consumer gets of these topics' partitions 0, to their ends.
+
+    ``first``: from that offset on, which must be in all of them.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -183,7 +187,7 @@ def consume_all(
     found: dict[str, list[Record]] = {topic: [] for topic in topics}
     ended: set[str] = set()
     try:
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in found])
+        consumer.assign([TopicPartition(topic, 0, first) for topic in found])
         while len(ended) < len(found):
             message = consumer.poll(SECONDS)
             assert message is not None, f"neither a record nor the end within {SECONDS:g} s"

@@ -1,0 +1,108 @@
+"""`kafkafs handover DATA_DIR BROKER_DIR [TOPIC …]`: gives topics to a broker that is stopped."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import fail
+
+if TYPE_CHECKING:
+    from storage.handover import Outcome
+
+_SERVER = "--bootstrap-server localhost:9092"
+
+
+@click.command("handover")
+@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("broker_dir", metavar="BROKER_DIR")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.option(
+    "--dry-run", is_flag=True, help="Only say what would be done, and what is in the way."
+)
+@click.option("--link/--copy", default=False, help="Share files that never change; default: copy.")
+@click.option("--abort", is_flag=True, help="Abort transactions that are open.")
+def command(
+    data_dir: str,
+    broker_dir: str,
+    topics: Sequence[str],
+    dry_run: bool,
+    link: bool,
+    abort: bool,
+) -> None:
+    """Hand topics of DATA_DIR, which must not be mounted, over to a broker, which must be stopped.
+
+    BROKER_DIR is the broker's log directory. It has to have the topics, with as many partitions,
+    and nothing may ever have been written to them. Without TOPIC: all topics of DATA_DIR but
+    Kafka's internal ones. Every byte is read and checked on the way.
+
+    --dry-run prints the commands that create the topics and set their settings. Run those, stop
+    the broker, run this, and start the broker. DATA_DIR stays as it is, and is no longer what the
+    broker has as soon as either is written to.
+
+    --link makes the logs of closed segments one file on both sides, where both directories are on
+    one file system and the files belong to the broker's user. --abort writes ABORT markers into
+    DATA_DIR.
+
+    What is interrupted is taken back, or after a kill done again by the next run; no broker starts
+    before that.
+    """
+    from kafkafs.cli.long_work import CANCELLED, long_work
+    from storage.errors import StorageError, TaskCancelled
+    from storage.handover import hand_over
+
+    try:
+        with long_work() as task:
+            outcome = hand_over(
+                data_dir, broker_dir, topics, abort=abort, link=link, dry_run=dry_run, task=task
+            )
+    except TaskCancelled:
+        click.echo("kafkafs: cancelled", err=True)
+        sys.exit(CANCELLED)
+    except (OSError, StorageError) as error:
+        raise fail(str(error)) from None
+    _report(outcome, would=dry_run)
+    if outcome.refusals:
+        for refusal in outcome.refusals:
+            click.echo(f"kafkafs: {refusal}", err=True)
+        sys.exit(1)
+
+
+def _report(outcome: Outcome, *, would: bool) -> None:
+    for topic, partition in outcome.finished:
+        click.echo(f"{topic}:{partition}: is there already")
+    for handed in outcome.handed:
+        click.echo(str(handed))
+    for topic, partition, producer_id in outcome.aborted:
+        aborted = "would be aborted" if would else "was aborted"
+        click.echo(f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}")
+    for topic in outcome.left_out:
+        click.echo(f"{topic}: left out, as it is internal; name it to hand it over")
+    click.echo(f"{len(outcome.handed)} partitions {'would be' if would else 'were'} handed over")
+    if outcome.settings:
+        click.echo("# the settings, before the broker's first retention check:")
+    for topic, settings in outcome.settings.items():
+        click.echo(_broker_command(topic, settings, outcome.missing.get(topic)))
+    if not would:
+        click.echo("# now start the broker")
+
+
+def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | None) -> str:
+    """What gives a topic its settings; with ``partitions``, what creates it so."""
+    values = {name: _value(name, value) for name, value in settings.items()}
+    if partitions is not None:
+        words = [f"--config {shlex.quote(f'{n}={v}')}" for n, v in values.items()]
+        create = f"--create --topic {topic} --partitions {partitions}"
+        return " ".join([f"kafka-topics {_SERVER} {create}", *words])
+    lists = (f"{n}=[{v}]" if "," in v or not v else f"{n}={v}" for n, v in values.items())
+    alter = f"--alter --entity-type topics --entity-name {topic}"
+    return f"kafka-configs {_SERVER} {alter} --add-config {shlex.quote(','.join(lists))}"
+
+
+def _value(name: str, value: str) -> str:
+    """As a broker takes it: its word for no policy is an empty list."""
+    return "" if name == "cleanup.policy" and value == "none" else value

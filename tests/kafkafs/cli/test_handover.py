@@ -1,0 +1,90 @@
+"""`kafkafs handover`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage import LogManager
+from storage.files import Files
+from storage.paths import LOCK
+from tests.kafkafs.cli.conftest import kafkafs
+from tests.storage.handed import TOPICS, clock_ms, leave_open, shown, write_broker, write_source
+from tests.storage.old_logs import content
+
+
+def set_settings(data: Path) -> None:
+    with LogManager.open(str(data), clock_ms=clock_ms) as manager:
+        settings = {"cleanup.policy": "compact,delete", "retention.ms": "5000"}
+        manager.change_topic_settings("sent", dict(settings))
+        manager.set_topic_setting("plain", "cleanup.policy", "none")
+
+
+def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    set_settings(data)
+    there = {topic: count for topic, count in TOPICS.items() if topic != "sent"}
+    write_broker(broker, there)
+    before = content(broker)
+    done = kafkafs("handover", data, broker, "plain", "sent", "--dry-run")
+    assert done.returncode == 1
+    assert done.stderr == "kafkafs: the broker has no topic sent here: create it there\n"
+    lines = done.stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines[:2]] == [
+        "plain:0: offsets 0 to 6",
+        "plain:1: offsets 0 to 6",
+    ]
+    assert "2 partitions would be handed over" in lines
+    server = "--bootstrap-server localhost:9092"
+    alter = f"kafka-configs {server} --alter --entity-type topics --entity-name plain --add-config"
+    (plain,) = (line for line in lines if line.startswith(alter))
+    assert "cleanup.policy=[]," in plain
+    (sent,) = (line for line in lines if line.startswith("kafka-topics"))
+    assert f"{server} --create --topic sent --partitions 1 --config" in sent
+    assert "--config cleanup.policy=compact,delete" in sent
+    assert "--config retention.ms=5000" in sent
+    assert content(broker) == before
+    refused = kafkafs("handover", data, broker)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("kafkafs: the broker has no topic sent here")
+    assert content(broker) == before
+    done = kafkafs("handover", data, broker, "plain", "old")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 partitions were handed over" in done.stdout
+    assert done.stdout.endswith("# now start the broker\n")
+    ours, theirs = shown(data), shown(broker)
+    for item in (("plain", 0), ("plain", 1), ("old", 0)):
+        assert theirs[item] == ours[item]
+    again = kafkafs("handover", data, broker, "plain")
+    assert again.returncode == 0
+    assert again.stdout.startswith("plain:0: is there already\nplain:1: is there already\n")
+
+
+def test_transactions_and_links(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    leave_open(data)
+    write_broker(broker)
+    done = kafkafs("handover", data, broker)
+    assert done.returncode == 1
+    assert "sent:0 has an open transaction of producer 99: --abort ends it" in done.stderr
+    done = kafkafs("handover", data, broker, "--abort", "--link")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sent:0: the transaction of producer 99 was aborted" in done.stdout
+    assert "of them linked" in done.stdout
+    (first, *_) = sorted((data / "plain-0").glob("*.log"))
+    assert first.samefile(broker / "plain-0" / first.name)
+
+
+def test_a_directory_in_use(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    write_source(data)
+    write_broker(broker)
+    files = Files()
+    fd = files.lock(str(data / LOCK))
+    try:
+        done = kafkafs("handover", data, broker)
+    finally:
+        files.unlock(fd)
+    assert done.returncode == 1
+    assert "the data directory is in use by process" in done.stderr
