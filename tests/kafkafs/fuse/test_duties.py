@@ -77,9 +77,9 @@ class BadDisk(Files):
         self._enter("ftruncate", self._paths[fd])
         super().ftruncate(fd, size)
 
-    def fsync(self, fd: int) -> None:
-        self._enter("fsync", self._paths[fd])
-        super().fsync(fd)
+    def sync_directory(self, path: str) -> None:
+        self._enter("sync_directory", path)
+        super().sync_directory(path)
 
     def rename(self, source: str, target: str) -> None:
         self._enter("rename", target)
@@ -253,9 +253,8 @@ EPOCHS = paths.LEADER_EPOCH_CHECKPOINT + ".tmp"
 REMOVAL = "removal of what was deleted"
 SAVING = "saving of line indexes"
 DUTIES = [
-    Duty("flush", a_flush, "open", "a-0", NO_DESCRIPTOR, 1, 16),
+    Duty("flush", a_flush, "sync_directory", "a-0", (*NO_DESCRIPTOR, errno.EIO), 1, 16),
     Duty("flush", a_flush, "pwrite", EPOCHS, NO_ROOM, 1, 16),
-    Duty("flush", a_flush, "fsync", "a-0", (errno.EIO,), 1, 16),
     Duty("checkpoint", a_checkpoint, "pwrite", POINTS, NO_ROOM, 10, 10),
     Duty("checkpoint", a_checkpoint, "open", POINTS, NO_DESCRIPTOR, 10, 10),
     Duty("checkpoint", a_checkpoint, "rename", paths.RECOVERY_POINTS, (errno.EROFS,), 10, 10),
