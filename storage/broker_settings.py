@@ -245,7 +245,9 @@ def _metadata_dir(files: BrokerFiles, data_dir: str, given: Mapping[str, str]) -
     if files.exists(os.path.join(data_dir, paths.METADATA_LOG)):
         return data_dir
     named = given.get("metadata.log.dir") or given.get("log.dirs") or given.get("log.dir", "")
-    return named.split(",")[0].strip() or data_dir
+    first = named.split(",")[0].strip()
+    # A broker follows links on the way to it; we open nothing through one.
+    return os.path.realpath(first) if first else data_dir
 
 
 def _why_unread(files: BrokerFiles, directory: str, error: CorruptRecord | OSError) -> str:

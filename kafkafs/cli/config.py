@@ -54,7 +54,7 @@ def command(
         "kafkafs.broker.config": broker_config,
         "kafkafs.metadata.log.dir": metadata_log_dir,
     }
-    given = {name: os.path.abspath(place) for name, place in named.items() if place is not None}
+    given = {name: os.path.realpath(place) for name, place in named.items() if place is not None}
     if given and topic is not None:
         raise click.UsageError("--broker-config and --metadata-log-dir hold for all topics")
     try:

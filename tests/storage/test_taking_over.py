@@ -201,7 +201,8 @@ def test_a_metadata_log_that_is_elsewhere(tmp_path: Path, name: str) -> None:
     fill(data, "orders")
     MetadataLog(other).append(made.topic("orders", topic_id(data)), on_topic("retention.ms", "5"))
     server = tmp_path / "server.properties"
-    server.write_text(f"log.dirs={data}\nmetadata.log.dir={other}\n")
+    (tmp_path / "link").symlink_to(other)
+    server.write_text(f"log.dirs={data}\nmetadata.log.dir={tmp_path}/link\n")
     if name == "broker's file":
         write_settings(data, kafkafs_broker_config=server)
     elif name == "kafkafs.metadata.log.dir":

@@ -103,13 +103,14 @@ def test_the_brokers_file(tmp_path: Path) -> None:
     server = tmp_path / "server.properties"
     for arguments, said in (
         ([server], "No such file"),
-        ([tmp_path], "Is a directory"),
+        ([tmp_path], "a directory in the place of a file"),
     ):
         done = kafkafs("config", data, "--broker-config", *arguments)
         assert done.returncode == 1
         assert said in done.stderr
     server.write_text("log.retention.hours=2\n")
-    done = kafkafs("config", data, "--broker-config", server)
+    (tmp_path / "link").symlink_to(server)
+    done = kafkafs("config", data, "--broker-config", tmp_path / "link")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (data / "kafkafs.properties").read_text() == (
         f"{SETTINGS}kafkafs.broker.config={server}\n"

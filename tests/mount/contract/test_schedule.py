@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from tests.mount.contract.writing import append
@@ -54,6 +55,38 @@ def test_retention_is_applied_by_the_clock(tmp_path: Path) -> None:
         do(first, "retention", "run")
         assert facts(first, "retention")["last_begun_by"] == "command"
         assert mount.events().count("the clock") <= said + 1
+
+
+def passes(mount: Mount) -> float:
+    """How often retention has gone over all topics."""
+    text = (mount / ".kafkafs/metrics").read_text()
+    [line] = [
+        line for line in text.splitlines() if line.startswith("kafkafs_retention_passes_total ")
+    ]
+    return float(line.split()[1])
+
+
+def test_old_records_stay_unless_somebody_says_how_long(tmp_path: Path) -> None:
+    old = time.time_ns() // 1_000_000 - 60 * 86_400_000
+    with mounted(fast(tmp_path)) as mount:
+        first = mount.topic("orders")
+        for number in range(3):
+            line = f'{{"value":"{number}","timestamp":{old + number}}}\n'
+            append(first.parent / ".jsonl/0", line.encode())
+            do(first, "roll", "run")
+        passed = passes(mount)
+        until(lambda: passes(mount) >= passed + 3)
+        assert first.read_bytes() == b"0\n1\n2\n"
+        mount.run("echo retention.ms=7d >> orders/.config")
+        until(lambda: first.read_bytes() == b"")
+        assert "orders: retention.ms=7d lets go of 3 segments" in mount.events()
+
+
+def test_how_long_may_be_said_for_all_topics(tmp_path: Path) -> None:
+    with mounted(fast(tmp_path, log_retention_hours=168)) as mount:
+        first = mount.topic("orders")
+        append(first.parent / ".jsonl/0", b'{"value":"old","timestamp":1000}\n')
+        until(lambda: first.read_bytes() == b"")
 
 
 def test_what_is_dirty_enough_is_cleaned(tmp_path: Path) -> None:
