@@ -320,7 +320,8 @@ class LogManager(DataDirectory):
         """Delete a topic with everything in it (``LogManager.asyncDelete``).
 
         Its directories are renamed at once, highest partition first, and removed by ``sweep``
-        after file.delete.delay.ms; who reads it goes on until then.
+        after file.delete.delay.ms; who reads it goes on until then. A directory that somebody else has
+        removed is none to rename.
 
         OSError: the topic is as it was.
         """
@@ -332,12 +333,14 @@ class LogManager(DataDirectory):
         try:
             for partition, log in sorted(topic.partitions.items(), reverse=True):
                 directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
-                self.files.rename(log.directory, directory)
+                with self._vanished(log):
+                    self.files.rename(log.directory, directory)
                 renamed.append((log, directory))
             self.files.sync_directory(self.path)
         except OSError:
             for log, directory in reversed(renamed):
-                self.files.rename(directory, log.directory)
+                if self.files.exists(directory):
+                    self.files.rename(directory, log.directory)
             raise
         del self.topics[name]
         for log, directory in renamed:
@@ -355,6 +358,16 @@ class LogManager(DataDirectory):
         except OSError as error:
             # The topic is gone all the same; ``create_topic`` looks for what is left of it.
             _log.warning("%s: what was written down of topic %r stays: %s", self.path, name, error)
+
+    @contextlib.contextmanager
+    def _vanished(self, log: Log) -> Iterator[None]:
+        """A partition's directory may be missing where something is done to it."""
+        try:
+            yield
+        except FileNotFoundError:
+            if self.files.exists(log.directory):
+                raise
+            _log.warning("%s: has been removed by somebody else", log.directory)
 
     def drop(self, log: Log, directory: str | None) -> None:
         """Another process has deleted a partition; its directory is ``directory`` now, if any.

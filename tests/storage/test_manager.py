@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,24 @@ def test_a_large_topic_is_let_go_of_some_at_a_time(tmp_path: Path) -> None:
             remove()
         assert turns == 3
         assert not [name for name in os.listdir(tmp_path) if "gone" in name]
+
+
+def test_a_topic_whose_directory_has_vanished_can_be_deleted(tmp_path: Path) -> None:
+    """Whoever has removed it by hand gets rid of its name, too."""
+    write_settings(tmp_path, num_partitions=2)
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t").partitions[0], b"one")
+        append(manager.create_topic("other").partitions[0], b"two")
+        shutil.rmtree(tmp_path / "t-0")
+        manager.delete_topic("t")
+        assert sorted(manager.topics) == ["other"]
+        remove = manager.sweep(2**62)
+        assert remove is not None
+        remove()
+        assert values(manager.create_topic("t").partitions[0]) == []
+    with opened(tmp_path) as manager:
+        assert sorted(manager.topics) == ["other", "t"]
+        assert values(manager.topic("other").partitions[0]) == [b"two"]
 
 
 def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ class World:
         events = Events(self.now_ms)
         events.forward = self.said.append
         self.tree = FileSystem(self.manager, events=events)
-        operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Ticks(self.tree, operations)
+        self.operations = Operations(self.tree, Spinner(), lambda: None)
+        self.ticks = Ticks(self.tree, self.operations)
 
     def now_ms(self) -> int:
         return self.wall_ms + self.monotonic_ms()
@@ -180,6 +180,29 @@ def test_a_flush_that_fails_is_one_line_and_the_others_go_on(tmp_path: Path) -> 
         assert "Input/output error" in world.said[0]
 
     in_world(tmp_path, test)
+
+
+@pytest.mark.parametrize("name", ["start_checkpoint", "sweep"])
+def test_who_walks_over_topics_waits_for_a_change_of_the_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A thread that makes or deletes a topic has the lock meanwhile."""
+
+    async def test(world: World) -> None:
+        begun: list[tuple[object, ...]] = []
+        walk = getattr(world.manager, name)
+
+        def walked(*arguments: object) -> object:
+            begun.append(arguments)
+            return walk(*arguments)
+
+        monkeypatch.setattr(world.manager, name, walked)
+        async with world.operations.structural:
+            await world.pass_s(21)
+            assert begun == []
+        await world.until(lambda: bool(begun))
+
+    in_world(tmp_path, test, {"log_flush_offset_checkpoint_interval_ms": 10_000})
 
 
 def test_checkpoints_are_written_on_their_interval(tmp_path: Path) -> None:
