@@ -320,8 +320,8 @@ class LogManager(DataDirectory):
         """Delete a topic with everything in it (``LogManager.asyncDelete``).
 
         Its directories are renamed at once, highest partition first, and removed by ``sweep``
-        after file.delete.delay.ms; who reads it goes on until then. A directory that somebody else has
-        removed is none to rename.
+        after file.delete.delay.ms; who reads it goes on until then. A directory that somebody else
+        has removed is none to rename.
 
         OSError: the topic is as it was.
         """
