@@ -5,6 +5,9 @@ to segment, producer snapshots, leader epochs, ``partition.metadata``.  Of the d
 checkpoints can be read and claim nothing that the logs do not hold.  What an interrupted or a
 waiting deletion, a cleaner or recovery left beside them is named, and is no fault.
 
+Where its writer was killed the next start puts in order what was not flushed: indexes and snapshots
+that can be made anew from the log are named as that, and are no faults either.
+
 The directory may be a running broker's, or mounted.  Then what its writer is at work on is no
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
 what has vanished meanwhile was deleted.
@@ -51,6 +54,8 @@ _LEFT_OVER = {
     paths.STAGED: "waits for its adoption; goes after kafkafs.staged.retention.ms",
     ".tmp": "an unfinished write; the next start removes it",
 }
+
+_ANEW = "the next start makes it anew"
 
 ReadAhead: TypeAlias = Callable[[Sequence[Piece]], Sequence[Found]]
 
@@ -145,6 +150,8 @@ class _Directory:
         self.read_ahead = read_ahead
         self.report = Report()
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
+        self.was_killed = not self.is_live and not checkpoint.has_marker(files, path)
+        self.recovery_points: dict[tuple[str, int], int] = {}
         self.settings = Settings.load(files, path)
         self.log_starts: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, tuple[str, str]] = {}
@@ -155,6 +162,7 @@ class _Directory:
         """Check these partitions, and what the checkpoints say of them."""
         claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
         self.log_starts = claims[paths.LOG_STARTS]
+        self.recovery_points = claims[paths.RECOVERY_POINTS]
         ends: dict[tuple[str, int], int] = {}
         listings = map(self._list, partitions)
         for listed in listings if self.read_ahead is None else self._ahead(listings):
@@ -168,7 +176,10 @@ class _Directory:
             for key, offset in claims[name].items():
                 if key in ends and offset > ends[key]:
                     reason = f"the {what} of {key[0]}-{key[1]} is beyond the log end {ends[key]}"
-                    self._fault(os.path.join(self.path, name), reason, offset=offset)
+                    told = self._fault
+                    if name in (paths.HIGH_WATERMARKS, paths.CLEANER_OFFSETS):
+                        told = self._rebuilt_or_fault
+                    told(os.path.join(self.path, name), reason, offset=offset)
         return self.report
 
     def _ahead(self, listings: Iterable[_Partition | None]) -> list[_Partition | None]:
@@ -181,6 +192,13 @@ class _Directory:
 
     def _fault(self, path: str, reason: str, offset: int | None = None) -> None:
         self.report.faults.append(Fault(path, reason, offset=offset))
+
+    def _rebuilt_or_fault(self, path: str, reason: str, offset: int | None = None) -> None:
+        """What the next start makes anew after a kill is no fault."""
+        if self.was_killed:
+            self.report.left_over.append(Fault(path, f"{reason}: {_ANEW}", offset=offset))
+        else:
+            self._fault(path, reason, offset)
 
     def _claims(self, name: str) -> dict[tuple[str, int], int]:
         try:
@@ -238,7 +256,15 @@ class _Directory:
         ]
         interval = self.settings.log_config(topic).index_interval_bytes
         return [
-            Place(self.files, directory, base, interval, base == bases[-1], self.is_live)
+            Place(
+                self.files,
+                directory,
+                base,
+                interval,
+                base == bases[-1],
+                self.is_live,
+                was_killed=self.was_killed,
+            )
             for base in bases
         ]
 
@@ -250,6 +276,7 @@ class _Directory:
         end = 0
         is_end_known = True
         seen: list[tuple[int, int]] = []
+        unflushed = self._unflushed(listed)
         for piece in listed.pieces:
             if isinstance(piece, OldLog):
                 return self._old_log(piece)
@@ -258,6 +285,7 @@ class _Directory:
                 self._fault(piece.path(paths.LOG), reason, offset=piece.base_offset)
             verified = self._segment(piece, transactions)
             if verified is not None:
+                self._sort_faults(verified, is_rebuilt=piece.base_offset in unflushed)
                 end = max(end, verified.next_offset)
                 seen += verified.epochs
                 is_end_known = verified.is_read_whole
@@ -265,15 +293,36 @@ class _Directory:
         # Behind a damaged batch nobody knows what there is.
         bound = end if is_end_known else paths.MAX_OFFSET
         self._compare_epochs(directory, listed.epochs, seen, bound)
-        self._snapshots(directory, listed.names, bound)
+        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, Place)]
+        self._snapshots(directory, listed.names, bound, first=min(bases, default=0))
         return bound
+
+    def _unflushed(self, listed: _Partition) -> set[int]:
+        """The bases of the segments whose indexes the next start makes anew."""
+        if not self.was_killed:
+            return set()
+        parsed = paths.parse_partition_directory(os.path.basename(listed.directory))
+        recovery_point = self.recovery_points.get(parsed, 0) if parsed is not None else 0
+        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, Place)]
+        followings = [*bases[1:], paths.MAX_OFFSET]
+        return {
+            base
+            for base, following in zip(bases, followings, strict=False)
+            if following >= recovery_point
+        }
+
+    def _sort_faults(self, verified: Verified, *, is_rebuilt: bool) -> None:
+        for fault in verified.faults:
+            if is_rebuilt and fault.path.endswith(paths.INDEX_SUFFIXES):
+                self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
+            else:
+                self.report.faults.append(fault)
 
     def _segment(self, place: Place, transactions: Transactions) -> Verified | None:
         verified = self._read_segment(place, transactions)
         if verified is not None:
             self.report.size += verified.size
             self.report.records += verified.records
-            self.report.faults += verified.faults
         return verified
 
     def _read_segment(self, place: Place, transactions: Transactions) -> Verified | None:
@@ -345,12 +394,15 @@ class _Directory:
         first = dict(reversed(seen))
         for number, (epoch, start) in enumerate(known):
             if start > end:
-                self._fault(path, f"epoch {epoch} begins beyond the log end {end}", offset=start)
+                self._rebuilt_or_fault(
+                    path, f"epoch {epoch} begins beyond the log end {end}", offset=start
+                )
             elif number and epoch in first and first[epoch] < start:
                 reason = f"epoch {epoch} has batches from offset {first[epoch]} on"
                 self._fault(path, reason, offset=start)
 
-    def _snapshots(self, directory: str, names: list[str], end: int) -> None:
+    def _snapshots(self, directory: str, names: list[str], end: int, *, first: int) -> None:
+        """``first``: where the first segment begins; what its snapshot knows no log says."""
         for name in names:
             offset = paths.base_offset_of(name)
             if not name.endswith(paths.SNAPSHOT) or offset is None:
@@ -361,10 +413,13 @@ class _Directory:
             except FileNotFoundError:
                 continue
             except StorageError as error:
-                self._fault(path, error.message)
+                told = self._rebuilt_or_fault if offset > first or not first else self._fault
+                told(path, error.message)
                 continue
             if offset > end:
-                self._fault(path, f"it speaks of offsets beyond the log end {end}", offset=offset)
+                self._rebuilt_or_fault(
+                    path, f"it speaks of offsets beyond the log end {end}", offset=offset
+                )
             for entry in entries:
                 if entry.last_offset >= offset:
                     reason = f"producer {entry.producer_id} has an offset beyond the snapshot's"

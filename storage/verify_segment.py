@@ -59,6 +59,7 @@ class Fault:
 class Place:
     """A segment to be read: its log, whether it is the last one, whether its writer lives.
 
+    ``was_killed``: its writer has not ended orderly, and nobody has put in order what that left.
     ``renamed``: what its files' names have at their end at the moment, as a cleaner's new ones.
     """
 
@@ -69,6 +70,7 @@ class Place:
     is_last: bool
     is_live: bool
     renamed: str = ""
+    was_killed: bool = False
 
     def path(self, suffix: str) -> str:
         name = paths.file_name(self.base_offset, suffix)
@@ -145,7 +147,8 @@ class _Walk:
     def _end(self) -> Iterator[Finding]:
         """Why the walk ended before the file."""
         rebuild = self.rebuild
-        growing = self.place.is_last and self.place.is_live
+        # What a killed writer has begun, the next start takes off.
+        growing = self.place.is_last and (self.place.is_live or self.place.was_killed)
         if rebuild.fault is None:
             if not growing:
                 left = self.size - rebuild.position

@@ -1,0 +1,80 @@
+"""What a kill leaves behind, as ``verify`` has it before the next start: nothing is damaged."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.verify import verify
+from tests.crash.disk import SimulatedDisk
+from tests.crash.test_log_crash import crash, journal
+from tests.storage.logs import NOW_MS, append
+
+
+def test_after_a_kill_at_each_operation_nothing_is_damaged(tmp_path: Path) -> None:
+    named: set[str] = set()
+    for at, operation in enumerate(journal(tmp_path), 1):
+        _, data = crash(tmp_path, at, " pwrite " in operation, SimulatedDisk.kill)
+        report = verify(str(data))
+        assert report.faults == [], operation
+        named |= {os.path.splitext(fault.path)[1] for fault in report.left_over}
+    assert {".timeindex", ".snapshot"} <= named
+
+
+def _killed(data: Path) -> Path:
+    """The directory of a partition of three segments, of which the first one is flushed."""
+    manager = LogManager.open(str(data))
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "100")
+    for n in range(18):
+        if n in (6, 12):
+            log.roll(NOW_MS)
+        append(log, b"%d" % n, timestamp_ms=NOW_MS + n)
+        if n == 8:
+            log.flush()
+            manager.checkpoint()
+    manager.abandon()
+    return data / "t-0"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"\0\1\0"])
+def test_a_snapshot_that_was_not_flushed(tmp_path: Path, content: bytes) -> None:
+    (_killed(tmp_path) / f"{12:020d}.snapshot").write_bytes(content)
+    report = verify(str(tmp_path))
+    assert report.faults == []
+    assert any("makes it anew" in str(fault) for fault in report.left_over)
+
+
+@pytest.mark.parametrize("base", [0, 6, 12])
+@pytest.mark.parametrize("kind", [".index", ".timeindex"])
+def test_an_index_that_was_not_trimmed(tmp_path: Path, base: int, kind: str) -> None:
+    """Of what is below the recovery point no start makes anything anew for its own sake."""
+    path = _killed(tmp_path) / f"{base:020d}{kind}"
+    os.truncate(path, 12 * 1000)
+    report = verify(str(tmp_path))
+    assert bool(report.faults) == (base == 0)
+    assert any("makes it anew" in str(fault) for fault in report.left_over) == (base == 6)
+
+
+def test_damage_is_damage_after_a_kill_too(tmp_path: Path) -> None:
+    for base in (0, 6, 12):
+        (tmp_path / str(base)).mkdir()
+        path = _killed(tmp_path / str(base))
+        log = path / f"{base:020d}.log"
+        data = bytearray(log.read_bytes())
+        data[100] ^= 1
+        log.write_bytes(data)
+        assert verify(str(path.parent)).faults
+
+
+def test_after_a_clean_stop_all_of_it_is_damage(tmp_path: Path) -> None:
+    path = _killed(tmp_path)
+    LogManager.open(str(tmp_path)).close()
+    assert verify(str(tmp_path)).faults == []
+    os.truncate(path / f"{6:020d}.timeindex", 5)
+    os.truncate(path / f"{12:020d}.log", 80)
+    found = {os.path.basename(fault.path) for fault in verify(str(tmp_path)).faults}
+    assert {f"{6:020d}.timeindex", f"{12:020d}.log"} <= found
