@@ -397,7 +397,10 @@ class AppendingLog(LogReader):
         if self.read_only:
             raise ReadOnlyLog("this log was opened read-only", path=self.directory)
         if self.flush_error is not None:
-            reason = f"an fsync has failed ({self.flush_error}); nothing is taken until a restart"
+            reason = (
+                f"an fsync has failed ({self.flush_error}); nothing is taken until what it should "
+                "have written is on the disk"
+            )
             raise OSError(errno.EIO, reason, self.directory)
         if self.lost_end:
             raise OSError(errno.EIO, self.what_is_lost, self.directory)

@@ -312,7 +312,7 @@ class DataDirectory:
         self.faults.extend(recovered.faults)
         start = max(log_start, recovered.segments[0].base_offset)
         end = recovered.segments[-1].next_offset
-        return Log(
+        log = Log(
             self.files,
             directory,
             topic,
@@ -330,6 +330,10 @@ class DataDirectory:
             counters=self.counters,
             monotonic_ms=self.monotonic_ms,
         )
+        unsynced = os.path.join(directory, paths.UNSYNCED)
+        if not clean and not self.read_only and self.files.exists(unsynced):
+            log.distrust()
+        return log
 
     def _compare_end(self, log: Log, flushed_end: int) -> None:
         """Hold where a log ends against what was written down when it was flushed."""

@@ -58,9 +58,10 @@ class FlushPlan:
     def run(self) -> None:
         """The fsyncs: every segment from the recovery point on, snapshots, epochs, the directory.
 
-        After an fsync that failed the log takes nothing more: the kernel has dropped what it could
-        not write, so that a later fsync which succeeds would prove nothing.  A checkpoint that
-        could not be replaced, or a directory that could not be opened, is tried again.
+        After an fsync that failed the log takes nothing more until ``rescue`` is done: the kernel
+        has dropped what it could not write, so that a later fsync which succeeds would prove
+        nothing.  A checkpoint that could not be replaced is written anew, and the fsync of a
+        directory repeated: its names are in the file system's journal, which ends at such an error.
         """
         started = time.perf_counter_ns()
         try:
@@ -80,8 +81,7 @@ class FlushPlan:
             with self._log.epochs_lock:
                 checkpoint.write_epochs(self._files, path, self._epochs)
         if self._directory is not None:
-            with self._fsyncs():
-                self._files.sync_directory(self._directory)
+            self._files.sync_directory(self._directory)
         self.done = True
 
     def _sync_snapshot(self, offset: int) -> None:
@@ -101,8 +101,11 @@ class FlushPlan:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 self._log.flush_error = error
+                path = os.path.join(self._log.directory, paths.UNSYNCED)
+                with contextlib.suppress(OSError):
+                    self._files.close(self._files.open(path, os.O_WRONLY | os.O_CREAT))
             raise
 
     def finish(self) -> None:
@@ -112,6 +115,8 @@ class FlushPlan:
         self._segments = []
         counters = self._log.counters
         counters.flush_failures += not self.done
+        if not self.done:
+            self._log.flush_failed()
         if self.done:
             counters.flushes += 1
             counters.flush_ns += self._ns

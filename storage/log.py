@@ -15,6 +15,7 @@ behind (``recovery``), the other partitions (``manager``).
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,6 +83,7 @@ class Log(AppendingLog):
         self.closed = False
         # Whether a cleaner is at it: what it may replace stays until it has done so.
         self.cleaning = False
+        # Why its files cannot be trusted to be on the disk (``rescue``).
         self.flush_error: OSError | None = None
         self.listeners: list[LogListener] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
@@ -171,6 +173,18 @@ class Log(AppendingLog):
             plan.run()
         finally:
             by_owner(plan.finish)
+
+    def flush_failed(self) -> None:
+        """There is something to flush, whether anything was appended or not."""
+        if self.dirty_since_ms is None and not self.closed:
+            self._mark_dirty()
+
+    def distrust(self) -> None:
+        """An fsync had failed before the last start, and nothing has been done about it."""
+        reason = "an fsync that failed before the last start"
+        self.flush_error = OSError(errno.EIO, reason, self.directory)
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.flush_failed()
 
     def flushed_to(self, offset: int, *, directory: bool, epochs: bool) -> None:
         """A flush has made everything below ``offset`` durable."""

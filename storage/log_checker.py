@@ -197,7 +197,7 @@ class LogChecker:
             return
         where = f"{log.topic}/{log.partition}"
         known = segment.damages
-        places = [_named(segment, place) for place in damages]
+        places = [named(segment, place) for place in damages]
         try:
             log.note_damage(segment, places, self._clock_ms())
         except (OSError, StorageError) as error:
@@ -211,7 +211,7 @@ class LogChecker:
                 )
 
 
-def _named(segment: Segment, place: Damage) -> Damage:
+def named(segment: Segment, place: Damage) -> Damage:
     """The place, where its end was that of what was checked, with the offset that comes next."""
     if place.next_offset >= 0:
         return place

@@ -39,9 +39,11 @@ from storage.listener import LogListener
 from storage.log import Log
 from storage.make_room import is_full, make_room
 from storage.recovery import Origin, recover
+from storage.rescue import rescue
 from storage.reserve import Reserve
 from storage.retention import check_policy
 from storage.settings import Settings, no_check
+from storage.task import Task
 
 __all__ = ["LogManager", "Progress", "Topic"]
 
@@ -127,6 +129,8 @@ class LogManager(DataDirectory):
                 # What recovery has cut must not count as flushed when it is written again.
                 manager._checkpoint_anew()
             if not read_only:
+                for log in manager.logs():
+                    manager._rescue(log)
                 recover_adoption(manager)
         except BaseException:
             if lock_fd >= 0:
@@ -420,7 +424,8 @@ class LogManager(DataDirectory):
         return [
             log
             for log in list(self._dirty)  # others may come and go meanwhile, from other threads
-            if log.dirty_since_ms is not None and now_ms - log.dirty_since_ms >= log.config.flush_ms
+            if log.dirty_since_ms is not None
+            and (log.flush_error is not None or now_ms - log.dirty_since_ms >= log.config.flush_ms)
         ]
 
     def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
@@ -582,8 +587,15 @@ class LogManager(DataDirectory):
         if failure is not None:
             raise failure
 
+    def _rescue(self, log: Log) -> None:
+        """Where an fsync of it has failed; if this does too, the next flush tries again."""
+        if log.flush_error is not None:
+            with self.duties.attempt("flush", log.name):
+                rescue(log, Task(), self.clock_ms())
+
     def _close_log(self, log: Log) -> OSError | None:
         """Close a log, or let go of it: then this is the error."""
+        self._rescue(log)
         try:
             self.files.spend(log.close)
         except OSError as error:

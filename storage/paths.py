@@ -59,6 +59,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 # Who has it open and shows it (``owner_file``).
 OWNER = "kafkafs.owner"
+# In a partition's directory: an fsync has failed, and its files are not trusted (``rescue``).
+UNSYNCED = "kafkafs.unsynced"
 
 # Where a broker keeps what its cluster has decided.
 METADATA_LOG = "__cluster_metadata-0"

@@ -46,6 +46,7 @@ class SegmentFiles:
         "_gone",
         "_leases",
         "_offset_index",
+        "_stale_fds",
         "_suffix",
         "_time_index",
         "_txn_index",
@@ -66,6 +67,8 @@ class SegmentFiles:
         self._writable = writable
         self._suffix = ""
         self._fd = -1
+        # Of files that others have taken the place of, for who reads by them still.
+        self._stale_fds: list[int] = []
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TxnIndex | None = None
@@ -213,17 +216,31 @@ class SegmentFiles:
         with _lease_lock:
             if self._leases > own_leases:
                 return False
-            fd, self._fd = self._fd, -1
+            fds, self._fd, self._stale_fds = [self._fd, *self._stale_fds], -1, []
         try:
             if self._append_ready:
                 self._append_ready = False
                 self.offset_index.trim()
                 self.time_index.trim()
         finally:
-            if fd >= 0:
-                self._files.close(fd)
+            for fd in fds:
+                if fd >= 0:
+                    self._files.close(fd)
             self._close_indexes()
         return True
+
+    def renewed(self) -> None:
+        """The files of this sealed segment have been replaced by others with the same bytes at the
+        same places, which are read from now on.  The owner's.
+        """
+        with _lease_lock:
+            if self._fd >= 0:
+                self._stale_fds.append(self._fd)
+            self._fd = -1
+            # Another thread may look something up in them: they go with their last user.
+            self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            self._txn_index.close()
 
     def _close_indexes(self) -> None:
         for index in (self._offset_index, self._time_index, self._txn_index):
@@ -236,6 +253,7 @@ class SegmentFiles:
         """Whether any descriptor or memory map is held."""
         return (
             self._fd >= 0
+            or bool(self._stale_fds)
             or self._offset_index is not None
             or self._time_index is not None
             or (self._txn_index is not None and self._txn_index.is_open)

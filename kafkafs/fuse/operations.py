@@ -43,6 +43,9 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, ToldError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
 from storage.errors import SegmentGone, StorageError
+from storage.log import Log
+from storage.rescue import rescue
+from storage.task import Task
 
 _Kinds = tuple[type[Exception], ...]
 T = TypeVar("T")
@@ -104,6 +107,12 @@ class Operations(RefusedOperations):
                 await trio.to_thread.run_sync(plan.run, limiter=self._syncers)
         finally:
             plan.finish()
+
+    async def rescue(self, log: Log) -> None:
+        """Have what is left of a log on the disk, after an fsync that failed (`storage.rescue`)."""
+        task = Task(self._tree.jobs.by_owner)
+        now_ms = self._tree.manager.clock_ms()
+        await trio.to_thread.run_sync(rescue, log, task, now_ms, limiter=self._syncers)
 
     async def _sync(self, handle: Handle) -> None:
         plan = handle.sync_plan()

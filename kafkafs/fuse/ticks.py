@@ -82,7 +82,7 @@ class Ticks:
                 if self._flushes_again.waits(log):
                     continue
                 left_ms = log.dirty_since_ms + log.config.flush_ms - now_ms
-                if left_ms > 0:
+                if left_ms > 0 and log.flush_error is None:
                     pause_ms = min(pause_ms, left_ms)
                 else:
                     self._flushing.add(log)
@@ -92,7 +92,9 @@ class Ticks:
     async def _flush(self, log: Log) -> None:
         try:
             async with self._flushers:
-                if not log.closed:
+                if log.flush_error is not None:
+                    await self._operations.rescue(log)
+                elif not log.closed:
                     await self._operations.sync(log.start_flush())
         except Exception as error:
             self._flushes_again.failed(log)

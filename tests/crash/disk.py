@@ -8,7 +8,8 @@ the model of ``disk_model``.  Syncs are only noted, and take no time.
 - ``kill()``: the process died.  Everything is kept.
 - ``materialise(seed)``: the power failed.  The directory is rewritten as ``disk_model`` has it.
   Seed 0 loses all that was not synced, seed 1 keeps all, others are drawn.
-- ``fail_next`` and ``delay`` make single operations fail or wait.
+- ``fail_next`` and ``delay`` make single operations fail or wait.  What an fsync that fails did not
+  write a later one does not write either, as with Linux.
 
 A crash is no ``Exception``: the code under test never handles it.  Reopen with a new object.
 
@@ -282,7 +283,12 @@ class SimulatedDisk(Files):
             self._alive()
             model = self._model(fd)
             event = model.event
-        self._enter(operation, path)
+        try:
+            self._enter(operation, path)
+        except OSError:
+            with self._mutex:
+                model.forget(event)
+            raise
         with self._mutex:
             self._mutate(operation, path)
             model.commit(event)

@@ -85,6 +85,14 @@ class FileModel:
                 self.durable_length = length
         self.lengths = [entry for entry in self.lengths if entry[0] > event]
 
+    def forget(self, event: int) -> None:
+        """An fsync has failed: nothing writes what came up to ``event``, unless it comes again."""
+        for number, images in list(self.images.items()):
+            self.images[number] = [image for image in images if image.event > event]
+            if not self.images[number]:
+                del self.images[number]
+        self.lengths = [entry for entry in self.lengths if entry[0] > event]
+
     def survive(self, draw: Draw) -> tuple[int, dict[int, bytes]]:
         """The file as it may be after a power cut: its length, and the pages that are not zero."""
         kept = draw.prefix(len(self.lengths))

@@ -62,17 +62,22 @@ class Moments(SimulatedDisk):
 
     def state(self, seed: int) -> State:
         """What the disk may be found like now."""
-        return _state(self._tree, Draw(seed))
+        return _state(self._tree, None if seed == KEPT else Draw(seed))
 
 
-def _state(directory: DirectoryModel, draw: Draw) -> State:
+def _state(directory: DirectoryModel, draw: Draw | None) -> State:
+    """``draw`` None: nothing is lost."""
     found: State = {}
-    for name, model in sorted(directory.survive(draw).items(), key=lambda entry: entry[0]):
+    names = directory.entries if draw is None else directory.survive(draw)
+    for name, model in sorted(names.items(), key=lambda entry: entry[0]):
         if isinstance(model, FileModel):
-            length, pages = model.survive(draw)
+            length, pages = model.length, model.current
+            if draw is not None:
+                length, pages = model.survive(draw)
             content = bytearray(length)
             for number, page in pages.items():
                 content[number * PAGE : number * PAGE + len(page)] = page
+            del content[length:]
             found[name] = bytes(content)
         else:
             found[name] = _state(model, draw)
