@@ -264,14 +264,14 @@ class DataDirectory:
                     raise
 
     def _await_swap(self, item: tuple[str, int]) -> None:
-        """Wait while a cleaner replaces segments: some are in sight under neither name then."""
+        """Wait while a cleaner that lives replaces segments, so that files keep their names
+        meanwhile.  Of one that was stopped all is shown as if it had finished.
+        """
         directory = os.path.join(self.path, paths.partition_directory(*item))
         end = time.monotonic() + _SWAP_S
         while any(name.endswith(paths.LOG + paths.SWAP) for name, _ in self.files.scan(directory)):
-            if time.monotonic() > end:
-                reason = "a cleaner that was stopped has not given all segments their names"
-                remedy = "they are not shown before the directory is opened for writing"
-                self.faults.append(f"{directory}: {reason}; {remedy}")
+            lock = os.path.join(self.path, paths.LOCK)
+            if time.monotonic() > end or self.files.locked_by(lock) is None:
                 return
             time.sleep(_LOOK_S)
 

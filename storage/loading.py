@@ -56,6 +56,8 @@ class Origin:
     holes_to: int = 0  # a cleaner may have left gaps between segments up to here
     producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
+    # Segments whose files' names end in ``.swap``: where nothing may be changed they stay so.
+    swapped: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
         origin.config,
         writable=origin.writable,
     )
+    if base in origin.swapped:
+        segment.is_called(paths.SWAP)
     result = Loaded(segment)
     active = following is None
     segment.sealed = not active

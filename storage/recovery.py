@@ -21,6 +21,7 @@ partitions.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ from storage.loading import Loaded, Origin, finish_index, is_empty, load, reache
 from storage.producer_state import ProducerState
 from storage.replay import replay
 from storage.segment import Segment
-from storage.swap import drop_orphan_indexes, finish_swaps
+from storage.swap import as_if_finished, drop_orphan_indexes, finish_swaps
 
 __all__ = ["Origin", "Recovered", "load_segment", "recover"]
 
@@ -73,11 +74,18 @@ def recover(origin: Origin) -> Recovered:
         return _load_old(origin, names)
     if origin.writable:
         names = finish_swaps(origin.files, origin.directory, names)
+    else:
+        names, swapped = as_if_finished(origin.files, origin.directory, names)
+        origin = dataclasses.replace(origin, swapped=swapped)
     bases = sorted(
         base
         for name in names
         if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
     )
+    if origin.swapped:
+        # What a cleaner has just made may have holes up to the segment behind it.
+        behind = next((base for base in bases if base > max(origin.swapped)), -1)
+        origin = dataclasses.replace(origin, holes_to=max(origin.holes_to, behind))
     bases = _without_half_rolled(origin, bases)
     if origin.writable:
         names = drop_orphan_indexes(origin.files, origin.directory, names, set(bases))
@@ -172,13 +180,16 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
 
 def _segment(origin: Origin, base: int) -> Segment:
     """Its files, and nothing that is in them."""
-    return Segment(
+    segment = Segment(
         origin.files,
         origin.directory,
         base,
         origin.config,
         writable=False,
     )
+    if base in origin.swapped:
+        segment.is_called(paths.SWAP)
+    return segment
 
 
 def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:

@@ -133,6 +133,11 @@ class SegmentFiles:
             self._suffix = suffix
             self._renamed()
 
+    def is_called(self, suffix: str) -> None:
+        """Others have given the files names that end in ``suffix``."""
+        self._suffix = suffix
+        self._renamed()
+
     def set_mtime(self, mtime_ns: int) -> None:
         """When its files were written, as retention has it for records without timestamps."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
@@ -177,7 +182,8 @@ class SegmentFiles:
 
     def _open_of_another(self, identity: Identity) -> int:
         """Open the log of another process, which may just have renamed or replaced it."""
-        for path in (self.log_path, self.log_path + paths.DELETED):
+        named = self.log_path.removesuffix(paths.SWAP)
+        for path in dict.fromkeys((self.log_path, named, named + paths.DELETED)):
             try:
                 fd = self._files.open(path, os.O_RDONLY)
             except FileNotFoundError:
@@ -326,9 +332,8 @@ class SegmentFiles:
 
     def mark_lost(self) -> None:
         """Its writer has renamed the files to ``.deleted``, and will remove them."""
-        self._suffix = paths.DELETED
+        self.is_called(paths.DELETED)
         self.deleted = True
-        self._renamed()
 
     def mark_deleted(self) -> None:
         """Rename the files to ``.deleted``; reading goes on until ``vanish``.

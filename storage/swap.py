@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from typing import NamedTuple
 
 from storage import paths
 from storage.files import Files, FileSource
@@ -58,17 +59,25 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
         files.unlink(path + paths.DELETED)
 
 
-def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
-    """Bring ``names``, the files of a partition's directory, to one side of any swap.
-
-    Returns the names that are there afterwards.  OSError from the disk.
+class _Decided(NamedTuple):
+    """What becomes of a directory's names: ``late`` swaps go first, as long as there is any
+    ``.cleaned``, then what is of no use, then what is ``replaced``; of the ``rest`` ``.swap`` is
+    stripped.
     """
+
+    late: set[str]
+    useless: set[str]
+    replaced: set[str]
+    rest: list[str]
+
+
+def _decide(files: Files, directory: str, names: list[str]) -> _Decided:
     unfinished = [
         base
         for name in names
         if name.endswith(paths.CLEANED) and (base := paths.base_offset_of(name)) is not None
     ]
-    late_swaps = {
+    late = {
         name
         for name in names
         if name.endswith(paths.SWAP)
@@ -76,28 +85,14 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
         and unfinished
         and base >= min(unfinished)
     }
-    # As long as there is a ``.cleaned`` none of these counts.
-    _remove(files, directory, late_swaps, then_sync=True)
-    rest = [name for name in names if name not in late_swaps]
-    useless = {name for name in rest if name.endswith((paths.DELETED, paths.CLEANED, ".tmp"))}
-    _remove(files, directory, useless, then_sync=False)
-    return _complete(files, directory, [name for name in rest if name not in useless])
-
-
-def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: bool) -> None:
-    for name in names:
-        files.unlink(os.path.join(directory, name))
-    if names and then_sync:
-        files.sync_directory(directory)
-
-
-def _complete(files: Files, directory: str, names: list[str]) -> list[str]:
-    """Remove what decided swaps replace, then strip ``.swap``."""
-    swaps = [name for name in names if name.endswith(_LOG_SWAP)]
+    left = [name for name in names if name not in late]
+    useless = {name for name in left if name.endswith((paths.DELETED, paths.CLEANED, ".tmp"))}
+    left = [name for name in left if name not in useless]
+    swaps = [name for name in left if name.endswith(_LOG_SWAP)]
     low, high = _replaced_range(files, directory, swaps)
     replaced = {
         name
-        for name in names
+        for name in left
         if not name.endswith(_KEPT)
         and (base := paths.base_offset_of(name)) is not None
         and low <= base < high
@@ -105,16 +100,50 @@ def _complete(files: Files, directory: str, names: list[str]) -> list[str]:
     # Some of these may be the swap's own, which had its name already: the transaction index too,
     # which nobody misses. Where there is no offset index loading makes all of them from the log.
     own = {f"{name.removesuffix(_LOG_SWAP)}{paths.INDEX}{paths.SWAP}" for name in swaps}
-    useless = {name for name in names if name in replaced or name in own}
-    _remove(files, directory, useless, then_sync=True)
-    remaining = [name for name in names if name not in useless]
-    for name in tuple(remaining):
+    replaced |= own.intersection(left)
+    return _Decided(late, useless, replaced, [name for name in left if name not in replaced])
+
+
+def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
+    """Bring ``names``, the files of a partition's directory, to one side of any swap.
+
+    Returns the names that are there afterwards.  OSError from the disk.
+    """
+    decided = _decide(files, directory, names)
+    _remove(files, directory, decided.late, then_sync=True)
+    _remove(files, directory, decided.useless, then_sync=False)
+    _remove(files, directory, decided.replaced, then_sync=True)
+    for name in decided.rest:
         if name.endswith(paths.SWAP):
             final = name.removesuffix(paths.SWAP)
             files.rename(os.path.join(directory, name), os.path.join(directory, final))
-            remaining.remove(name)
-            remaining.append(final)
-    return remaining
+    return [name.removesuffix(paths.SWAP) for name in decided.rest]
+
+
+def as_if_finished(
+    files: Files, directory: str, names: list[str]
+) -> tuple[list[str], frozenset[int]]:
+    """What ``finish_swaps`` would return, without a change; and the base offsets of the segments
+    whose files' names still end in ``.swap``.
+
+    Of a segment that has a part of its names only there is no offset index: the others count by it.
+    """
+    rest = _decide(files, directory, names).rest
+    swapped = {paths.base_offset_of(name) for name in rest if name.endswith(_LOG_SWAP)}
+    half = {paths.base_offset_of(name) for name in rest if name.endswith(paths.SWAP)} - swapped
+    left = [
+        name.removesuffix(paths.SWAP)
+        for name in rest
+        if not (name.endswith(paths.INDEX) and paths.base_offset_of(name) in half)
+    ]
+    return left, frozenset(base for base in swapped if base is not None)
+
+
+def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: bool) -> None:
+    for name in names:
+        files.unlink(os.path.join(directory, name))
+    if names and then_sync:
+        files.sync_directory(directory)
 
 
 def _replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int, int]:

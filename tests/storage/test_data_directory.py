@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage import Log, LogManager
+from storage.follow_directory import DirectoryFollower
 from storage.task import Task
-from tests.storage.compaction.cleaned import clean, compacted, contents, put, roll
+from tests.crash.moments import Found, Stops, Unsynced
+from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
+from tests.storage.transactions import Client
 
 T = TypeVar("T")
 
@@ -48,15 +51,63 @@ def test_who_opens_it_meanwhile_misses_nothing(tmp_path: Path) -> None:
         assert seen == [[(2, b"a", b"3")]]
 
 
-def test_what_a_stopped_cleaner_has_not_named_is_told_to_who_only_reads(tmp_path: Path) -> None:
+def everything(log: Log) -> tuple[object, ...]:
+    committed = list(log.records(isolation="read_committed"))
+    uncommitted = list(log.records(isolation="read_uncommitted"))
+    return log.log_start_offset, log.log_end_offset, committed, uncommitted
+
+
+def test_who_only_reads_sees_what_a_stopped_cleaner_would_have_made(tmp_path: Path) -> None:
+    """Wherever it was stopped, the same as who finishes its swap."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with compacted(data) as (manager, log):
+        manager.set_topic_setting("t", "internal.segment.bytes", "600")
+        for number in range(4):
+            client = Client(log, 7 + number)
+            for value in (b"1", b"2"):
+                put(log, (b"a%d" % number, value), (b"b", value * 20))
+                client.send(b"aborted", transactional=True)
+            client.abort()
+            put(log, (b"b", b"again %d" % number))
+            roll(log)
+    stops = Stops(data)
+    manager = LogManager.open(str(data), files=stops.disk, clock_ms=Clock())
+    clean(manager, manager.log("t", 0))
+    stops.end()
+    seen: set[str] = set()
+
+    def check(path: Path, _found: Found) -> None:
+        names = {each.name for each in (path / "t-0").iterdir()}
+        seen.update(name for name in names if name.endswith(".swap"))
+        with LogManager.open(str(path), read_only=True, clock_ms=Clock()) as reader:
+            assert reader.faults == []
+            shown = everything(reader.log("t", 0))
+        assert {each.name for each in (path / "t-0").iterdir()} == names
+        with LogManager.open(str(path), files=Unsynced(), clock_ms=Clock()) as finished:
+            assert shown == everything(finished.log("t", 0))
+
+    stops.judge(check, tmp_path / "found")
+    kinds = {name.partition(".")[2] for name in seen}
+    assert kinds >= {"log.swap", "index.swap", "timeindex.swap", "txnindex.swap"}
+    assert len({name for name in seen if name.endswith(".log.swap")}) > 1
+
+
+def test_what_is_open_to_be_read_when_the_swap_is_finished(tmp_path: Path) -> None:
     with compacted(tmp_path) as (_, log):
         for value in (b"1", b"2"):
             put(log, (b"a", value))
             roll(log)
     for path in (tmp_path / "t-0").glob(f"{0:020}.*"):
-        path.rename(f"{path}.swap")
+        if not path.name.endswith("snapshot"):
+            path.rename(f"{path}.swap")
     with LogManager.open(str(tmp_path), read_only=True) as reader:
-        assert contents(reader.log("t", 0)) == [(1, b"a", b"2")]
-        assert [fault for fault in reader.faults if "opened for writing" in fault]
-    with compacted(tmp_path) as (_, log):
-        assert [record[0] for record in contents(log)] == [0, 1]
+        log = reader.log("t", 0)
+        assert contents(log) == [(0, b"a", b"1"), (1, b"a", b"2")]
+        DirectoryFollower(reader).look(log)
+        with compacted(tmp_path):
+            pass
+        log.age_descriptors()
+        log.age_descriptors()
+        DirectoryFollower(reader).look(log)
+        assert contents(log) == [(0, b"a", b"1"), (1, b"a", b"2")]
