@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import Running
+from tests.storage.producers import Producer
 
 FAST = ["--sleep-interval=0.02"]
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
@@ -182,3 +184,44 @@ def test_until_the_high_watermark(beside: Beside) -> None:
     assert beside.file.read_bytes() == b"zero\n"
     beside.broker.write_high_watermark(beside.partition, 2)
     assert beside.file.read_bytes() == b"zero\none\n"
+
+
+def test_transactions_that_end_behind_the_high_watermark(beside: Beside) -> None:
+    partition, producer = beside.partition, Producer(7, transactional=True)
+    partition.put(producer.batch(b"aborted"))
+    partition.roll()
+    partition.append(b"plain")
+    watermark = partition.next_offset
+    partition.roll()
+    partition.put(producer.abort())
+    partition.append(b"last")
+    beside.broker.write_high_watermark(partition, watermark)
+    beside.start("until=high-watermark")
+    with open(beside.file, "rb", buffering=0) as reader:
+        assert beside.file.read_bytes() == reader.read() == b"zero\n"
+        assert os.getxattr(beside.file, "user.kafkafs.log_end") == b"%d" % watermark
+        beside.broker.write_high_watermark(partition, partition.next_offset)
+        assert beside.file.read_bytes() == b"zero\nplain\nlast\n"
+        assert reader.read() == b"plain\nlast\n"
+
+
+def test_a_tail_shows_what_is_committed_and_cleaned_between_two_looks(beside: Beside) -> None:
+    partition, producer = beside.partition, Producer(7, transactional=True)
+    beside.start()
+    written = b"zero\n"
+    with Running(["tail", "-f", "--lines=+1", *FAST, beside.file]) as tail:
+        assert tail.read_until(written) == written
+        for number in range(3):
+            partition.put(producer.batch(b"one %d" % number), b"one %d" % number)
+            partition.roll()
+            partition.append(b"two %d" % number)
+            assert beside.file.stat().st_size == len(written), "it is held back"
+            # Nobody looks before all of it is done.
+            os.kill(beside.pid, signal.SIGSTOP)
+            partition.put(producer.commit())
+            partition.clean(len(partition.bases) - 1, lambda offset, value: True)
+            os.kill(beside.pid, signal.SIGCONT)
+            written += b"one %d\ntwo %d\n" % (number, number)
+            assert tail.read_until(b"two %d\n" % number) == written
+        assert tail.errors() == ""
+    assert beside.file.read_bytes() == partition.text()

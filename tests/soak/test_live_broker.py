@@ -80,6 +80,7 @@ class Judge:
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.seed = random.SystemRandom().randrange(1 << 32)
         self.over = threading.Event()
 
     def say(self, fault: str) -> None:
@@ -108,7 +109,7 @@ class Writer:
         self._broker = broker
         self._topic = topic
         self._kind = kind
-        self._random = random.Random(f"{topic} {kind}")
+        self._random = random.Random(f"{judge.seed} {topic} {kind}")
         self._number = 0
 
     def run(self) -> None:
@@ -221,7 +222,7 @@ class Reading:
         self._mount = mount
         self._what = what
         self._committed = what != "uncommitted"
-        self._random = random.Random(what)
+        self._random = random.Random(f"{judge.seed} {what}")
         self._lines: dict[str, dict[int, bytes]] = {topic: {} for topic in TOPICS}
         self._sizes: dict[tuple[str, int], int] = {}
         self.open = {
@@ -409,6 +410,7 @@ def test_what_a_live_broker_does_is_shown(
                 each.enough.set()
             for thread in consumers:
                 thread.join()
+        figures("seed", judge.seed)
         for name, count in sorted(judge.counts.items()):
             figures(name, count)
         figures("records consumed", sum(len(got) for got in consuming[True].got.values()))
@@ -417,7 +419,7 @@ def test_what_a_live_broker_does_is_shown(
 
 def _disturb(judge: Judge, broker: Broker, seconds: float) -> None:
     """Restart the broker, orderly or not, and delete records, until the time is over."""
-    chance = random.Random(0)
+    chance = random.Random(judge.seed)
     end = time.monotonic() + seconds
     while time.monotonic() < end and not judge.faults:
         judge.over.wait(chance.uniform(0, 10))
