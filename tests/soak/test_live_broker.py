@@ -66,12 +66,18 @@ TOPICS: dict[str, dict[str, object]] = {
         "internal.segment.bytes": 10_000,
     },
 }
+# Whose cleaner is quick, and has only aborted records to take: no two have the same key.
+UNIQUE = "unique"
+TOPICS[UNIQUE] = {**TOPICS["compacted"], "min.compaction.lag.ms": 0}
 ABORTED = b"aborted"
 MOUNTS = {
     "committed": [],
     "uncommitted": ["isolation=read_uncommitted"],
     "watermark": ["until=high-watermark"],
+    "remounted": ["until=high-watermark"],
 }
+# How often it is read from one start to the next.
+READ_ONCE_MOUNTED = 30
 
 
 class Judge:
@@ -148,7 +154,8 @@ class Writer:
             self._number += 1
             value = b"%s %s %d " % (what, self._kind.encode(), self._number)
             value += b"." * self._random.randrange(100)
-            key = b"key %d" % self._random.randrange(40)
+            number = self._number if self._topic == UNIQUE else self._random.randrange(40)
+            key = b"key %s %d" % (self._kind.encode() if self._topic == UNIQUE else b"", number)
             records.append(Record(0, int(time.time() * 1000), 0, key, value))
         return records
 
@@ -229,7 +236,7 @@ class Reading:
             (topic, view): Open(judge, mount / topic / view / "0", f"open {what} {topic}/{view}")
             for topic in TOPICS
             for view in TEXTS
-            if topic != QUICK
+            if topic != QUICK and what != "remounted"
         }
 
     def follow(self) -> None:
@@ -239,12 +246,19 @@ class Reading:
 
     def look(self) -> None:
         while not self._judge.over.is_set():
-            topic = self._random.choice(list(TOPICS))
-            try:
-                self._random.choice([self._stat, self._stat, self._cat, self._range])(topic)
-            except OSError as error:
-                number = errno.errorcode[error.errno or 0]
-                self._judge.say(f"{self._what} {topic}: {number} {error.filename}")
+            for _ in range(READ_ONCE_MOUNTED):
+                self._look()
+            if self._what == "remounted":
+                self._mount.restart()
+                self._judge.counts["remounts"] += 1
+
+    def _look(self) -> None:
+        topic = self._random.choice(list(TOPICS))
+        try:
+            self._random.choice([self._stat, self._stat, self._cat, self._range])(topic)
+        except OSError as error:
+            number = errno.errorcode[error.errno or 0]
+            self._judge.say(f"{self._what} {topic}: {number} {error.filename}")
 
     def _stat(self, topic: str) -> None:
         self._judge.counts["stats"] += 1
@@ -259,7 +273,7 @@ class Reading:
     def _cat(self, topic: str) -> None:
         """All of it; or the end of it where that is much."""
         self._judge.counts["reads of all"] += 1
-        start = "" if topic != "kept" else "@-500"
+        start = "" if topic not in ("kept", UNIQUE) else "@-500"
         self._check(topic, self._read(self._mount / topic / ".jsonl" / f"0{start}"))
 
     def _range(self, topic: str) -> None:
