@@ -1,0 +1,96 @@
+"""What becomes durable with a deletion, and in which order: power cuts right behind each.
+
+Nothing is appended or flushed afterwards that would make up for what was left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.retain import retain
+from storage.task import Task
+from tests.crash.disk import SimulatedDisk
+from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.transactions import produced
+
+SEEDS = range(30)
+
+
+def clock() -> int:
+    return NOW_MS
+
+
+def fill(data: Path) -> None:
+    """All is flushed, and nothing expires by itself."""
+    with opened(data, clock_ms=clock) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "file.delete.delay.ms", "0")
+        log.append_batches(produced([b"0", b"1"], 7, 0), now_ns=NOW_MS * 1_000_000)
+
+
+def delete_all(manager: LogManager) -> None:
+    """The whole of the log goes by its age; a new segment was begun for that."""
+    manager.set_topic_setting("t", "retention.ms", "0")
+    outcome = retain(manager, manager.logs(), Task(), NOW_MS + 10)
+    assert outcome.segments == 1
+    assert outcome.notes == []
+
+
+def test_the_producers_of_what_is_deleted_are_known(tmp_path: Path) -> None:
+    """All had been flushed before the roll: only the snapshot that it wrote had not."""
+    (tmp_path / "built").mkdir()
+    fill(tmp_path / "built")
+    for seed in SEEDS:
+        data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        delete_all(manager)
+        disk.materialise(seed)
+        with opened(data, clock_ms=clock) as manager:
+            log = manager.log("t", 0)
+            again = produced([b"0", b"1"], 7, 0)
+            ((first, last, duplicate),) = log.append_batches(again, now_ns=NOW_MS * 1_000_000)
+            assert (first, last, duplicate) == (0, 1, True), seed
+        shutil.rmtree(data)
+
+
+def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
+    """The files are gone, the directory has not been synced, and the checkpoint is written anew."""
+    (tmp_path / "built").mkdir()
+    fill(tmp_path / "built")
+    for seed in SEEDS:
+        data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        delete_all(manager)
+        sweep = manager.sweep(NOW_MS + 10)
+        assert sweep is not None
+        sweep()
+        manager.checkpoint()
+        disk.materialise(seed)
+        with opened(data, clock_ms=clock) as manager:
+            assert manager.log("t", 0).log_start_offset == 2, seed
+        shutil.rmtree(data)
+
+
+def test_a_flush_that_fails_is_counted(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"1")
+    log.flush()
+    assert (manager.counters.flushes, manager.counters.flush_failures) == (1, 0)
+    append(log, b"2")
+    disk.fail_next("sync_directory", errno.EMFILE)
+    log.roll(NOW_MS)
+    with pytest.raises(OSError, match="Too many open files"):
+        log.flush()
+    assert (manager.counters.flushes, manager.counters.flush_failures) == (1, 1)
+    log.flush()
+    assert (manager.counters.flushes, manager.counters.flush_failures) == (2, 1)
+    manager.close()
