@@ -283,6 +283,18 @@ def test_segments_below_the_log_start_do_not_count(tmp_path: Path) -> None:
     assert nonce(tmp_path) == first
 
 
+def test_a_base_is_durable_when_it_is_saved(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        history = log.history
+        assert history.is_durable("values")
+        history.set_base("values", 0, 0)
+        assert not history.is_durable("values")
+        history.save(log.segments)
+        assert history.is_durable("values")
+
+
 def test_positions_that_hang_on_a_segment_below_the_log_start_stay_after_a_kill(
     tmp_path: Path,
 ) -> None:
