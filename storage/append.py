@@ -431,7 +431,7 @@ class AppendingLog(LogReader):
         size = active.size + len(batches)
         if size > config.segment_bytes or size > MAX_SEGMENT_BYTES:
             return True
-        if active.index_full:
+        if active.index_full or active.damages:
             return True
         if active.first_timestamp >= 0:
             newest = entries[0][3] if len(entries) == 1 else max(entry[3] for entry in entries)

@@ -3,17 +3,22 @@
 A place is from where a batch should begin to where the next sound one does, so it never cuts a
 sound batch.  What is known of a segment is a tuple of places, ascending and apart from one another,
 replaced as a whole: whoever reads from another thread keeps a consistent one.  It is not written
-down: after a restart the checker finds it again.
+down: after a restart it is found again.
 
-Not here: who looks (``log_checker``), how reading deals with it (``segment``).
+Not here: who looks (``segment`` before the first reading, ``log_checker`` by the clock), how
+reading deals with it (``segment``).
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from storage.errors import CorruptRecord
+
+_log = logging.getLogger(__name__)
 
 
 class Damage(NamedTuple):
@@ -27,16 +32,33 @@ class Damage(NamedTuple):
     next_offset: int
     reason: str
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record can be lost in it: there is no offset between its neighbours."""
+        return self.next_offset <= self.first_offset
+
     def error(self, path: str) -> CorruptRecord:
         """What reading there raises."""
-        last = max(self.next_offset - 1, self.first_offset)
-        offsets = f"offsets {self.first_offset} to {last} are damaged"
+        if self.is_empty:
+            offsets = f"{self.end - self.start} bytes that are no batch"
+        else:
+            offsets = f"offsets {self.first_offset} to {self.next_offset - 1} are damaged"
         return CorruptRecord(
             f"{offsets}: {self.reason}", path=path, position=self.start, offset=self.first_offset
         )
 
 
 Damages = tuple[Damage, ...]
+
+
+def report(path: str, places: Iterable[Damage]) -> None:
+    """A line in the log for each: file, position, offsets, reason."""
+    topic, _, partition = os.path.basename(os.path.dirname(path)).rpartition("-")
+    for place in places:
+        _log.warning(
+            "%s/%s: damage found: %s; kafkafs verify tells more, kafkafs repair mends",
+            *(topic, partition, place.error(path)),
+        )
 
 
 def merged(known: Damages, found: Iterable[Damage]) -> Damages:

@@ -25,7 +25,7 @@ from storage.append import Appended, AppendingLog
 from storage.check import LogCheck
 from storage.config import LogConfig
 from storage.counters import LogCounters
-from storage.damage import Damage, merged
+from storage.damage import Damage, merged, report
 from storage.files import Files
 from storage.flush import FlushPlan
 from storage.history import History
@@ -521,9 +521,11 @@ class Log(AppendingLog):
         if self.closed:
             return 0
         places = merged(segment.damages, found)
-        news = sum(place not in segment.damages for place in places)
+        report(segment.log_path, [place for place in places if place not in segment.damages])
+        segment.damages = places
+        news = sum(place not in segment.told_damages for place in places)
         if news:
-            segment.damages = places
+            segment.told_damages = places
             self.counters.damages += news
             for listener in self.listeners:
                 listener.damaged(self, segment)

@@ -22,6 +22,7 @@ Not here: what a damaged batch is (``batch_check``), the clock that calls, other
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -103,9 +104,12 @@ class LogChecker:
             self._bytes_sealed.pop(gone, None)
 
     def _check_newest(self, log: Log, task: Task) -> None:
-        if log.active.damages:
-            # No new segment could be begun when that was found.
-            task.by_owner(lambda: self._note(log, log.active, ()))
+        for segment in log.segments:
+            if segment.damages is not segment.told_damages or (
+                segment.damages and segment is log.active
+            ):
+                # Who has read it found that; or no new segment could be begun behind it.
+                task.by_owner(functools.partial(self._note, log, segment, ()))
         segments = log.segments
         newest = self._newest.get(log)
         if newest is None or newest.segment not in segments:
@@ -122,6 +126,7 @@ class LogChecker:
                     newest.next_offset,
                     end,
                     log.config.max_message_bytes,
+                    named=segment.index_behind,
                 )
                 next_offset = self._check(log, segment, part, task)
                 if next_offset < 0:
@@ -154,7 +159,11 @@ class LogChecker:
         failure: OSError | None = None
         for segment in (*sealed[first:], *sealed[:first]):
             base, size = segment.base_offset, segment.size
-            part = Part(base, 0, base, size, log.config.max_message_bytes)
+            part = Part(
+                *(base, 0, base, size, log.config.max_message_bytes),
+                limit=max(segment.next_offset, base),
+                named=segment.index_behind,
+            )
             try:
                 checked = self._check(log, segment, part, task) >= 0
             except OSError as error:
@@ -195,31 +204,12 @@ class LogChecker:
         """On the owner's thread."""
         if segment not in log.segments:
             return
-        where = f"{log.topic}/{log.partition}"
-        known = segment.damages
-        places = [named(segment, place) for place in damages]
         try:
+            places = [segment.bounded(place) for place in damages]
             log.note_damage(segment, places, self._clock_ms())
         except (OSError, StorageError) as error:
+            where = f"{log.topic}/{log.partition}"
             _log.warning("%s: no new segment could be begun behind damage: %s", where, error)
-        for place in segment.damages:
-            if place not in known:
-                _log.warning(
-                    "%s: damage found: %s; kafkafs verify tells more, kafkafs repair mends",
-                    where,
-                    place.error(segment.log_path),
-                )
-
-
-def named(segment: Segment, place: Damage) -> Damage:
-    """The place, where its end was that of what was checked, with the offset that comes next."""
-    if place.next_offset >= 0:
-        return place
-    following = segment.next_offset
-    if place.end < segment.size:
-        batch = next(segment.batches(place.end), None)
-        following = batch[1].base_offset if batch is not None else following
-    return place._replace(next_offset=max(following, place.first_offset))
 
 
 def checker_facts(checker: LogChecker, logs: Sequence[Log]) -> list[tuple[str, object]]:

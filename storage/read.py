@@ -65,9 +65,13 @@ class LogReader(TransactionalLog):
             if found is None:
                 continue
             position, header = found
-            end = segment.sound_end(position, segment.stable_size if committed else segment.size)
-            length = max(max_bytes, header.size if at_least_one else 0)
-            return segment.read_at(position, max(min(length, end - position), 0))
+            end = segment.stable_size if committed else segment.size
+            length = min(max(max_bytes, header.size if at_least_one else 0), end - position)
+            if length <= 0:
+                return b""
+            return segment.read_at(
+                position, segment.sound_end(position, position + length) - position
+            )
         return b""
 
     def records(
@@ -185,7 +189,8 @@ def plain_batches(
     """
     wanted = _CHUNK_BYTES
     while position < end:
-        data = segment.read_at(position, min(wanted, segment.sound_end(position, end) - position))
+        until = segment.sound_end(position, min(position + wanted, end))
+        data = segment.read_at(position, until - position)
         at = 0
         while at < len(data):
             try:

@@ -40,7 +40,6 @@ from storage.errors import StorageError
 from storage.files import Files
 from storage.index.txn_index import encode
 from storage.log import Log
-from storage.log_checker import named
 from storage.medium import BLOCK, Medium
 from storage.producer_state import ProducerState
 from storage.record._batch import Rebuild
@@ -121,7 +120,7 @@ def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
     """The new files have the old ones' names."""
     for segment, _, damages in copied:
         segment.renewed()
-        places = [named(segment, place) for place in damages]
+        places = [segment.bounded(place) for place in damages]
         log.note_damage(segment, places, now_ms)
         for place in segment.damages:
             last = max(place.next_offset - 1, place.first_offset)
@@ -191,7 +190,8 @@ def _check(files: Files, path: str, segment: Segment, largest: int, task: Task) 
     base = segment.base_offset
     medium = Medium(files, path)
     try:
-        return check_part(medium, Part(base, 0, base, segment.size, largest), task).damages
+        part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
+        return check_part(medium, part, task).damages
     finally:
         medium.close()
 

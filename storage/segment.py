@@ -16,15 +16,19 @@ Not here: descriptors, leases, names (``segment_files``), which offsets batches 
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from storage.batch_check import Check, Part
 from storage.config import LogConfig
-from storage.damage import Damages, sound_size
+from storage.damage import Damage, Damages, merged, report, sound_size
 from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
-from storage.record._batch import find_next_batch
+from storage.first_read import FirstRead, Known
+from storage.record._batch import find_next_batch, walk_batches
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from storage.record.header import size_at
 from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
 from storage.segment_files import SegmentFiles
@@ -35,8 +39,31 @@ BatchEntry = tuple[int, int, int, int]
 # Of a batch that is larger than this the header has to do, to see whether an index fits.
 _CHECKED_BYTES = 16 * 1024 * 1024
 
+# How far who reads on is ahead of what is asked for, at most: each time somebody has to wait.
+_AHEAD_BYTES = 4 * 1024 * 1024
+_AT_A_TIME = 64 * 1024
+_damages_lock = threading.Lock()
+
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
+
+
+class _Cached:
+    """The log through the page cache, for ``batch_check``."""
+
+    def __init__(self, files: Files, fd: int) -> None:
+        self._files = files
+        self._fd = fd
+        self._room = bytearray()
+
+    def read(self, position: int, size: int) -> memoryview:
+        if size > len(self._room):
+            self._room = bytearray(size)
+        view = memoryview(self._room)[:size]
+        return view[: self._files.preadv(self._fd, view, position)]
+
+    def settle(self) -> None:
+        """What is in the cache is there."""
 
 
 class Segment(SegmentFiles):
@@ -46,6 +73,7 @@ class Segment(SegmentFiles):
         "_bytes_since_index_entry",
         "_cut_pending",
         "damages",
+        "first_read",
         "first_timestamp",
         "index_full",
         "max_timestamp",
@@ -54,6 +82,7 @@ class Segment(SegmentFiles):
         "next_offset",
         "size",
         "stable_size",
+        "told_damages",
     )
 
     # Whether the log's bytes never are record batches as they lie there, so that who reads them
@@ -72,8 +101,11 @@ class Segment(SegmentFiles):
         super().__init__(files, directory, base_offset, config, writable=writable)
         self._cut_pending = False
         self._bytes_since_index_entry = 0
-        # What the checker has found; no read crosses or enters it.
+        # What readers and the checker have found; no read crosses or enters it.
         self.damages: Damages = ()
+        # Those that the log has been told of.
+        self.told_damages: Damages = ()
+        self.first_read = FirstRead()
         self.first_timestamp = -1
         # Whether an index has no room for the entries that one more append may need.
         self.index_full = False
@@ -164,6 +196,7 @@ class Segment(SegmentFiles):
         self._bytes_since_index_entry = size - last_indexed_position
         self.mtime_ns = mtime_ns
         self.sealed = sealed
+        self.first_read.doubt(size)
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -264,6 +297,8 @@ class Segment(SegmentFiles):
         assert not self.sealed
         self.trim()
         self.sealed = True
+        # Who reads it from now on will mostly read a disk.
+        self.first_read.doubt(self.size)
 
     def unseal(self) -> None:
         """Take back ``seal``: it is appended to once more.  OSError from the disk."""
@@ -324,8 +359,15 @@ class Segment(SegmentFiles):
 
         With ``wait`` false, BlockingIOError where the bytes are not in the page cache: call again
         from a thread that may wait, with ``wait`` true.  SegmentGone after deletion, CorruptRecord
-        at a damaged place; it reads up to one.
+        at a damaged place; it reads up to one.  Bytes that nobody has read yet are checked first,
+        which waits.
         """
+        if not self.first_read.whole:
+            end = position + len(buffer)
+            if not self.first_read.knows(position, end):
+                if not wait:
+                    raise BlockingIOError
+                self.verify(position, end)
         if self.damages:
             sound = sound_size(self.damages, position, len(buffer), self.log_path)
             buffer = memoryview(buffer)[:sound]
@@ -345,6 +387,9 @@ class Segment(SegmentFiles):
             fd = self._log_fd()
         count = self._files.preadv_nowait(fd, buffer, position)
         if count is None:
+            if position >= self.first_read.written_from:
+                # What was written here comes back from the disk.
+                self.first_read.doubt(self.size)
             raise BlockingIOError
         return count
 
@@ -365,6 +410,101 @@ class Segment(SegmentFiles):
             )
         return data
 
+    # -- checking what is read first -----------------------------------------------------------
+
+    def verify(self, position: int, end: int) -> int:
+        """See to it that the batches in which the bytes ``position`` to ``end`` lie are checked.
+
+        What is damaged is added to ``damages``, and reported once.  Returns where what is known
+        ends, at or behind ``end``, or the log's size: a batch begins there.  Any thread that may
+        wait; SegmentGone, OSError.
+        """
+        reads = self.first_read
+        end = min(end, self.size)
+        if reads.whole:
+            return self.size
+        self.lease()
+        try:
+            while True:
+                part = reads.part_at(position)
+                reached = position if part is None else part.end
+                if reached >= min(reads.written_from, self.size):
+                    return self.size
+                if part is not None and reached >= end:
+                    return reached
+                # Who reads on, chunk by chunk, shall not have to wait each time.
+                ahead = 0 if part is None else min(part.end - part.start, _AHEAD_BYTES)
+                self._check(reached, min(max(end, reached + 1) + ahead, reads.written_from))
+        finally:
+            self.release()
+
+    def _check(self, position: int, end: int) -> None:
+        """Check the batch that ``position`` is in, and on to ``end``."""
+        reads = self.first_read
+        stop = min(reads.written_from, self.size)
+        source = _Cached(self._files, self._log_fd())
+        start, next_offset = self._start_of_batch(source, position)
+        check = Check(
+            source,
+            Part(
+                self.base_offset,
+                start,
+                next_offset,
+                stop,
+                max(self._config.max_message_bytes, _AT_A_TIME),
+                max(self.next_offset, next_offset),
+                self.index_behind,
+            ),
+        )
+        check.to(end)
+        if check.damages:
+            self._add_damages(check.damages)
+        reads.add(Known(start, check.position, check.next_offset))
+
+    def _start_of_batch(self, source: _Cached, position: int) -> tuple[int, int]:
+        """Where a batch begins, at or before ``position``, and an offset that it is not below.
+
+        At the end of what is known; or where the index names a sound batch that can be meant.
+        """
+        known = self.first_read.part_before(position)
+        start, next_offset = (0, self.base_offset) if known is None else known[1:]
+        if start == position:
+            return start, next_offset
+        at = position
+        while (entry := self.offset_index.at_or_before(at)) is not None and entry[1] > start:
+            offset, named = entry
+            data = source.read(named, HEADER_SIZE)
+            size = size_at(data, 0) if len(data) == HEADER_SIZE else 0
+            if HEADER_SIZE <= size <= min(self.size - named, _CHECKED_BYTES):
+                data = source.read(named, size)
+                taken, _, _, after, _, _ = walk_batches(
+                    data, len(data), self.base_offset, next_offset, max(self.next_offset, 0)
+                )
+                if taken and after > offset >= next_offset:
+                    return named, next_offset
+            at = named - 1
+        return start, next_offset
+
+    def _add_damages(self, found: Iterable[Damage]) -> None:
+        with _damages_lock:
+            known = self.damages
+            self.damages = merged(known, [self.bounded(place) for place in found])
+            report(self.log_path, [place for place in self.damages if place not in known])
+
+    def index_behind(self, position: int) -> int | None:
+        """The first place behind ``position`` where the index says that a batch begins."""
+        return self.offset_index.behind(position)
+
+    def bounded(self, place: Damage) -> Damage:
+        """The place, if it ends where what was checked does, with the offset that comes next."""
+        if place.next_offset >= 0:
+            return place
+        following = self.next_offset
+        if place.end < self.size:
+            source = _Cached(self._files, self._log_fd())
+            following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
+        return place._replace(next_offset=max(following, place.first_offset))
+
     def log_stat(self) -> os.stat_result:
         """Of the log's file, whatever it is called by now."""
         return self._files.descriptor_stat(self._log_fd())
@@ -380,22 +520,29 @@ class Segment(SegmentFiles):
         if position >= self.size:
             # An empty log of a directory that is not ours may have no file.
             return iter(())
-        if self.damages:
-            return self._sound_batches(position)
+        if self.damages or not self.first_read.whole:
+            return self._sound_batches(position, self.size)
         return scan_batches(self.source(), position, self.size)
 
-    def _sound_batches(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        for place in self.damages:
-            if position < place.start:
-                yield from scan_batches(self.source(), position, place.start)
-            position = max(position, place.end)
-        yield from scan_batches(self.source(), position, self.size)
+    def _sound_batches(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        while position < end:
+            until = min(self.verify(position, min(position + _AT_A_TIME, end)), end)
+            for place in self.damages:
+                if place.end <= position or place.start >= until:
+                    continue
+                if position < place.start:
+                    yield from scan_batches(self.source(), position, place.start)
+                position = place.end
+            if position < until:
+                yield from scan_batches(self.source(), position, until)
+                position = until
 
     def sound_end(self, position: int, end: int) -> int:
         """Where the sound bytes end that begin at ``position``, at most ``end``.
 
-        CorruptRecord where none begin there.
+        CorruptRecord where none begin there.  What nobody has read yet is checked first.
         """
+        self.verify(position, end)
         if not self.damages:
             return end
         return position + sound_size(self.damages, position, end - position, self.log_path)
@@ -405,20 +552,27 @@ class Segment(SegmentFiles):
 
         CorruptRecord where that one is damaged.
         """
+        for at, header in self.batches(self.position_before(offset)):
+            if header.last_offset >= offset:
+                self._refuse_damaged(offset)
+                return at, header
+        self._refuse_damaged(offset)
+        return None
+
+    def _refuse_damaged(self, offset: int) -> None:
         for place in self.damages:
             if place.first_offset <= offset < place.next_offset:
                 raise place.error(self.log_path)
-        for at, header in self.batches(self.position_before(offset)):
-            if header.last_offset >= offset:
-                return at, header
-        return None
 
     def position_of(self, offset: int) -> int | None:
         """Where the batch of ``locate`` lies, or where the damage begins that it is in."""
-        for place in self.damages:
-            if place.first_offset <= offset < place.next_offset:
-                return place.start
-        found = self.locate(offset)
+        try:
+            found = self.locate(offset)
+        except CorruptRecord:
+            for place in self.damages:
+                if place.first_offset <= offset < place.next_offset:
+                    return place.start
+            raise
         return None if found is None else found[0]
 
     def last_batch(self) -> tuple[int, BatchHeader] | None:

@@ -24,9 +24,15 @@ from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import ByteSource, Files, FileSource
 from storage.index.offset_index import OffsetIndex
 from storage.old_segment import step_to
-from storage.record._batch import find_next_batch
+from storage.record._batch import find_next_batch, walk_batches
 from storage.record._columns import AbortedSpans, Columns, decode_columns
-from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header, size_at
+from storage.record.header import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    Buffer,
+    parse_header,
+    size_at,
+)
 from storage.record.legacy_07 import plain_07
 from storage.split_finder import Finder, Patience, Place, Split
 
@@ -151,13 +157,16 @@ class _Reader:
             return step_to(source, 0, offset - place.base_offset, source.size())
         split = self._split
         planned = (split.base_offset, split.from_offset) == (place.base_offset, offset)
-        if planned and self._is_before(source, split.position, offset):
+        if planned and (
+            self._is_before(source, split.position, offset, offset - 1)
+            or self._is_before(source, split.position, offset, offset)
+        ):
             return split.position
-        position = self._indexed(place, offset)
-        return position if self._is_before(source, position, offset) else 0
+        named, position = self._indexed(place, offset)
+        return position if self._is_before(source, position, offset, named) else 0
 
-    def _indexed(self, place: Place, offset: int) -> int:
-        """Where the index says that a batch lies; 0 where it says nothing."""
+    def _indexed(self, place: Place, offset: int) -> tuple[int, int]:
+        """The offset and the position of a batch, by the index; 0 where it says nothing."""
         path = place.path.removesuffix(paths.LOG) + paths.INDEX
         try:
             index = OffsetIndex(
@@ -167,14 +176,16 @@ class _Reader:
                 ignore_zero_tail=True,
             )
             try:
-                return max(index.lookup(offset)[1], 0)
+                named, position = index.lookup(offset)
+                return named, max(position, 0)
             finally:
                 index.close()
         except (OSError, SegmentGone):
-            return 0
+            return 0, 0
 
-    def _is_before(self, source: ByteSource, position: int, offset: int) -> bool:
-        """Whether a sound batch lies there that begins at or before the offset.
+    def _is_before(self, source: ByteSource, position: int, offset: int, named: int) -> bool:
+        """Whether a sound batch lies there that begins at or before the offset, and that holds the
+        offset ``named``: no CRC covers where it begins.
 
         A wrapper's offset is that of its last record, so this is enough for one, too.
         """
@@ -186,6 +197,8 @@ class _Reader:
         except CorruptRecord:
             return False
         if not 0 <= header.base_offset <= offset or header.size > source.size() - position:
+            return False
+        if not header.is_legacy and not header.base_offset <= named <= header.last_offset:
             return False
         if header.size > _CHECKED_BYTES:
             return True
@@ -205,6 +218,7 @@ class _Reader:
             used += count
             at = 0
             while at < used:
+                first = lowest
                 try:
                     columns, size, lowest, ended = decode(place, position, at, used - at, lowest)
                 except CorruptRecord as error:
@@ -217,7 +231,11 @@ class _Reader:
                     base = int.from_bytes(self._buffer[at : at + 8], "big", signed=True)
                     if base >= limit:
                         self._confirmed(fd, place, position + at, base)
+                    self._check_gap(fd, place, position + at, lowest)
                     lowest = self._split.to_offset
+                if ended and size and not place.is_old:
+                    with memoryview(self._buffer) as view, view[at - size : at] as taken:
+                        self._check_last(fd, place, taken, position + at - size, first)
                 self.next_offset = max(self.next_offset, lowest)
                 if columns.rows:
                     yield columns
@@ -273,6 +291,47 @@ class _Reader:
             position=position,
             offset=offset,
         )
+
+    def _check_gap(self, fd: int, place: Place, position: int, lowest: int) -> None:
+        """Before the batch at ``position``, behind the split, records of the split are missing.
+
+        A cleaner may have taken them; CorruptRecord where they may be in that batch.
+        """
+        size = size_at(self._files.pread(fd, LOG_OVERHEAD, position), 0)
+        data = self._files.pread(fd, min(size, self._files.size(fd) - position), position)
+        limit = paths.MAX_OFFSET if place.following is None else place.following
+        taken, _, _, _, reason, _ = walk_batches(data, len(data), place.base_offset, lowest, limit)
+        if not taken:
+            raise CorruptRecord(
+                f"it may hold offsets up to {self._split.to_offset - 1}: {reason or 'cut off'}",
+                path=place.path,
+                position=position,
+                offset=lowest,
+            )
+        self._check_last(fd, place, data, position, lowest)
+
+    def _check_last(self, fd: int, place: Place, data: Buffer, position: int, lowest: int) -> None:
+        """See by the batch behind ``data``, which lies at ``position`` and whose offsets are not
+        below ``lowest``, whether the last one in it has the base offset that it says.
+        """
+        base_offset, most = place.base_offset, paths.MAX_OFFSET
+        _, last, before, after, _, _ = walk_batches(data, len(data), base_offset, lowest, most)
+        behind = position + len(data)
+        frame = self._files.pread(fd, LOG_OVERHEAD, behind)
+        if last < 0 or len(frame) < LOG_OVERHEAD:
+            return
+        base = int.from_bytes(frame[:8], "big", signed=True)
+        said = int.from_bytes(data[last : last + 8], "big", signed=True)
+        if not before <= base < after or base - before < after - said:
+            return
+        following = self._files.pread(fd, max(size_at(frame, 0), 0), behind)
+        if walk_batches(following, len(following), base_offset, before, most)[0]:
+            raise CorruptRecord(
+                f"base offset {said} is not below the next batch's, {base}",
+                path=place.path,
+                position=position + last,
+                offset=before,
+            )
 
     def _decode(
         self, place: Place, position: int, at: int, size: int, lowest: int

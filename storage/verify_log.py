@@ -111,7 +111,10 @@ def _renamed(segment: Segment) -> str:
 def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
     """The damaged places behind the first one, at which reading whole segments ends."""
     path, base = segment.log_path, segment.base_offset
-    part = Part(base, 0, base, segment.size, log.config.max_message_bytes)
+    part = Part(
+        *(base, 0, base, segment.size, log.config.max_message_bytes),
+        named=segment.index_behind,
+    )
     medium = Medium(log.files, path)
     try:
         damages = check_part(medium, part, Task()).damages

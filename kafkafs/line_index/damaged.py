@@ -55,8 +55,8 @@ class Gaps:
         """All that is shown must be measured. BlockingIOError where they have to be found and may
         not wait; CorruptRecord, SegmentGone, OSError.
         """
-        damages = lines.segment.damages
-        if self._of is not damages:
+        # Looking for them may find more damage.
+        while self._of is not (damages := lines.segment.damages):
             if not wait:
                 raise BlockingIOError
             self._found, self._of = _find(lines, damages), damages
@@ -76,8 +76,12 @@ class Gaps:
         return last
 
 
-def measure_damaged(lines: MeasuredLines, state: Measure, position: int, end: int) -> None:
-    """Measure the damaged place at file position `position`, which is the state's, to `end`."""
+def measure_damaged(lines: MeasuredLines, state: Measure, place: Damage, end: int) -> None:
+    """Measure a damaged place from the state's position on to file position `end`."""
+    position = lines.covered
+    if place.is_empty:
+        state.step_over(end - position)
+        return
     while position < end:
         data = bytearray(end - position)
         lines.segment.read_stored(data, position, True)

@@ -217,6 +217,8 @@ class MeasuredLines:
                 reason = f"measured {position} of {end} bytes of the segment so far"
                 raise BlockingIOError(errno.EAGAIN, reason, self.segment.log_path)
             size = min(len(buffer), end - position)
+            if not self.segment.first_read.whole:
+                self.segment.verify(position, position + size)
             if self.segment.damages:
                 size = self._sound_size(position, size)
                 if not size:
@@ -241,7 +243,7 @@ class MeasuredLines:
                 with self._lock:
                     saved, tail = self._state
                     if self.covered == position and tail is not None:
-                        measure_damaged(self, tail, position, min(place.end, self.end))
+                        measure_damaged(self, tail, place, min(place.end, self.end))
                         self.covered = saved.covered + tail.position
                         self.text_length = saved.text_length + tail.text_length
                         self.records = saved.records + tail.records
@@ -420,12 +422,22 @@ class MeasuredLines:
             done += got
         return crc32c(buffer)
 
+    def _is_damaged(self, covered: int) -> bool:
+        """Whether damage is why the last bytes that are covered are others: how much text there was
+        is known all the same.
+        """
+        start = max(covered - CHECKED, 0)
+        self.segment.verify(start, covered)
+        return any(place.start < covered and start < place.end for place in self.segment.damages)
+
     def _load(self) -> None:
         """Take over what was saved, if it fits the segment. Waits."""
         saved = Saved()
         try:
             found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
-            if 0 < found.covered <= self.end and self._log_crc(found.covered, True) == log_crc:
+            if 0 < found.covered <= self.end and (
+                self._log_crc(found.covered, True) == log_crc or self._is_damaged(found.covered)
+            ):
                 saved = found
         except (OSError, StorageError, ValueError):
             # As good as missing.

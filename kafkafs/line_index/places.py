@@ -96,9 +96,10 @@ class TextPlace:
                 if need > shown - position:
                     need = shown - position
                 window = memoryview(bytearray(need)) if wait else _scratch[:need]
-                if segment.damages:
-                    _check_damage(segment, position, done)
-                start, end = position, position + segment.read_into(window, position, wait)
+                try:
+                    start, end = position, position + segment.read_into(window, position, wait)
+                except CorruptRecord as error:
+                    raise Damaged(error, done) from None
                 if end - start < cursor.needed:
                     read_whole(segment, window[end - start : cursor.needed], end, wait)
                     end = start + cursor.needed
@@ -211,29 +212,19 @@ class BytesPlace:
 
     def fill(self, out: bytearray, done: int, wait: bool) -> int:
         """As `TextPlace.fill`."""
-        size = min(len(out) - done, self._segment.size - self._position)
-        if self._segment.damages and size > 0:
-            _check_damage(self._segment, self._position, done)
-            sound = self._segment.sound_end(self._position, self._position + size)
-            if sound < self._position + size:
-                done = self._read(out, done, sound - self._position, wait)
-                _check_damage(self._segment, sound, done)
-        return self._read(out, done, max(size, 0), wait)
-
-    def _read(self, out: bytearray, done: int, size: int, wait: bool) -> int:
-        if size:
-            with memoryview(out) as view, view[done : done + size] as part:
-                read_whole(self._segment, part, self._position, wait)
-            self._position += size
-        return done + size
-
-
-def _check_damage(segment: Segment, position: int, done: int) -> None:
-    """Damaged where damage begins at a position."""
-    try:
-        segment.sound_end(position, position + 1)
-    except CorruptRecord as error:
-        raise Damaged(error, done) from None
+        end = done + max(min(len(out) - done, self._segment.size - self._position), 0)
+        with memoryview(out) as view:
+            while done < end:
+                try:
+                    with view[done:end] as part:
+                        got = self._segment.read_into(part, self._position, wait)
+                except CorruptRecord as error:
+                    raise Damaged(error, done) from None
+                if not got:
+                    raise _shorter(self._segment, self._position, wait)
+                done += got
+                self._position += got
+        return done
 
 
 def read_whole(segment: Segment, buffer: memoryview, position: int, wait: bool) -> None:
@@ -243,9 +234,12 @@ def read_whole(segment: Segment, buffer: memoryview, position: int, wait: bool) 
         with buffer[done:] as rest:
             got = segment.read_into(rest, position + done, wait)
         if not got:
-            if not wait:
-                raise BlockingIOError
-            raise CorruptRecord(
-                "the log is shorter than it was", path=segment.log_path, position=position + done
-            )
+            raise _shorter(segment, position + done, wait)
         done += got
+
+
+def _shorter(segment: Segment, position: int, wait: bool) -> Exception:
+    """What reading nothing means: without waiting that the page cache has not more."""
+    if not wait:
+        return BlockingIOError()
+    return CorruptRecord("the log is shorter than it was", path=segment.log_path, position=position)

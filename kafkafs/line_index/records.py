@@ -17,7 +17,7 @@ import contextlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kafkafs.line_index.encoded import judge
 from kafkafs.views._measure import ENTRY_SIZE, Measure
@@ -30,11 +30,17 @@ if TYPE_CHECKING:
     from kafkafs.line_index.segment_lines import SegmentLines
     from storage.segment import Segment
 
+T = TypeVar("T")
+
 _ENTRY = struct.Struct("<QII")
 
 
 def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
     """(bytes of text, records shown) before the first record with an offset ≥ `offset`."""
+    return _settled(lines.segment, lambda: _text_before(lines, offset))
+
+
+def _text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
     with _leased(lines.segment):
         text, position, records = _batch_before(
             lines, _behind(lines, offset), lambda gap: gap.place.next_offset <= offset
@@ -56,6 +62,10 @@ def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
 
 def offset_of(lines: SegmentLines, number: int) -> int:
     """The offset of record `number`, which there must be."""
+    return _settled(lines.segment, lambda: _offset_of(lines, number))
+
+
+def _offset_of(lines: SegmentLines, number: int) -> int:
     with _leased(lines.segment):
         for gap in lines.gaps():
             if gap.first <= number < gap.last:
@@ -75,6 +85,10 @@ def offset_of(lines: SegmentLines, number: int) -> int:
 
 def offset_at(lines: SegmentLines, text: int) -> int:
     """The offset of the record that shows byte `text` (< `text_length`) of the segment's text."""
+    return _settled(lines.segment, lambda: _offset_at(lines, text))
+
+
+def _offset_at(lines: SegmentLines, text: int) -> int:
     with _leased(lines.segment):
         before, position, record, _ = lines.find(text, True)
         inside = record - position
@@ -102,6 +116,10 @@ def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
     Fewer, and None, where there are not so many. By the heads of batches, from one entry of the
     log's own index to the one before: of a segment that has none, all.
     """
+    return _settled(lines.segment, lambda: _count_back(lines, count))
+
+
+def _count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
     segment = lines.segment
     with _leased(segment):
         counted, end, before = 0, lines.end, segment.next_offset
@@ -138,6 +156,20 @@ def _count(lines: SegmentLines, at: int, header: BatchHeader) -> int:
     return header.records_count
 
 
+def _settled(segment: Segment, look: Callable[[], T]) -> T:
+    """What `look` finds, once it has found no more damage on its way."""
+    while True:
+        damages = segment.damages
+        try:
+            found = look()
+        except CorruptRecord:
+            if segment.damages is damages:
+                raise
+        else:
+            if segment.damages is damages:
+                return found
+
+
 @contextlib.contextmanager
 def _leased(segment: Segment) -> Iterator[None]:
     segment.lease()
@@ -162,6 +194,7 @@ def _behind(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
     def is_behind(position: int, _: int) -> bool:
         if position >= segment.size:
             return True
+        segment.verify(position, position + 1)
         for place in segment.damages:
             if place.start <= position < place.end:
                 return place.first_offset > offset

@@ -61,18 +61,31 @@ class SegmentLines(MeasuredLines):
 
     def place(self, text: int, wait: bool) -> TextPlace:
         """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
+        before, batch, position, batch_end = self.find(text, wait) if text else (0, 0, 0, 0)
+        if not self.segment.first_read.whole:
+            self._verify_from(batch, wait)
         if self.segment.damages:
             gap = self._gaps.before(self, text, wait)
-            if gap is not None and (not text or self.find(text, wait)[1] < gap.place.end):
+            if gap is not None and (not text or batch < gap.place.end):
                 return TextPlace(self, Cursor(gap.place.end), text - gap.end)
         if not text:
             return TextPlace(self, Cursor(0), 0)
-        before, batch, position, batch_end = self.find(text, wait)
         header = None
         if batch_end and self.view.whole_records:
             header = memoryview(bytearray(HEADER_SIZE))
             read_whole(self.segment, header, batch, wait)
         return TextPlace(self, Cursor(position, batch_end, header), text - before)
+
+    def _verify_from(self, batch: int, wait: bool) -> None:
+        """Have the batches from an entry's to the next one's checked: what is damaged among them
+        may lie before the place that is looked for.
+        """
+        following = self.entry_from(batch + 1)
+        end = self.end if following is None else following[1]
+        if not self.segment.first_read.knows(batch, end):
+            if not wait:
+                raise BlockingIOError
+            self.segment.verify(batch, end)
 
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes of text, records shown) before the first record with an offset ≥ `offset`.

@@ -93,6 +93,11 @@ class PlacedView:
             return self.log.log_end_offset
         return self.log.last_stable_offset
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage is known in any segment."""
+        return any(piece.segment.damages for piece in self.timeline.pieces)
+
     # -- where records lie ---------------------------------------------------------------------
 
     def position(self, offset: int, wait: bool) -> int:

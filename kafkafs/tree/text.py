@@ -9,7 +9,7 @@ Not here: which positions a file has (`view_file.py`).
 from __future__ import annotations
 
 from kafkafs.generations import Generation
-from kafkafs.line_index import Piece, Place
+from kafkafs.line_index import Damaged, Piece, Place
 from storage.errors import CorruptRecord
 
 
@@ -40,5 +40,8 @@ def render_text(
         piece, start = generation.locate(origin + done)
         if start != origin + done or place.skip or piece is before:
             raise CorruptRecord("shows less than was measured", path=piece.segment.log_path)
-        place = piece.place(0, wait)
+        try:
+            place = piece.place(0, wait)
+        except CorruptRecord as error:
+            raise Damaged(error, done) from None
     return place

@@ -245,7 +245,8 @@ class ReadHandle(Handle):
 
     def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
         """`generation` None: it is there before anything is read."""
-        self.direct_io = file.partition.fs.grows
+        # A page that reaches into damage could not be read up to it.
+        self.direct_io = file.partition.fs.grows or file.part.is_damaged
         self.keep_cache = not self.direct_io
         self._file = file
         self._part = file.part
@@ -297,17 +298,22 @@ class ReadHandle(Handle):
         last, place = self._last
         if last != position:
             place = None
-        try:
-            reached = render_text(generation, absolute, out, 0, place, wait)
-        except Damaged as damaged:
-            self._last = (-1, None)
-            if damaged.done and self.direct_io:
-                # What comes before it can be read; who reads on is told.
-                return out[: damaged.done]
-            if place is not None:
-                # Where it shows nothing, what comes next is behind it.
-                return self._read(position, size, wait)
-            raise
+        done = 0
+        while True:
+            try:
+                reached = render_text(generation, absolute + done, out, done, place, wait)
+                break
+            except CorruptRecord as error:
+                self._last = (-1, None)
+                before, done = done, error.done if isinstance(error, Damaged) else done
+                if done > before or place is not None:
+                    # Where it shows nothing, what comes next is behind it.
+                    place = None
+                elif done and self.direct_io:
+                    # What comes before it can be read; who reads on is told.
+                    return out[:done]
+                else:
+                    raise
         self._last = (position + size, reached)
         return out
 

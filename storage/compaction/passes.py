@@ -73,7 +73,9 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
         if count > len(buffer):
             buffer = bytearray(count)
         with memoryview(buffer)[:count] as view:
-            if segment.read_into(view, position, True) != count:
+            # Each batch's CRC is checked as it is taken.
+            read = segment.read_into if segment.damages else segment.read_stored
+            if read(view, position, True) != count:
                 raise CorruptRecord("it has been cut", path=segment.log_path, position=position)
         at = _take(segment, buffer, count, position, taker)
         if at == 0 and not taker.finished:

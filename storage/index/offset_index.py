@@ -127,6 +127,16 @@ class OffsetIndex:
         number = self._file.search(_NUMBER, 4, position + fetch_size - 1) + 1
         return self._entry(number)[0] if number < self._file.count else None
 
+    def at_or_before(self, position: int) -> tuple[int, int] | None:
+        """The last (offset, position) that does not lie behind ``position``, if there is one."""
+        number = self._file.search(_NUMBER, 4, position)
+        return self._entry(number) if number >= 0 else None
+
+    def behind(self, position: int) -> int | None:
+        """The position of the first entry that lies behind ``position``; None: none does."""
+        number = self._file.search(_NUMBER, 4, position) + 1
+        return self._entry(number)[1] if number < self._file.count else None
+
     def _entry(self, number: int) -> tuple[int, int]:
         relative, position = self._file.unpack(_ENTRY, number)
         return self._base_offset + relative, position

@@ -12,6 +12,8 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
+from storage.record._crc cimport crc32c_prefix
+
 from storage.errors import CorruptRecord
 
 cdef extern from "Python.h":
@@ -294,7 +296,7 @@ cdef class Rebuild:
         return 0
 
 
-cdef inline int64_t smallest_size(uint8_t magic) noexcept:
+cdef inline int64_t smallest_size(uint8_t magic) noexcept nogil:
     """Bytes of the format's smallest batch; for a magic of none that of the smallest of any."""
     if magic == 2:
         return HEADER_SIZE
@@ -382,6 +384,186 @@ cdef void read_marker(
         return
     marker[0] = kind
     coordinator[0] = <int32_t> load32(at + 2)
+
+
+cdef enum WalkEnd:
+    NOT_WHOLE
+    OLDER_FORMAT
+    WRONG_LENGTH
+    WRONG_MAGIC
+    WRONG_CRC
+    FALLING
+    NO_SPAN
+    TOO_FAR
+    TOO_HIGH
+    WRONG_COUNT
+    WRONG_CODEC
+
+
+cdef struct Walked:
+    int64_t position
+    int64_t last  # where the last batch begins; -1: there is none
+    int64_t before  # the next offset before that one
+    int64_t next_offset
+
+
+cdef WalkEnd walk_v2(
+    const uint8_t *data, int64_t size, int64_t base_offset, int64_t limit, Walked *walked
+) noexcept nogil:
+    """Walk sound batches of v2 from the position on; why it stops."""
+    cdef const uint8_t *batch
+    cdef int64_t left
+    cdef int64_t batch_size
+    cdef WalkEnd end
+    while True:
+        batch = data + walked.position
+        left = size - walked.position
+        if left < MAGIC + 1:
+            return NOT_WHOLE
+        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+        if batch[MAGIC] > 2:
+            return WRONG_MAGIC
+        if batch_size < smallest_size(batch[MAGIC]):
+            return WRONG_LENGTH
+        if batch_size > left:
+            return NOT_WHOLE
+        if batch[MAGIC] < 2:
+            return OLDER_FORMAT
+        if crc_of(batch, batch_size) != load32(batch + CRC):
+            return WRONG_CRC
+        if <int32_t> load32(batch + RECORDS_COUNT) < 0:
+            return WRONG_COUNT
+        if batch[ATTRIBUTES + 1] & CODEC_BITS > LAST_CODEC:
+            return WRONG_CODEC
+        end = judge_place(
+            <int64_t> load64(batch), <int32_t> load32(batch + LAST_OFFSET_DELTA), base_offset,
+            limit, walked.next_offset,
+        )
+        if end != NOT_WHOLE:
+            return end
+        step(walked, batch_size, <int32_t> load32(batch + LAST_OFFSET_DELTA), batch)
+
+
+cdef inline WalkEnd judge_place(
+    int64_t base, int32_t delta, int64_t base_offset, int64_t limit, int64_t next_offset
+) noexcept nogil:
+    """Whether a batch's offsets go on; NOT_WHOLE: they do."""
+    if base < next_offset:
+        return FALLING
+    if delta < 0:
+        return NO_SPAN
+    if base - base_offset > 0x7FFFFFFF - delta:
+        return TOO_FAR
+    if base + delta >= limit:
+        return TOO_HIGH
+    return NOT_WHOLE
+
+
+cdef inline void step(
+    Walked *walked, int64_t size, int32_t delta, const uint8_t *batch
+) noexcept nogil:
+    walked.last = walked.position
+    walked.before = walked.next_offset
+    walked.next_offset = <int64_t> load64(batch) + delta + 1
+    walked.position += size
+
+
+def walk_batches(
+    data not None, long long size, long long base_offset, long long next_offset, long long limit
+):
+    """Walk the sound batches at the start of `data[:size]`, a piece of the log of a segment.
+
+    Sound: whole, with a right CRC, and with offsets from `next_offset` on that rise, below `limit`,
+    and within 2**31 - 1 of `base_offset`. Returns (their size together; where the last of them
+    begins, -1: there is none; the next offset before that one; the next offset; why what follows is
+    none, "" where it is not whole; whether only its offsets are wrong).
+    """
+    cdef Py_buffer view
+    cdef Walked walked
+    cdef WalkEnd end
+    cdef const uint8_t *start
+    cdef const uint8_t *batch
+    cdef int64_t batch_size
+    walked.position = 0
+    walked.last = -1
+    walked.before = walked.next_offset = next_offset
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if size < 0 or size > view.len:
+            raise ValueError(f"{size} bytes of a buffer of {view.len}")
+        start = <const uint8_t *> view.buf
+        while True:
+            if size - walked.position >= RELEASE_GIL_FROM:
+                with nogil:
+                    end = walk_v2(start, size, base_offset, limit, &walked)
+            else:
+                end = walk_v2(start, size, base_offset, limit, &walked)
+            batch = start + walked.position
+            if end != OLDER_FORMAT:
+                break
+            batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+            if not crc_fits(batch, batch_size):
+                end = WRONG_CRC
+            elif not legacy_codec_exists(batch):
+                end = WRONG_CODEC
+            else:
+                end = judge_place(
+                    <int64_t> load64(batch), 0, base_offset, limit, walked.next_offset
+                )
+            if end != NOT_WHOLE:
+                break
+            step(&walked, batch_size, 0, batch)
+        return (
+            walked.position, walked.last, walked.before, walked.next_offset,
+            walk_reason(end, batch, walked.next_offset, limit),
+            end in (FALLING, TOO_FAR, TOO_HIGH),
+        )
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef str walk_reason(WalkEnd end, const uint8_t *batch, int64_t next_offset, int64_t limit):
+    if end == NOT_WHOLE:
+        return ""
+    if end == WRONG_LENGTH:
+        return f"batch length {<int32_t> load32(batch + BATCH_LENGTH)} is less than a header's"
+    if end == WRONG_MAGIC:
+        return f"no record format has magic {batch[MAGIC]}"
+    if end == WRONG_CRC:
+        return "the CRC is wrong"
+    base = <int64_t> load64(batch)
+    if end == FALLING:
+        return f"base offset {base} is below {next_offset}, the next one"
+    if end == TOO_FAR:
+        return f"base offset {base} is too far from the segment's"
+    if end == TOO_HIGH:
+        return f"base offset {base} is not below {limit}, where the segment ends"
+    if end == NO_SPAN:
+        return f"last offset delta {<int32_t> load32(batch + LAST_OFFSET_DELTA)}"
+    if end == WRONG_COUNT:
+        return f"record count {<int32_t> load32(batch + RECORDS_COUNT)}"
+    return "no codec has its number"
+
+
+def proven_size(data not None, long long shortest):
+    """Of the batch at the start of `data`, whose length is wrong: the size, `shortest` or more, at
+    which its CRC is right; -1: there is none. Of v2 only.
+    """
+    cdef Py_buffer view
+    cdef int64_t found = -1
+    cdef const uint8_t *batch
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        batch = <const uint8_t *> view.buf
+        if view.len >= HEADER_SIZE and batch[MAGIC] == 2:
+            with nogil:
+                found = crc32c_prefix(
+                    batch + ATTRIBUTES, max(shortest, <int64_t> HEADER_SIZE) - ATTRIBUTES,
+                    view.len - ATTRIBUTES, load32(batch + CRC),
+                )
+        return found if found < 0 else found + ATTRIBUTES
+    finally:
+        PyBuffer_Release(&view)
 
 
 def find_next_batch(data not None, long long start, long long min_offset):

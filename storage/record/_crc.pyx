@@ -80,6 +80,19 @@ cdef extern from *:
         return ~crc;
     }
 
+    static int64_t kafkafs_prefix_by_table(
+        const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted)
+    {
+        uint32_t crc = 0xFFFFFFFFu;
+        for (int64_t done = 0; done <= size; done++) {
+            if (~crc == wanted && done >= shortest)
+                return done;
+            if (done < size)
+                crc = (crc >> 8) ^ kafkafs_by_byte[0][(crc ^ at[done]) & 0xFF];
+        }
+        return -1;
+    }
+
     #if defined(__x86_64__) && defined(__GNUC__)
     static inline uint32_t kafkafs_shifted(uint32_t table[4][256], uint32_t crc)
     {
@@ -128,6 +141,10 @@ cdef extern from *:
         const uint8_t *at, int64_t size
     ) noexcept nogil
 
+    int64_t prefix_by_table "kafkafs_prefix_by_table"(
+        const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted
+    ) noexcept nogil
+
 make_crc_tables()
 
 
@@ -135,6 +152,12 @@ cdef uint32_t crc32c_of(const uint8_t *at, int64_t size) noexcept nogil:
     if has_instruction:
         return crc_by_instruction(at, size)
     return crc_by_table(at, size)
+
+
+cdef int64_t crc32c_prefix(
+    const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted
+) noexcept nogil:
+    return prefix_by_table(at, shortest, size, wanted)
 
 
 def crc32c(data not None, *, bint by_table=False):

@@ -125,7 +125,7 @@ def test_what_shows_nothing_is_passed(tree: Tree) -> None:
     assert tree.read("t/0") == b"one\ntwo\nthree\n"
     damage(tree, 1, at=65)
     handle = tree.open("t/0")
-    assert read(handle) == b"one\n"
+    assert read(handle) == b"one\ntwo\nthree\n"
     assert read(handle, 4) == b"two\nthree\n"
     handle.release()
 

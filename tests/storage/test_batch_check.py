@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from storage.batch_check import Part, check_part
 from storage.damage import Damage
 from storage.files import Files
 from storage.medium import Medium
+from storage.paths import MAX_OFFSET
 from storage.record.header import HEADER_SIZE
 from storage.task import Task
 from tests.storage.logs import NOW_MS
@@ -29,15 +32,26 @@ def written(sizes: list[int]) -> list[bytes]:
     ]
 
 
-def checked(data: bytes, end: int | None = None) -> tuple[int, list[Damage], int]:
-    """The next offset, the damages, and how much the task was told of."""
+def checked(
+    data: bytes, end: int | None = None, names: Sequence[int] = (), limit: int = MAX_OFFSET
+) -> tuple[int, list[Damage], int]:
+    """The next offset, the damages, and how much the task was told of.
+
+    `names`: where an index says that batches begin.
+    """
+
+    def named(position: int) -> int | None:
+        return next((name for name in names if name > position), None)
+
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "log")
         path.write_bytes(data)
         medium = Medium(Files(), str(path))
         task = Task()
         found = check_part(
-            medium, Part(BASE, 0, BASE, len(data) if end is None else end, 1 << 20), task
+            medium,
+            Part(BASE, 0, BASE, len(data) if end is None else end, 1 << 20, limit, named),
+            task,
         )
         medium.close()
     return found.next_offset, found.damages, task.done
@@ -59,7 +73,7 @@ def test_any_bits(sizes: list[int], flips: list[tuple[int, int, int]]) -> None:
             batches[number] = bytes(batch)
     starts = [sum(map(len, batches[:n])) for n in range(len(batches) + 1)]
     bad = {n for n, batch in enumerate(batches) if batch != original[n]}
-    _, damages, done = checked(b"".join(batches))
+    _, damages, done = checked(b"".join(batches), names=starts[1:-1])
     found = {
         n
         for n in range(len(batches))
@@ -85,8 +99,10 @@ def test_zeros() -> None:
     first, second, third = written([5000, 5000, 5000])
     data = bytearray(first + second + third)
     data[4096:8192] = bytes(4096)
-    _, (place,), _ = checked(bytes(data))
+    _, (place,), _ = checked(bytes(data), names=[len(first), len(first) + len(second)])
     assert place[:4] == (0, len(first) + len(second), BASE, BASE + 6)
+    _, (place,), _ = checked(bytes(data))
+    assert place[:4] == (0, len(data), BASE, -1), "nothing says where one begins"
 
 
 def test_offsets_that_fall() -> None:
@@ -94,6 +110,59 @@ def test_offsets_that_fall() -> None:
     _, (place,), _ = checked(second + first)
     assert place[:2] == (len(second), len(second) + len(first))
     assert "is below" in place.reason
+
+
+def chained(offsets: Sequence[int], sizes: int = 50) -> list[bytes]:
+    """A batch of one record for each offset."""
+    return [encode([Record(n, NOW_MS, 0, None, b"x" * sizes)]) for n in offsets]
+
+
+@pytest.mark.parametrize("at", range(12))
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_a_base_offset_or_a_length_takes_its_batch_only(number: int, at: int, bit: int) -> None:
+    """No CRC covers either; and no index says where the next batch begins."""
+    batches = chained(range(BASE, BASE + 8))
+    size = len(batches[0])
+    data = bytearray(b"".join(batches))
+    data[number * size + at] ^= 1 << bit
+    _, damages, _ = checked(bytes(data), limit=BASE + 8)
+    assert [place[:3] for place in damages] == [(number * size, (number + 1) * size, BASE + number)]
+    assert damages[0].next_offset in (BASE + number + 1, -1)
+
+
+@pytest.mark.parametrize("zeros", [12, 61, 300])
+def test_batches_in_a_value_are_never_the_log_s(zeros: int) -> None:
+    """A value that holds a piece of another log, of offsets that would fit."""
+    inner = b"".join(chained(range(BASE + 1, BASE + 4), 100))
+    outer = [
+        encode([Record(BASE, NOW_MS, 0, None, b"y" * 5000 + inner)]),
+        *chained(range(BASE + 1, BASE + 9), 1000),
+    ]
+    data = bytearray(b"".join(outer))
+    data[:zeros] = bytes(zeros)
+    starts = [sum(map(len, outer[:n])) for n in range(len(outer))]
+    _, (place,), _ = checked(bytes(data), names=starts[1::4])
+    assert place[:4] == (0, starts[1], BASE, BASE + 1)
+    _, (place,), _ = checked(bytes(data))
+    if zeros > 12:
+        assert place[:4] == (0, len(data), BASE, -1)
+    else:
+        assert place[:4] == (0, starts[1], BASE, BASE + 1), "where its CRC is right it ends"
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_length_that_leads_into_a_value_leads_nowhere(behind: int) -> None:
+    inner = b"".join(chained(range(BASE + 1, BASE + 4), 100))
+    first = encode([Record(BASE, NOW_MS, 0, None, inner + b"z" * behind)])
+    rest = chained(range(BASE + 1, BASE + 9), 1000)
+    data = bytearray(first + b"".join(rest))
+    data[8:12] = (data.index(inner) - 12).to_bytes(4, "big")
+    _, (place,), _ = checked(bytes(data))
+    assert place[:4] == (0, len(first), BASE, BASE + 1), "where its CRC is right it ends"
+    data[70] ^= 1
+    _, (place,), _ = checked(bytes(data), names=[len(first) + len(rest[0])])
+    assert place[:4] == (0, len(first) + len(rest[0]), BASE, BASE + 2)
 
 
 def test_a_whole_one() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage import LogManager
+import pytest
+
+from storage import LogManager, Record, encode
 from storage.cut import cut_files, purge
 from storage.index.txn_index import TxnEntry
 from storage.record.plain import recompress
-from storage.salvage import salvage
+from storage.salvage import plan_salvage, salvage
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 from tests.storage.test_recovery import fill
 from tests.storage.transactions import Client
@@ -101,3 +103,70 @@ def test_leader_epochs_are_taken_back_too(tmp_path: Path) -> None:
         assert [header.leader_epoch for _, header in log.active.batches()][-1] == 5
     with opened(tmp_path) as manager:
         assert manager.log("t", 0).epochs == [(0, 0), (5, 8)]
+
+
+def forged(first: int, last: int) -> bytes:
+    """Batches as a user may put them into a value."""
+    return b"".join(encode([Record(n, NOW_MS, 0, None, b"FORGED")]) for n in range(first, last + 1))
+
+
+@pytest.mark.parametrize("at", [8, 10, 16, 70, 200])
+@pytest.mark.parametrize("number", [1, 2])
+def test_batches_in_a_value_are_not_taken(tmp_path: Path, number: int, at: int) -> None:
+    """They would fit behind the log's end, and before what was there."""
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for n in range(6):
+            append(log, b"%d" % n + (b"y" * 500 + forged(1, 4) if n == number else b""))
+        batches = list(log.active.batches())
+        kept = values(log)
+        manager.abandon()
+    damage(tmp_path / "t-0" / f"{0:020d}.log", batches[number][0] + at)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == kept[:number]
+        (outcome,) = salvage(log, NOW_NS)
+        assert values(log) == kept[:number] + kept[number + 1 :]
+        assert len(outcome.left) == 1
+        assert f"from position {batches[number][0]}: " in outcome.left[0]
+
+
+def test_what_nothing_leads_to_is_left_and_said(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"0")
+        append(log, b"1" + forged(1, 4))
+        append(log, b"2")
+        position = list(log.active.batches())[1][0]
+        size = log.active.size
+        manager.abandon()
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[position : position + 100] = bytes(100)
+    path.write_bytes(data)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        (outcome,) = salvage(log, NOW_NS)
+        assert values(log) == [b"0"]
+        assert outcome.left == [
+            f"{size - position} bytes from position {position}: "
+            "batch length 0 is less than a header's, and no batch is known to begin behind it"
+        ]
+
+
+def test_a_plan_says_what_will_be(tmp_path: Path) -> None:
+    fill(tmp_path)
+    damage(sorted((tmp_path / "t-0").glob("*.log"))[1], 140)
+    before = {path: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
+    with LogManager.open(str(tmp_path), read_only=True, verify=True) as manager:
+        planned = plan_salvage(manager.log("t", 0))
+    assert {path: path.read_bytes() for path in (tmp_path / "t-0").iterdir()} == before
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        done = salvage(log, NOW_NS)
+        assert [(one.batches, one.records, one.bytes, one.left) for one in planned] == [
+            (one.batches, one.records, one.bytes, one.left) for one in done
+        ]
+        again = plan_salvage(log)
+        assert [one.batches for one in again] == [0] * len(done)
+        assert "offsets the log has by now" in str(again[0])

@@ -1,0 +1,92 @@
+"""Damage that was there before the mount: EIO exactly there, through the kernel and coreutils."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.record.header import size_at
+from tests.mount.contract.writing import append
+from tests.mount.control import do
+from tests.mount.mounting import mounted
+from tests.storage.logs import write_settings
+
+COUNT = 24
+PER_SEGMENT = 12
+LINES = [b"%02d" % number + b"x" * 400 + b"\n" for number in range(COUNT)]
+
+
+def flip(at: int) -> Callable[[bytearray, int, int], None]:
+    def damage(data: bytearray, start: int, end: int) -> None:
+        data[start + at] ^= 8
+
+    return damage
+
+
+def zeros(data: bytearray, start: int, end: int) -> None:
+    data[start:end] = bytes(end - start)
+
+
+FAULTS = {
+    "base offset": flip(6),
+    "length": flip(9),
+    "magic": flip(16),
+    "CRC": flip(17),
+    "record count": flip(60),
+    "value": flip(100),
+    "zeros": zeros,
+}
+
+
+def damage(path: Path, number: int, fault: str) -> None:
+    data, start = bytearray(path.read_bytes()), 0
+    for _ in range(number):
+        start += size_at(data, start)
+    FAULTS[fault](data, start, start + size_at(data, start))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("number", [0, 5, PER_SEGMENT - 1, PER_SEGMENT + 5])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_other_record_is_read(tmp_path: Path, fault: str, number: int) -> None:
+    (tmp_path / "data").mkdir()
+    write_settings(tmp_path / "data", log_index_interval_bytes=0)
+    with mounted(tmp_path) as mount:
+        orders = mount.topic()
+        for line in LINES[:PER_SEGMENT]:
+            append(orders, line)
+        do(orders, "roll", "run")
+        for line in LINES[PER_SEGMENT:]:
+            append(orders, line)
+        mount.stop()
+        log = sorted((mount.data / "orders-0").glob("*.log"))[number // PER_SEGMENT]
+        damage(log, number % PER_SEGMENT, fault)
+        mount.start()
+        size = int(mount.run("stat -c %s $orders", orders=orders))
+        assert size == len(b"".join(LINES)), "as long as it was"
+        # cat shows what comes before, and says why it ends.
+        shown = mount.sh("cat $orders", orders=orders)
+        assert shown.returncode == 1
+        assert shown.stdout == b"".join(LINES[:number])
+        assert os.strerror(errno.EIO).encode() in shown.stderr
+        # tail and names that begin behind it show what comes after.
+        behind = b"".join(LINES[number + 1 :])
+        assert mount.run("tail -c $count $orders", orders=orders, count=len(behind)) == behind
+        assert mount.run("cat $orders@$first", orders=orders, first=number + 1) == behind
+        rows = mount.run(
+            "cat $topic/.jsonl/0@$first", topic=orders.parent, first=number + 1
+        ).splitlines()
+        assert [json.loads(row)["offset"] for row in rows] == [*range(number + 1, COUNT)]
+        assert mount.sh("cat $orders@$first", orders=orders, first=number).returncode == 1
+        (said,) = [line for line in mount.events().splitlines() if "damage found" in line]
+        assert f"offsets {number} to {number} are damaged" in said
+        assert f"{log}, position " in said
+        append(orders, b"more\n")
+        assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
+        # What is left is not whole, as everything is checked to be in the end.
+        orders.parent.rmdir()
