@@ -87,24 +87,6 @@ def test_attributes_are_not_kept_while_the_file_grows(
         assert asked("getattr") == 2
 
 
-def test_what_comes_with_other_answers_is_not_kept(
-    steered_mount: SteeredMount, orders: Path
-) -> None:
-    """The kernel takes the attributes in the answer to a setattr or create as they are, however
-    old: it asks for them again.
-    """
-    append(orders, b"one\n")
-    steered_mount.daemon.rest()
-    orders.chmod(0o600)
-    asked = Asked(steered_mount)
-    orders.stat()
-    assert asked("getattr") == 1
-    (orders.parent / "1").touch()
-    asked = Asked(steered_mount)
-    (orders.parent / "1").stat()
-    assert asked("getattr") == 1
-
-
 def test_a_read_does_not_ask_for_attributes(steered_mount: SteeredMount, orders: Path) -> None:
     """… with timeout 0 each read() asks for the attributes first …: here none does."""
     append(orders, numbered(20_000))
