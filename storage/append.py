@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from storage import checkpoint
+from storage import checkpoint, paths
 from storage.config import LogConfig
 from storage.counters import LogCounters
 from storage.errors import (
@@ -48,6 +48,15 @@ class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     duplicate: bool
+
+
+def _check_room(first: int, last_offset: int) -> None:
+    """InvalidRecord where a log would end behind the largest offset that there is."""
+    # In 64 bits what is too large is negative.
+    if not first <= last_offset < paths.MAX_OFFSET:
+        raise InvalidRecord(
+            f"from offset {first} on there is no room for it: a log ends at {paths.MAX_OFFSET}"
+        )
 
 
 class AppendingLog(LogReader):
@@ -158,6 +167,7 @@ class AppendingLog(LogReader):
             batches = rewritten(batches, config, now_ms)
         epochs = self.epochs
         entries = assign_offsets(batches, self.log_end_offset, epochs[-1][0] if epochs else 0)
+        _check_room(self.log_end_offset, entries[-1][2])
         limit = config.max_message_bytes
         latest = now_ms + config.message_timestamp_after_max_ms
         for entry in entries:
@@ -331,6 +341,7 @@ class AppendingLog(LogReader):
         written: Sequence[ProducerBatch] = (),
     ) -> None:
         last_offset = entries[-1][2]
+        _check_room(first, last_offset)
         active = self.segments[-1]
         # Those that keep their offsets may lie too far behind the base of an empty segment too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN

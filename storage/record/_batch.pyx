@@ -244,6 +244,8 @@ cdef class Rebuild:
             self.stop(f"base offset {base} is below {self.next_offset}, the next one")
         elif delta < 0:
             self.stop(f"last offset delta {delta}")
+        elif base > 0x7FFFFFFFFFFFFFFE - delta:
+            self.stop(f"base offset {base} and delta {delta} reach the end of all offsets")
         elif base - self.base_offset > 0x7FFFFFFF - delta:
             self.stop(f"base offset {base} is too far from the segment's")
         else:
