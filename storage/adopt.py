@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from storage import paths
 from storage.adoptions import Adoptions, Pending, Query
 from storage.data_directory import DataDirectory
-from storage.errors import InvalidTxnState, StorageError, UnknownTopicOrPartition
+from storage.errors import CorruptCheckpoint, InvalidTxnState, StorageError, UnknownTopicOrPartition
 from storage.flush import FlushPlan
 from storage.log import Log
 from storage.producer_state import sequence_after
@@ -114,7 +114,15 @@ def recover(directory: DataDirectory) -> None:
     what lies behind it: a line says so.  CorruptCheckpoint, OSError where it is not known what was
     adopted.
     """
-    directory.adoptions = Adoptions.load(directory.files, directory.path)
+    try:
+        directory.adoptions = Adoptions.load(directory.files, directory.path)
+    except CorruptCheckpoint as error:
+        if not directory.keeps_faulty:
+            raise
+        directory.adoptions_fault = error
+        directory.faults.append(str(error))
+        _log.warning("%s", error)
+        return
     try:
         directory.files.spend(
             lambda: _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
@@ -205,6 +213,8 @@ class _Adoption:
         found: dict[Partition, Log] = {}
         for file in self._request.files:
             topic = self._directory.topics.get(file.topic)
+            if topic is not None:
+                topic.check(file.partition)
             log = topic.partitions.get(file.partition) if topic is not None else None
             if log is None:
                 raise UnknownTopicOrPartition(
@@ -283,7 +293,12 @@ class _Adoption:
 
 
 def _decide(directory: DataDirectory) -> None:
-    """Where a disk that failed has left open whether a batch is committed: it is not.  OSError."""
+    """Where a disk that failed has left open whether a batch is committed: it is not.
+
+    OSError; CorruptCheckpoint where it is not known what was adopted.
+    """
+    if directory.adoptions_fault is not None:
+        raise directory.adoptions_fault
     if directory.undecided is not None:
         _save(directory, directory.undecided)
         directory.undecided = None
@@ -316,6 +331,10 @@ def _end(directory: DataDirectory, task: Task, now_ns: Callable[[], int]) -> lis
     pending = directory.adoptions.pending
     if pending is None:
         return []
+    for topic, partition in pending.partitions:
+        if topic in directory.topics:
+            # Its markers cannot be written before it is mended.
+            directory.topics[topic].check(partition)
     logs = task.by_owner(lambda: _logs_of(directory, pending))
     failure: StorageError | OSError | None = None
     for log in logs:

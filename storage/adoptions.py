@@ -19,7 +19,7 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from storage.errors import BatchGap, CorruptCheckpoint, Fenced
+from storage.errors import BatchGap, CorruptCheckpoint, Fenced, UnusableFile
 from storage.files import Files
 from storage.staged import AdoptRequest
 
@@ -108,6 +108,8 @@ class Adoptions:
             data = files.read_whole(path)
         except FileNotFoundError:
             return cls(FIRST_PRODUCER_ID + secrets.randbelow(_STARTS) * _IDS_EACH)
+        except UnusableFile as error:
+            raise CorruptCheckpoint(f"{error.strerror}; {_CURE}", path=path) from None
         try:
             fields = json.loads(data)
             version = fields.pop("version")

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 from storage import java_properties, paths
 from storage.config import SYNONYMS
-from storage.errors import CorruptRecord, InvalidConfig
+from storage.errors import CorruptRecord, InvalidConfig, UnusableFile
 from storage.files import Files
 from storage.metadata_log import BROKER, TOPIC, MetadataFiles, read_metadata
 
@@ -144,6 +144,9 @@ def read_detached(files: BrokerFiles, data_dir: str) -> BrokerSettings | None:
         given = java_properties.parse(files.read_whole(_detached(data_dir)))
     except FileNotFoundError:
         return None
+    except UnusableFile as error:
+        why = f"{_detached(data_dir)}: {error.strerror}"
+        return BrokerSettings(is_detached=True, defaults_fault=why, topics_fault=why)
     found = BrokerSettings(is_detached=True)
     topics: dict[str, dict[str, str]] = {}
     for name, value in given.items():

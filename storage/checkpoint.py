@@ -8,7 +8,7 @@ line 2 the count of entries, then one entry per line, its fields separated by wh
 
 A missing or 0-byte file has no entries.  Reading is strict, as Kafka's is: anything else that
 breaks the frame is CorruptCheckpoint with path and line, because a number that is guessed here
-costs records later.
+costs records later; so is what is no file at all (a link, a pipe, a directory).
 
 ``partition.metadata`` is two lines, ``version: 0`` and ``topic_id: <22 characters>``, without a
 last newline.  The clean-shutdown marker counts by being there; its content is for a broker.
@@ -23,11 +23,12 @@ import binascii
 import itertools
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterable, Mapping
 
 from storage import paths
-from storage.errors import CorruptCheckpoint
+from storage.errors import CorruptCheckpoint, UnusableFile
 from storage.files import Files
 
 _VERSION = 0
@@ -35,6 +36,8 @@ _MARKER = b'{"version":0,"brokerEpoch":-1}'
 _WHITE_SPACE = re.compile(r"[ \t\r\f\v]+")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LINE_END = re.compile(r"\r\n|\n|\r")
+# Those of the largest number, 2**63 - 1; and how much of a wrong one is quoted.
+_DIGITS, _SHOWN = 19, 40
 _COLON = re.compile(r":\s+")
 
 MAX_EPOCH = 2**31 - 1
@@ -131,7 +134,7 @@ def read_partition_metadata(files: Files, path: str) -> str | None:
     is not one, or all zero, is CorruptCheckpoint.
     """
     try:
-        lines = _LINE_END.split(_decode(path, files.read_whole(path)))
+        lines = _LINE_END.split(_read_text(files, path))
     except FileNotFoundError:
         return None
     if lines[-1] == "":
@@ -145,7 +148,7 @@ def read_partition_metadata(files: Files, path: str) -> str | None:
     except (binascii.Error, ValueError):
         id_bytes = b""
     if len(topic_id) != 22 or len(id_bytes) != 16:
-        raise CorruptCheckpoint(f"{topic_id!r} is no topic id", path=path, line=2)
+        raise CorruptCheckpoint(f"{_quoted(topic_id)} is no topic id", path=path, line=2)
     if not any(id_bytes):
         raise CorruptCheckpoint("the topic id is all zero", path=path, line=2)
     return topic_id
@@ -167,7 +170,11 @@ def write_marker(files: Files, directory: str) -> None:
 
 def has_marker(files: Files, directory: str) -> bool:
     """Whether the directory was closed cleanly; older brokers wrote an empty file."""
-    return files.exists(os.path.join(directory, paths.CLEAN_SHUTDOWN))
+    try:
+        mode = files.file_stat(os.path.join(directory, paths.CLEAN_SHUTDOWN)).st_mode
+    except (FileNotFoundError, UnusableFile):
+        return False
+    return stat.S_ISREG(mode)
 
 
 def remove_marker(files: Files, directory: str) -> None:
@@ -193,7 +200,7 @@ def _frame(lines: list[str]) -> bytes:
 def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[str]]]:
     """(line number, its fields) of each entry of a checkpoint."""
     try:
-        text = _decode(path, files.read_whole(path))
+        text = _read_text(files, path)
     except FileNotFoundError:
         return []
     if not text:
@@ -213,7 +220,7 @@ def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[
         parts = _WHITE_SPACE.split(line.rstrip(" \t\r\f\v"))
         if len(parts) != fields or not all(parts):
             raise CorruptCheckpoint(
-                f"{line!r} where {fields} fields were expected", path=path, line=number
+                f"{_quoted(line)} where {fields} fields were expected", path=path, line=number
             )
         entries.append((number, parts))
     if len(entries) != count:
@@ -223,22 +230,33 @@ def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[
     return entries
 
 
-def _decode(path: str, data: bytes) -> str:
+def _read_text(files: Files, path: str) -> str:
     try:
-        return data.decode()
+        return files.read_whole(path).decode()
+    except UnusableFile as error:
+        raise CorruptCheckpoint(str(error.strerror), path=path) from None
     except UnicodeDecodeError as error:
         raise CorruptCheckpoint(f"not UTF-8 at byte {error.start}", path=path) from None
 
 
 def _integer(path: str, line: int, field: str, largest: int) -> int:
     """A number from 0 to ``largest``, as Java reads one (no underscores, no spaces)."""
-    if _INTEGER.fullmatch(field) is None or not 0 <= int(field) <= largest:
-        raise CorruptCheckpoint(f"{field!r} is no number from 0 to {largest}", path=path, line=line)
-    return int(field)
+    digits = field.lstrip("+").lstrip("0") or "0"
+    is_one = _INTEGER.fullmatch(field) is not None and len(digits) <= _DIGITS
+    if not is_one or not 0 <= int(digits) <= largest:
+        reason = f"{_quoted(field)} is no number from 0 to {largest}"
+        raise CorruptCheckpoint(reason, path=path, line=line)
+    return int(digits)
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
 def _named_value(path: str, line: int, text: str, name: str) -> str:
     parts = _COLON.split(text)
     if len(parts) != 2 or parts[0] != name:
-        raise CorruptCheckpoint(f"{text!r} where '{name}: …' was expected", path=path, line=line)
+        raise CorruptCheckpoint(
+            f"{_quoted(text)} where '{name}: …' was expected", path=path, line=line
+        )
     return parts[1]

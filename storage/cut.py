@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass
 
 from storage import paths
+from storage.bad_file import is_bad
 from storage.files import Files
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -66,11 +67,11 @@ def _unused_name(files: Files, path: str) -> str:
 
 
 def cut_files(files: Files, directory: str) -> list[str]:
-    """The paths of everything that was set aside in a partition's directory, in log order."""
+    """The paths of everything that was cut out of a partition's log, in log order."""
     names = [
         name
         for name, is_directory in files.scan(directory)
-        if name.endswith(paths.CUT) and not is_directory
+        if name.endswith(paths.CUT) and not is_directory and paths.base_offset_of(name) is not None
     ]
     return [os.path.join(directory, name) for name in sorted(names, key=_log_order)]
 
@@ -86,8 +87,12 @@ def _log_order(name: str) -> tuple[int, int, str]:
 
 
 def purge(files: Files, directory: str) -> list[str]:
-    """Remove for good what was set aside; returns the paths.  OSError from the disk."""
-    removed = cut_files(files, directory)
+    """Remove for good what was set aside, small files too (``bad_file``); returns the paths.
+
+    OSError from the disk.
+    """
+    bad = [name for name, kind in files.listing(directory) if is_bad(name) and kind != "directory"]
+    removed = [*cut_files(files, directory), *(os.path.join(directory, name) for name in bad)]
     for path in removed:
         files.unlink(path)
     if removed:

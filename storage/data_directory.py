@@ -3,33 +3,55 @@
 What is there is one directory per partition (``TOPIC-N``).  Loading is recovery, in threads where
 that has to read.
 
-Invariant: what cannot be loaded is refused before anything is changed elsewhere.
+What cannot be loaded is one partition's fault (``Topic.faults``), of which the others know nothing;
+who wants all or nothing is told the first such fault instead.  Small files that cannot be read are
+rebuilt, and set aside by name (``bad_file``):
+
+- the recovery points and the cleaner's offsets count as 0: all is checked and cleaned again;
+- log starts come from ``kafkafs.history``; a partition without one is a fault until ``repair`` is
+  told where it begins, since records that were deleted must not be shown again.  Which these are
+  stands in ``kafkafs.lost-log-starts`` until then;
+- ``leader-epoch-checkpoint`` comes from the epochs of the batches;
+- ``partition.metadata`` from another partition of the topic, else it is a fault until ``repair``.
+
+Invariant: checkpoints keep what they say of partitions that are faults.
 
 Not here: the lock, creating and deleting, periodic work, the end (``manager``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
+import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from storage import checkpoint, paths
+from storage import checkpoint, history, paths
 from storage.adoptions import Adoptions
+from storage.bad_file import set_aside
 from storage.config import LogConfig
 from storage.counters import CleanerCounters, LogCounters
 from storage.cut import Cut
 from storage.duties import Duties
-from storage.errors import CorruptCheckpoint, SegmentGone
-from storage.files import Files
+from storage.errors import (
+    CorruptCheckpoint,
+    CorruptRecord,
+    FaultyPartition,
+    ReadOnlyFormat,
+    SegmentGone,
+    StorageError,
+)
+from storage.files import Files, is_temporary, unusable
 from storage.listener import LogListener
 from storage.log import Log
 from storage.old_segment import is_old, refusal
-from storage.recovery import Origin, recover
+from storage.recovery import Origin, Recovered, recover
 from storage.reserve import Reserve
 from storage.settings import Settings
 
@@ -42,15 +64,52 @@ _SWAP_S = 1.0
 _LOOK_S = 0.005
 # How many topics a line names.
 _NAMED = 10
+# What the whole machine or disk lacks is not the fault of the partition that met it first.
+_EVERYBODYS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+)
+CHECKPOINTS = (
+    paths.RECOVERY_POINTS,
+    paths.LOG_STARTS,
+    paths.HIGH_WATERMARKS,
+    paths.CLEANER_OFFSETS,
+)
+
+Item = tuple[str, int]
+"""A partition: its topic and number."""
 
 
 @dataclass(slots=True)
 class Topic:
-    """A topic and those of its partitions that lie in this directory, by number."""
+    """A topic and those of its partitions that lie in this directory, by number.
+
+    ``faults``: why those that could not be opened could not be.
+    """
 
     name: str
     id: str
     partitions: dict[int, Log] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of all partitions that are there, rising."""
+        return sorted({*self.partitions, *self.faults})
+
+    def check(self, partition: int) -> None:
+        """FaultyPartition where there is such a partition and it could not be opened."""
+        if partition in self.faults:
+            raise FaultyPartition(self.faults[partition])
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What a repair has been told.  ``log_starts``: where partitions begin whose log start is not
+    known any more; ``rest_at_first``: all others of them at their first record.
+    """
+
+    log_starts: dict[Item, int] = field(default_factory=dict)
+    rest_at_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +146,15 @@ class DataDirectory:
         self.topics: dict[str, Topic] = {}
         # Which topics to look at, by name; None: all.
         self.wanted: Callable[[str], bool] | None = None
+        # Whether a partition that cannot be opened is a fault of its own, or an error for all.
+        self.keeps_faulty = False
+        self.mending: Mending | None = None
         self.cuts: list[Cut] = []
         self.faults: list[str] = []
+        # What the checkpoints said, by the file's name.
+        self._offsets_at_open: dict[str, dict[Item, int]] = {}
+        # Those whose log start is not known any more, with one that is not above it.
+        self.lost_starts: dict[Item, int] = {}
         self.skipped: list[str] = []
         self.listeners: list[LogListener] = []
         self.counters = LogCounters()
@@ -103,6 +169,8 @@ class DataDirectory:
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
         self.undecided: Adoptions | None = None
+        # Why it is not known what was adopted, so that nothing may be.
+        self.adoptions_fault: CorruptCheckpoint | None = None
         # What opening took: bytes of log that recovery has read, and the time.
         self.opening_bytes = 0
         self.opening_s = 0.0
@@ -122,16 +190,22 @@ class DataDirectory:
         found, doomed = self.scan()
         if not self.read_only:
             self._refuse_old(found)
-        recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
-        log_starts = self._read_offsets(paths.LOG_STARTS)
-        cleaned = self._read_offsets(paths.CLEANER_OFFSETS)
+        recovery_points, points_known = self._read_offsets(paths.RECOVERY_POINTS)
+        log_starts = self._read_log_starts(found)
+        cleaned, _ = self._read_offsets(paths.CLEANER_OFFSETS)
+        self._offsets_at_open = {
+            paths.RECOVERY_POINTS: recovery_points,
+            paths.LOG_STARTS: log_starts,
+            paths.CLEANER_OFFSETS: cleaned,
+        }
         # Not of a topic that is gone: another one of its name has not been cleaned.
         self.cleaner_offsets = {item: cleaned[item] for item in found if item in cleaned}
         if not self.read_only:
+            self._set_others_aside()
             checkpoint.remove_marker(self.files, self.path)
         # Who holds the lock has recovered it, or is about to.
         written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
-        clean = (self.clean or written) and not verify
+        clean = ((self.clean and points_known) or written) and not verify
         state = [0, 0]
 
         def advance(size: int, partitions: int = 0) -> None:
@@ -140,20 +214,23 @@ class DataDirectory:
             if progress is not None:
                 progress(Progress(state[0], state[1], len(found)))
 
-        def load(item: tuple[str, int]) -> Log | None:
-            log = self.load_partition(
-                item,
-                clean=clean,
-                recovery_point=recovery_points.get(item),
-                verify=verify,
-                log_start=log_starts.get(item, 0),
-                now_ms=now_ms,
-                advance=advance,
-                may_wait=True,
-            )
-            # A living writer's checkpoint may be ahead of what was seen of its log.
-            if log is not None and not written:
-                self._compare_end(log, recovery_points.get(item, 0))
+        def load(item: Item) -> Log | None:
+            log = None
+            with self._as_fault(item):
+                self._check_log_start(item)
+                log = self.load_partition(
+                    item,
+                    clean=clean,
+                    recovery_point=recovery_points.get(item),
+                    verify=verify,
+                    log_start=log_starts.get(item, 0),
+                    now_ms=now_ms,
+                    advance=advance,
+                    may_wait=True,
+                )
+                # A living writer's checkpoint may be ahead of what was seen of its log.
+                if log is not None and not written:
+                    self._compare_end(log, recovery_points.get(item, 0))
             advance(0, 1)
             return log
 
@@ -169,14 +246,21 @@ class DataDirectory:
             else:
                 with ThreadPoolExecutor(threads, "recovery") as pool:
                     logs.extend(log for log in pool.map(load, found) if log is not None)
-            for log in logs:
-                self.add(log)
+            # Those first that know their topic's id.
+            for log in sorted(logs, key=lambda log: not log.topic_id):
+                with self._as_fault((log.topic, log.partition), log):
+                    self.add(log)
         except BaseException:
             for log in logs:
                 log.abandon()
             raise
         self.opening_bytes = state[0]
         self.opening_s = time.monotonic() - started
+        self._say_what_was_found()
+        for name in doomed:
+            self._doomed.append((self.monotonic_ms(), os.path.join(self.path, name), None))
+
+    def _say_what_was_found(self) -> None:
         for cut in self.cuts:
             _log.warning("%s", cut)
         for fault in self.faults:
@@ -184,8 +268,6 @@ class DataDirectory:
         if not self.read_only:
             for line in [*self.settings.notes, *self.kept_topics()]:
                 _log.warning("%s", line)
-        for name in doomed:
-            self._doomed.append((self.monotonic_ms(), os.path.join(self.path, name), None))
 
     def kept_topics(self) -> list[str]:
         """Of which topics nothing goes as their settings are not known: a line for each reason."""
@@ -199,22 +281,184 @@ class DataDirectory:
             for why, names in topics.items()
         ]
 
-    def _read_offsets(self, name: str) -> dict[tuple[str, int], int]:
-        return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
+    # -- faults --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _as_fault(self, item: Item, log: Log | None = None) -> Iterator[None]:
+        """What goes wrong with a partition in this block is its own fault, where those are kept."""
+        try:
+            yield
+        except Exception as error:
+            everybodys = isinstance(error, OSError) and error.errno in _EVERYBODYS
+            if not self.keeps_faulty or everybodys or isinstance(error, ReadOnlyFormat):
+                raise
+            if log is not None:
+                log.abandon()
+            self.set_fault(item, error)
+
+    def set_fault(self, item: Item, error: Exception) -> None:
+        """A partition that is there cannot be shown; said once as long as it is for one reason."""
+        name, number = item
+        if not isinstance(error, (StorageError, OSError)):
+            _log.error("%s-%d: not foreseen", name, number, exc_info=error)
+        reason = f"{name}-{number}: cannot be opened: {str(error) or type(error).__name__}"
+        topic = self.topics.get(name)
+        if topic is None:
+            stand_in = checkpoint.stand_in_topic_id(self.path, name)
+            topic = self.topics.setdefault(name, Topic(name, stand_in))
+        if topic.faults.get(number) != reason:
+            topic.faults[number] = reason
+            self.faults.append(reason)
+
+    def forget_faults(self, there: Container[Item]) -> None:
+        """Those of partitions that are not there any more."""
+        for item in self.faulty:
+            if item not in there:
+                topic = self.topics[item[0]]
+                del topic.faults[item[1]]
+                if not topic.numbers:
+                    del self.topics[topic.name]
+
+    @property
+    def faulty(self) -> list[Item]:
+        """The partitions that are there and could not be opened."""
+        return [
+            (topic.name, number) for topic in list(self.topics.values()) for number in topic.faults
+        ]
+
+    def _kept_offsets(self, name: str) -> dict[Item, int]:
+        """What a checkpoint says of partitions that are faults, which has to outlive that."""
+        faulty = self.faulty
+        if not faulty:
+            return {}
+        if name not in self._offsets_at_open:
+            self._offsets_at_open[name] = self._read_offsets(name)[0]
+        offsets = self._offsets_at_open[name]
+        return {item: offsets[item] for item in faulty if item in offsets}
+
+    # -- small files ---------------------------------------------------------------------------
+
+    def _read_offsets(self, name: str) -> tuple[dict[Item, int], bool]:
+        """An offset checkpoint, and whether it could be read; else it has no entries."""
+        path = os.path.join(self.path, name)
+        try:
+            return checkpoint.read_offsets(self.files, path), True
+        except CorruptCheckpoint as error:
+            self.set_aside(path, error)
+            return {}, False
+
+    def _readable_offsets(self, name: str) -> dict[Item, int]:
+        """The same for a first look: nothing is set aside."""
+        try:
+            return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
+        except CorruptCheckpoint:
+            return {}
+
+    def set_aside(self, path: str, error: Exception) -> None:
+        """A small file cannot be read: give it another name, where that may be, and say so."""
+        line = str(error)
+        if not self.read_only:
+            line += f"; kept as {set_aside(self.files, path)}"
+        if line not in self.faults:
+            self.faults.append(line)
+
+    def _set_others_aside(self) -> None:
+        """What is in the place of small files that are written here and not read."""
+        for name in (paths.HIGH_WATERMARKS, paths.CLEAN_SHUTDOWN):
+            path = os.path.join(self.path, name)
+            with contextlib.suppress(FileNotFoundError):
+                mode = self.files.file_stat(path).st_mode
+                if not stat.S_ISREG(mode):
+                    self.set_aside(path, unusable(path, mode))
+
+    def _read_log_starts(self, found: Sequence[Item]) -> dict[Item, int]:
+        """Where logs start; ``lost_starts`` are those of which nothing tells."""
+        path = os.path.join(self.path, paths.LOG_STARTS)
+        fault: CorruptCheckpoint | None = None
+        starts: dict[Item, int] = {}
+        try:
+            starts = checkpoint.read_offsets(self.files, path)
+        except CorruptCheckpoint as error:
+            fault = error
+        lost, lost_known = self._read_offsets(paths.LOST_STARTS)
+        if fault is not None or not lost_known:
+            lost |= {item: 0 for item in found if item not in starts}
+        if not lost:
+            return starts
+        self.lost_starts = {item: offset for item, offset in lost.items() if item in found}
+        if fault is not None and not self.read_only:
+            # Before anything else: the bad file is all that says it, and goes.
+            self._write_lost_starts()
+        for item in list(self.lost_starts):
+            start = self._told_log_start(item)
+            if start is not None:
+                starts[item] = start
+                del self.lost_starts[item]
+        if fault is not None:
+            self.set_aside(path, fault)
+        if not self.read_only:
+            checkpoint.write_offsets(self.files, path, starts)
+            self._write_lost_starts()
+        return starts
+
+    def _told_log_start(self, item: Item) -> int | None:
+        """By the repair, or by the partition's own history."""
+        mending = self.mending or Mending()
+        if item in mending.log_starts:
+            return mending.log_starts[item]
+        directory = os.path.join(self.path, paths.partition_directory(*item))
+        try:
+            start = history.recorded_start(self.files, directory)
+        except (CorruptCheckpoint, OSError):
+            start = None
+        return 0 if start is None and mending.rest_at_first else start
+
+    def _check_log_start(self, item: Item) -> None:
+        if item in self.lost_starts:
+            name = paths.partition_directory(*item)
+            raise CorruptCheckpoint(
+                "its log start is not known any more, and records that were deleted are not shown "
+                f"again: kafkafs repair {self.path} --log-start {name}=OFFSET tells it (or "
+                f"{name}=first: nothing was deleted)",
+                path=os.path.join(self.path, paths.LOG_STARTS),
+            )
+
+    def forget_lost_starts(self, topic: str) -> None:
+        """The topic has been deleted.  OSError."""
+        lost = {item: start for item, start in self.lost_starts.items() if item[0] != topic}
+        if lost != self.lost_starts:
+            self.lost_starts = lost
+            self._write_lost_starts()
+
+    def _write_lost_starts(self) -> None:
+        path = os.path.join(self.path, paths.LOST_STARTS)
+        if self.lost_starts:
+            checkpoint.write_offsets(self.files, path, self.lost_starts)
+        elif self.files.exists(path):
+            self.files.unlink(path)
+            self.files.sync_directory(self.path)
 
     def scan(self) -> tuple[list[tuple[str, int]], list[str]]:
         """Partitions to load, in order, and the names of directories to delete."""
         found: list[tuple[str, int]] = []
         doomed: list[str] = []
-        for name, is_directory in self.files.scan(self.path):
-            if not is_directory or name in paths.BROKERS_OWN:
+        for name, kind in self.files.listing(self.path):
+            if kind == "file" and is_temporary(name) and not self.read_only:
+                # What a kill has left; nobody else writes here.
+                self.files.unlink(os.path.join(self.path, name))
+            if kind == "file" or name in paths.BROKERS_OWN:
+                continue
+            parsed = paths.parse_partition_directory(name)
+            if kind != "directory":
+                # A link that leads to a directory elsewhere would be shown if it were followed.
+                if parsed is not None and (self.wanted is None or self.wanted(parsed[0])):
+                    found.append(parsed)
                 continue
             aside = paths.parse_aside_directory(name)
             if aside is not None and aside.kind == "delete":
                 if not self.read_only:
                     doomed.append(name)
                 continue
-            parsed = paths.parse_partition_directory(name)
             if parsed is not None:
                 if self.wanted is None or self.wanted(parsed[0]):
                     found.append(parsed)
@@ -227,8 +471,10 @@ class DataDirectory:
         """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
         for item in found:
             directory = os.path.join(self.path, paths.partition_directory(*item))
-            if is_old([name for name, _ in self.files.scan(directory)]):
-                raise refusal(directory)
+            # What cannot be looked into is found out where it is loaded.
+            with contextlib.suppress(OSError):
+                if is_old([name for name, _ in self.files.scan(directory)]):
+                    raise refusal(directory)
 
     def load_partition(
         self,
@@ -322,7 +568,9 @@ class DataDirectory:
             recovered,
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
-            epochs=self._load_epochs(directory, start, end, recovered.epochs),
+            epochs=self._load_epochs(
+                directory, start, end, recovered.epochs, lambda: self._epochs_of(recovered)
+            ),
             clean=self.clean,
             read_only=self.read_only,
             may_be_cleaned=may_be_cleaned,
@@ -348,7 +596,7 @@ class DataDirectory:
         """
         if self.settings.is_brokers_topic(item[0]) and self.files.in_order:
             return True
-        return item in self._read_offsets(paths.CLEANER_OFFSETS)
+        return item in self._read_offsets(paths.CLEANER_OFFSETS)[0]
 
     def _holes_to(
         self, item: tuple[str, int], config: LogConfig, recovery_point: int | None
@@ -358,7 +606,7 @@ class DataDirectory:
         Ours has the recovery point written down first, and leaves none behind it.  A broker's may
         have come further; so may that of whoever copied segments without their checkpoints.
         """
-        cleaned = self._read_offsets(paths.CLEANER_OFFSETS).get(item)
+        cleaned = self._read_offsets(paths.CLEANER_OFFSETS)[0].get(item)
         if not (self.settings.is_brokers or config.is_compacted or cleaned is not None):
             return 0
         if self.settings.is_brokers or recovery_point is None or (cleaned or 0) > recovery_point:
@@ -366,17 +614,33 @@ class DataDirectory:
         return recovery_point
 
     def _topic_id(self, directory: str) -> str:
+        """That of ``partition.metadata``; empty where ``add`` has to find it out."""
         path = os.path.join(directory, paths.PARTITION_METADATA)
-        return checkpoint.read_partition_metadata(self.files, path) or ""
+        try:
+            return checkpoint.read_partition_metadata(self.files, path) or ""
+        except CorruptCheckpoint:
+            return ""
 
     def _load_epochs(
-        self, directory: str, start: int, end: int, seen: list[tuple[int, int]]
+        self,
+        directory: str,
+        start: int,
+        end: int,
+        seen: list[tuple[int, int]],
+        all_epochs: Callable[[], list[tuple[int, int]]],
     ) -> list[tuple[int, int]]:
-        """The leader epochs within the log, as ``LeaderEpochFileCache`` keeps them."""
+        """The leader epochs within the log, as ``LeaderEpochFileCache`` keeps them.
+
+        ``seen``: those that recovery has come across; ``all_epochs`` reads the whole log for them.
+        """
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
-        recorded = checkpoint.read_epochs(self.files, path)
+        try:
+            recorded: list[tuple[int, int]] | None = checkpoint.read_epochs(self.files, path)
+        except CorruptCheckpoint as error:
+            recorded, seen = None, all_epochs()
+            self.set_aside(path, error)
         epochs: list[tuple[int, int]] = []
-        for epoch, offset in recorded:
+        for epoch, offset in recorded or []:
             # The one that holds at the log start also where the log is empty.
             if offset < end or offset <= start:
                 if offset <= start:
@@ -389,27 +653,36 @@ class DataDirectory:
             checkpoint.write_epochs(self.files, path, epochs)
         return epochs
 
+    @staticmethod
+    def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
+        """(epoch, offset of its first batch), rising, of all batches that are there."""
+        epochs: list[tuple[int, int]] = []
+        for segment in recovered.segments:
+            with contextlib.suppress(CorruptRecord):  # up to what is damaged
+                for _, header in segment.batches():
+                    if header.leader_epoch > (epochs[-1][0] if epochs else -1):
+                        epochs.append((header.leader_epoch, header.base_offset))
+            segment.close_descriptors()
+        return epochs
+
     def add(self, log: Log) -> None:
-        """Make a loaded partition part of its topic; all of a topic's share one id."""
+        """Make a loaded partition part of its topic; all of a topic's share one id.
+
+        CorruptCheckpoint where they do not, or nothing tells what the id was.
+        """
         topic = self.topics.get(log.topic)
-        if topic is None:
-            topic = self.topics[log.topic] = Topic(log.topic, log.topic_id)
+        known = topic.id if topic is not None and topic.partitions else ""
         if not log.topic_id:
-            if not topic.id:
-                topic.id = (
-                    checkpoint.stand_in_topic_id(self.path, log.topic)
-                    if self.read_only
-                    else checkpoint.new_topic_id()
-                )
-            log.topic_id = topic.id
-            if not self.read_only:
-                path = os.path.join(log.directory, paths.PARTITION_METADATA)
-                checkpoint.write_partition_metadata(self.files, path, topic.id)
-        elif log.topic_id != topic.id:
+            self._find_topic_id(log, known)
+        elif known and log.topic_id != known:
             raise CorruptCheckpoint(
-                f"topic id {log.topic_id} differs from {topic.id} of the topic's other partitions",
+                f"topic id {log.topic_id} differs from {known} of the topic's other partitions",
                 path=os.path.join(log.directory, paths.PARTITION_METADATA),
             )
+        if topic is None:
+            topic = self.topics[log.topic] = Topic(log.topic, log.topic_id)
+        topic.id = log.topic_id
+        topic.faults.pop(log.partition, None)
         log.listeners = self.listeners
         topic.partitions[log.partition] = log
         # What recovery has cut is dirty when it is written again
@@ -417,6 +690,31 @@ class DataDirectory:
         item = (log.topic, log.partition)
         if self.cleaner_offsets.get(item, 0) > log.log_end_offset:
             self.cleaner_offsets[item] = log.log_end_offset
+
+    def _find_topic_id(self, log: Log, known: str) -> None:
+        """Give a log the id of its topic's other partitions, else a new one.
+
+        CorruptCheckpoint where its own cannot be read and there are no others: until ``repair``.
+        """
+        path = os.path.join(log.directory, paths.PARTITION_METADATA)
+        fault: CorruptCheckpoint | None = None
+        try:
+            checkpoint.read_partition_metadata(self.files, path)
+        except CorruptCheckpoint as error:
+            fault = error
+            if not known and self.mending is None:
+                remedy = f"kafkafs repair {self.path} gives the topic a new id"
+                raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
+        if known:
+            log.topic_id = known
+        elif self.read_only:
+            log.topic_id = checkpoint.stand_in_topic_id(self.path, log.topic)
+        else:
+            log.topic_id = checkpoint.new_topic_id()
+        if fault is not None:
+            self.set_aside(path, fault)
+        if not self.read_only:
+            checkpoint.write_partition_metadata(self.files, path, log.topic_id)
 
 
 def _some(names: list[str]) -> str:

@@ -166,6 +166,10 @@ class PolicyViolation(StorageError):
     """A change that the topic's settings do not allow (POLICY_VIOLATION)."""
 
 
+class FaultyPartition(StorageError):
+    """A partition that is there and could not be opened; the message says why, and what to do."""
+
+
 class LogLocked(StorageError):
     """Another process, ``pid`` where it is known, has the data directory open."""
 

@@ -36,10 +36,9 @@ import os
 from collections.abc import Callable
 
 from storage import paths
-from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
+from storage.errors import CorruptRecord, SegmentGone
 from storage.follow_tail import LogTail, Moved
 from storage.log import Log
-from storage.producer_state import ProducerState
 from storage.recovery import load_segment, recover
 from storage.segment import Segment
 
@@ -187,55 +186,23 @@ class LogFollower(LogTail):
                 self._take_over()
                 return True
             kept = self._first_kept(found)
-        end = self.log.segments[kept].base_offset
-        self._correct_producers(end, found)
         try:
             self._read_on()
-            is_read = self._roll_all(found, end)
+            is_read = self._roll_all(found)
         except CorruptRecord:
-            self._change_head(end, found)
+            self._change_head(kept, found)
             raise
-        return self._change_head(end, found) and is_read
+        return self._change_head(kept, found) and is_read
 
-    def _correct_producers(self, end: int, found: _Found) -> None:
-        """Take over what the writer has noted of its producers, where that is something else.
-
-        Only then is the head below ``end`` changed first: what is left of what was decided unseen.
-        """
-        noted = self._noted_producers()
-        if noted is not None:
-            self._change_head(end, found, may_wait=False)
-            self.log.correct_producers(noted)
-
-    def _noted_producers(self) -> ProducerState | None:
-        """What the writer has noted of its producers as of the log's end, if that is known.
-
-        None where it leaves the same transactions open as what was read.  It does not where their
-        markers were deleted, or cleaned, before anybody has looked.
-        """
-        log, active = self.log, self.log.active
-        if active.size:
-            return None
-        path = log.snapshot_path(active.base_offset)
-        try:
-            noted = ProducerState.decode(log.files.read_whole(path), path=path)
-        except (FileNotFoundError, CorruptCheckpoint):
-            return None
-        same = set(noted.undecided_offsets) == set(log.producers.undecided_offsets)
-        return None if same else noted
-
-    def _change_head(self, end: int, found: _Found, *, may_wait: bool = True) -> bool:
-        """Make the segments below ``end`` those of these names; False where that has to wait."""
+    def _change_head(self, count: int, found: _Found) -> bool:
+        """Make the first ``count`` segments those of these names; False where that has to wait."""
         segments = self.log.segments
-        count = sum(segment.base_offset < end for segment in segments)
-        head = [base for base in found if base < end]
-        if len(head) == count and all(self._is_kept(each, found) for each in segments[:count]):
-            return True
+        head = [base for base in found if base < segments[count].base_offset]
         if head:
-            if may_wait and self._holds(segments[:count], found):
+            if self._holds(segments[:count], found):
                 return False
             self._swap(count, head, found)
-        else:
+        elif count:
             self._remove(count)
         return True
 
@@ -256,19 +223,10 @@ class LogFollower(LogTail):
                 return False
         return True
 
-    def _roll_all(self, found: _Found, end: int | None = None) -> bool:
-        """Take what segments follow the active one; False where it is not read to its end yet.
-
-        ``end``: up to where the head may be changed on the way.
-        """
+    def _roll_all(self, found: _Found) -> bool:
+        """Take what segments follow the active one; False where it is not read to its end yet."""
         active = self.log.active.base_offset
-        for base in found:
-            if base > active:
-                if not self._roll(base, found):
-                    return False
-                if end is not None:
-                    self._correct_producers(end, found)
-        return True
+        return all(self._roll(base, found) for base in found if base > active)
 
     def _is_kept(self, segment: Segment, found: _Found) -> bool:
         """Whether this segment's log is the one that it was; the active one may be longer."""

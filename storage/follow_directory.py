@@ -106,13 +106,16 @@ class DirectoryFollower:
             return []
         found, _ = manager.scan()
         there = {item: self._identity(self._path(item)) for item in found}
+        manager.forget_faults(there)
         for log in list(manager.logs()):
             if there.get((log.topic, log.partition)) != self._directories.get(log):
                 self._end(log)
         known = {(log.topic, log.partition) for log in manager.logs()}
         waiting = [item for item in found if item not in known]
         appeared = [new for item in waiting if (new := self._appear(item)) is not None]
-        if len(appeared) == len(waiting) and stamp + FRESH_NS < self._clock_ns():
+        # Those that could not be opened are tried again when something has changed.
+        waiting = [item for item in waiting if item not in manager.faulty]
+        if len(appeared) >= len(waiting) and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
         return appeared
 
@@ -129,13 +132,16 @@ class DirectoryFollower:
                 item, clean=True, recovery_point=0, log_start=0, now_ms=manager.clock_ms()
             )
         except (StorageError, OSError) as error:
-            _log.warning("%s: cannot be shown yet: %s", directory, error)
+            if item in manager.faulty:
+                manager.set_fault(item, error)
+            else:
+                _log.warning("%s: cannot be shown yet: %s", directory, error)
             return None
         if log is None:
             return None
         topic = manager.topics.get(log.topic)
         if (not has_metadata and not log.size) or (
-            topic is not None and log.topic_id not in ("", topic.id)
+            topic is not None and topic.partitions and log.topic_id not in ("", topic.id)
         ):
             # Of a topic that is just being made, or whose predecessor is just being deleted.
             log.abandon()

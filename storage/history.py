@@ -38,13 +38,15 @@ Not here: what an inode shows (``kafkafs.generations``), who measures text.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.errors import CorruptCheckpoint
+from storage.bad_file import set_aside
+from storage.errors import CorruptCheckpoint, UnusableFile
 from storage.files import Files
 from storage.history_file import (
     BaseLine,
@@ -59,6 +61,8 @@ from storage.record.batch import BatchHeader
 
 if TYPE_CHECKING:
     from storage.segment import Segment
+
+_log = logging.getLogger(__name__)
 
 FILE_NAME = "kafkafs.history"
 PASSED = 64
@@ -97,6 +101,28 @@ def last_batch(segments: Sequence[Segment]) -> LastBatch:
 def new_nonce() -> int:
     """A number that no inode has had."""
     return secrets.randbelow((1 << 64) - 1) + 1
+
+
+def recorded_start(files: Files, directory: str) -> int | None:
+    """The log start offset that a partition's history file has; None where there is none.
+
+    Never below the one that was last shown.  CorruptCheckpoint, OSError.
+    """
+    facts = read(files, directory).facts
+    return int(facts.get("start", facts["first"])[0]) if facts else None
+
+
+def read(files: Files, directory: str) -> Recorded:
+    """A partition's history file; empty where there is none.  CorruptCheckpoint, OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    try:
+        return Recorded.parse(files.read_whole(path).decode())
+    except FileNotFoundError:
+        return Recorded()
+    except UnusableFile as error:
+        raise CorruptCheckpoint(str(error.strerror), path=path) from None
+    except (ValueError, KeyError, IndexError):
+        raise CorruptCheckpoint("not a history file", path=path) from None
 
 
 class History:
@@ -154,7 +180,7 @@ class History:
             history = cls(files, aside, writable=True, aside=True)
             history.log_start = log_start
             recorded = Recorded()
-            with contextlib.suppress(CorruptCheckpoint, OSError):
+            with contextlib.suppress(OSError):
                 recorded = history._read()
             if not recorded.facts:
                 recorded = cls(files, directory, writable=False)._read()
@@ -335,17 +361,16 @@ class History:
             self._directory = directory
 
     def _read(self) -> Recorded:
-        path = os.path.join(self._directory, FILE_NAME)
+        """One that cannot be read is set aside, where it may be: readers start over."""
         try:
-            data = self._files.read_whole(path)
-        except FileNotFoundError:
+            recorded = read(self._files, self._directory)
+        except CorruptCheckpoint as error:
+            kept = ""
+            if self._writable:
+                name = set_aside(self._files, os.path.join(self._directory, FILE_NAME))
+                kept = f"; kept as {name}"
+            _log.warning("%s: readers start over, with new inodes%s", error, kept)
             return Recorded()
-        try:
-            recorded = Recorded.parse(data.decode())
-        except (ValueError, KeyError, IndexError) as error:
-            raise CorruptCheckpoint(
-                "not a history file; remove it, and readers start over", path=path
-            ) from error
         self._saved_bases = {
             view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()
         }

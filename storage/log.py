@@ -30,7 +30,7 @@ from storage.files import Files
 from storage.flush import FlushPlan
 from storage.history import History
 from storage.listener import LogListener
-from storage.producer_state import ProducerBatch, ProducerState
+from storage.producer_state import ProducerBatch
 from storage.recovery import Recovered
 from storage.segment import Segment
 from storage.task import ByOwner, call
@@ -251,22 +251,6 @@ class Log(AppendingLog):
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         if self.producers.first_undecided_offset is not None:
             self.stabilize()
-
-    def correct_producers(self, producers: ProducerState) -> None:
-        """The process whose log this is has noted these, as of the log's end.
-
-        What had decided some transactions was gone before it could be read.
-        """
-        assert self.read_only
-        undecided, self.producers = self.producers.first_undecided_offset, producers
-        self._undecided = {
-            first: place
-            for first, place in self._undecided.items()
-            if first in producers.undecided_offsets
-        }
-        if self._settle(undecided, self.log_end_offset):
-            for listener in self.listeners:
-                listener.stabilized(self)
 
     def replace_end(self, segments: tuple[Segment, ...], recovered: Recovered) -> None:
         """The process whose log this is has cut it: ``segments`` are as they were loaded anew."""

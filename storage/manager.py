@@ -20,12 +20,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from storage import checkpoint, clock, paths
 from storage.adopt import recover as recover_adoption
-from storage.data_directory import DataDirectory, Progress, Topic
+from storage.data_directory import CHECKPOINTS, DataDirectory, Mending, Progress, Topic
 from storage.errors import (
     HandoverRefused,
     InvalidTopic,
@@ -82,13 +83,17 @@ class LogManager(DataDirectory):
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
         wanted: Callable[[str], bool] | None = None,
+        keeps_faulty: bool = False,
+        mending: Mending | None = None,
         clock_ms: Callable[[], int] | None = None,
         monotonic_ms: Callable[[], int] | None = None,
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
         ``verify`` reads everything as after a crash, whatever the marker says.  ``wanted``, with
-        ``read_only``: which topics there are to be, by name.  LogLocked where
+        ``read_only``: which topics there are to be, by name.  ``keeps_faulty``: a partition that
+        cannot be opened is a fault of its topic, instead of an error here; ``mending``: what a
+        repair knows of such.  LogLocked where
         another process has it (not with ``read_only``, which takes no lock and writes nothing),
         CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is
         released then.  HandoverRefused where topics are half handed over to it.
@@ -108,7 +113,8 @@ class LogManager(DataDirectory):
         try:
             clean = checkpoint.has_marker(files, path)
             # A retention policy that is not there can do no harm where nothing is deleted.
-            settings = Settings.load(files, path, no_check if read_only else check_policy)
+            check = no_check if read_only else check_policy
+            settings = Settings.load(files, path, check, keeps_faulty=keeps_faulty)
             manager = cls(
                 path,
                 files,
@@ -123,6 +129,8 @@ class LogManager(DataDirectory):
                 files.reserve = manager.reserve
                 manager._make_room()
             manager.wanted = wanted
+            manager.keeps_faulty = keeps_faulty
+            manager.mending = mending
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
             if not read_only and not clean:
@@ -146,8 +154,8 @@ class LogManager(DataDirectory):
             self.files,
             self.path,
             self.settings,
-            self._read_offsets(paths.RECOVERY_POINTS),
-            self._read_offsets(paths.LOG_STARTS),
+            self._readable_offsets(paths.RECOVERY_POINTS),
+            self._readable_offsets(paths.LOG_STARTS),
             self.clock_ms(),
         )
         for each in gone:
@@ -200,7 +208,8 @@ class LogManager(DataDirectory):
         return topic
 
     def log(self, topic: str, partition: int) -> Log:
-        """UnknownTopicOrPartition where there is none."""
+        """UnknownTopicOrPartition where there is none, FaultyPartition where it is not open."""
+        self.topic(topic).check(partition)
         log = self.topic(topic).partitions.get(partition)
         if log is None:
             raise UnknownTopicOrPartition(
@@ -254,7 +263,8 @@ class LogManager(DataDirectory):
         self._check_writable()
         self.files.check_room()
         topic = self.topic(topic_name)
-        following = max(topic.partitions, default=-1) + 1
+        topic.check(partition)
+        following = max(topic.numbers, default=-1) + 1
         if partition != following:
             raise InvalidTopic(
                 f"the next partition of topic {topic_name!r} is {following}, not {partition}",
@@ -327,36 +337,44 @@ class LogManager(DataDirectory):
         after file.delete.delay.ms; who reads it goes on until then. A directory that somebody else
         has removed is none to rename.
 
-        OSError: the topic is as it was.
+        OSError, CorruptCheckpoint where what is set on it cannot be taken away: the topic is as it
+        was.
         """
         self._check_writable()
+        self.settings.check_known()
         topic = self.topic(name)
         delay_ms = self.settings.log_config(name).file_delete_delay_ms
         due_ms = self.monotonic_ms() + delay_ms
-        renamed: list[tuple[Log, str]] = []
+        renamed: list[tuple[str, str, Log | None]] = []
         try:
-            for partition, log in sorted(topic.partitions.items(), reverse=True):
+            for partition in reversed(topic.numbers):
+                log = topic.partitions.get(partition)
+                where = os.path.join(self.path, paths.partition_directory(name, partition))
                 directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
-                with self._vanished(log):
-                    self.files.rename(log.directory, directory)
-                renamed.append((log, directory))
+                with self._vanished(where):
+                    self.files.rename(where, directory)
+                renamed.append((where, directory, log))
             self.files.sync_directory(self.path)
         except OSError:
-            for log, directory in reversed(renamed):
+            for where, directory, _ in reversed(renamed):
                 if self.files.exists(directory):
-                    self.files.rename(directory, log.directory)
+                    self.files.rename(directory, where)
             raise
         del self.topics[name]
-        for log, directory in renamed:
-            self.cleaner_offsets.pop((name, log.partition), None)
-            log.relocate(directory)
-            log.retire(due_ms)
-            self.duties.forget(log.name)
-            self._dirty.discard(log)
+        for _, directory, log in renamed:
+            if log is not None:
+                log.relocate(directory)
+                log.retire(due_ms)
+                self.duties.forget(log.name)
+                self._dirty.discard(log)
             self._doomed.append((due_ms, directory, log))
+        for partition in topic.numbers:
+            self.cleaner_offsets.pop((name, partition), None)
         topic.partitions.clear()
+        topic.faults.clear()
         try:
             # A new topic of that name must not find the old one's offsets and settings.
+            self.forget_lost_starts(name)
             self.start_checkpoint(snapshots=False)()
             self.settings.drop_topic(name)
         except OSError as error:
@@ -364,14 +382,14 @@ class LogManager(DataDirectory):
             _log.warning("%s: what was written down of topic %r stays: %s", self.path, name, error)
 
     @contextlib.contextmanager
-    def _vanished(self, log: Log) -> Iterator[None]:
+    def _vanished(self, directory: str) -> Iterator[None]:
         """A partition's directory may be missing where something is done to it."""
         try:
             yield
         except FileNotFoundError:
-            if self.files.exists(log.directory):
+            if self.files.exists(directory):
                 raise
-            _log.warning("%s: has been removed by somebody else", log.directory)
+            _log.warning("%s: has been removed by somebody else", directory)
 
     def drop(self, log: Log, directory: str | None) -> None:
         """Another process has deleted a partition; its directory is ``directory`` now, if any.
@@ -381,7 +399,7 @@ class LogManager(DataDirectory):
         assert self.read_only
         topic = self.topics[log.topic]
         del topic.partitions[log.partition]
-        if not topic.partitions:
+        if not topic.numbers:
             del self.topics[log.topic]
         if directory is not None:
             log.relocate(directory)
@@ -445,6 +463,7 @@ class LogManager(DataDirectory):
             if (start := log.remembered_log_start) is not None
         }
         cleaned = dict(self.cleaner_offsets)
+        kept = {name: self._kept_offsets(name) for name in CHECKPOINTS}
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.start_snapshot()) is not None]
         self._checkpoints_started += 1
@@ -459,7 +478,8 @@ class LogManager(DataDirectory):
                         (paths.HIGH_WATERMARKS, high_watermarks),
                         (paths.CLEANER_OFFSETS, cleaned),
                     ):
-                        checkpoint.write_offsets(self.files, os.path.join(self.path, name), offsets)
+                        path = os.path.join(self.path, name)
+                        checkpoint.write_offsets(self.files, path, kept[name] | offsets)
                     self._checkpoint_written = number
             failure: OSError | None = None
             for write_snapshot in started:
@@ -479,13 +499,7 @@ class LogManager(DataDirectory):
 
     def _checkpointed(self) -> set[tuple[str, int]]:
         """The partitions that the checkpoints on disk speak of."""
-        names = (
-            paths.RECOVERY_POINTS,
-            paths.LOG_STARTS,
-            paths.HIGH_WATERMARKS,
-            paths.CLEANER_OFFSETS,
-        )
-        return {item for name in names for item in self._read_offsets(name)}
+        return {item for name in CHECKPOINTS for item in self._read_offsets(name)[0]}
 
     def _checkpoint_anew(self) -> None:
         """Write the checkpoints where there is something to say or to take back."""
@@ -558,6 +572,9 @@ class LogManager(DataDirectory):
         return remove
 
     def _remove_directory(self, directory: str) -> None:
+        if stat.S_ISLNK(self.files.file_stat(directory).st_mode):
+            self.files.unlink(directory)  # deleted as a partition that never was one
+            return
         for name, _ in self.files.scan(directory):
             self.files.unlink(os.path.join(directory, name))
         self.files.rmdir(directory)
@@ -580,7 +597,8 @@ class LogManager(DataDirectory):
         try:
             if not self.read_only:
                 self.checkpoint()
-                if failure is None:
+                # Of what could not be opened nobody can say that it was closed.
+                if failure is None and (self.clean or not self.faulty):
                     checkpoint.write_marker(self.files, self.path)
         finally:
             self._release()

@@ -42,6 +42,8 @@ DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 CUT = ".cut"
+# A small file that could not be read (``bad_file``).
+BAD = ".bad"
 # Batches that are finished and wait for the log's owner to adopt them.
 STAGED = ".staged"
 
@@ -57,6 +59,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+# Partitions whose log start is not known any more (``data_directory``).
+LOST_STARTS = "kafkafs.lost-log-starts"
 # Who has it open and shows it (``owner_file``).
 OWNER = "kafkafs.owner"
 # In a partition's directory: an fsync has failed, and its files are not trusted (``rescue``).

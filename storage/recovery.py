@@ -29,10 +29,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import old_segment, paths
+from storage.bad_file import set_aside
 from storage.cut import Cut
-from storage.errors import CorruptRecord
-from storage.history import FILE_NAME as HISTORY
-from storage.history_file import Recorded
+from storage.errors import CorruptCheckpoint, CorruptRecord
+from storage.files import unusable
+from storage.history import read as read_history
 from storage.loading import Loaded, Origin, finish_index, is_empty, load, reaches
 from storage.producer_state import ProducerState
 from storage.replay import replay
@@ -69,7 +70,7 @@ def recover(origin: Origin) -> Recovered:
     With ``writable`` false nothing on disk changes: what a writable load would cut or rebuild is
     left out of sight.
     """
-    names = [name for name, is_directory in origin.files.scan(origin.directory) if not is_directory]
+    names, bad = _files_of(origin)
     if old_segment.is_old(names):
         return _load_old(origin, names)
     if origin.writable:
@@ -90,7 +91,7 @@ def recover(origin: Origin) -> Recovered:
     if origin.writable:
         names = drop_orphan_indexes(origin.files, origin.directory, names, set(bases))
     present = set(names)
-    result = Recovered([])
+    result = Recovered([], faults=_set_bad_aside(origin, bad))
     loaded: list[Loaded] = []
     for number, item in enumerate(_load_all(origin, bases, present)):
         loaded.append(item)
@@ -129,6 +130,38 @@ def _without_half_rolled(origin: Origin, bases: list[int]) -> list[int]:
         elif origin.writable:
             segment.discard()
     return left
+
+
+def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
+    """The names of the files of the directory, and of what is in the place of files that can be
+    made again (a link, a pipe, a directory).
+
+    UnusableFile where a log is none.
+    """
+    names: list[str] = []
+    bad: list[str] = []
+    for name, kind in origin.files.listing(origin.directory):
+        if kind == "file":
+            names.append(name)
+        elif paths.base_offset_of(name) is not None:
+            path = os.path.join(origin.directory, name)
+            if name.endswith(paths.LOG):
+                raise unusable(path, origin.files.file_stat(path).st_mode)
+            if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
+                bad.append(name)
+    return names, bad
+
+
+def _set_bad_aside(origin: Origin, bad: list[str]) -> list[str]:
+    """A line for each."""
+    lines = []
+    for name in bad:
+        path = os.path.join(origin.directory, name)
+        line = f"{path}: no file; what it would say is made again from the log"
+        if origin.writable:
+            line += f"; kept as {set_aside(origin.files, path)}"
+        lines.append(line)
+    return lines
 
 
 def _load_all(origin: Origin, bases: list[int], present: set[str]) -> Iterator[Loaded]:
@@ -213,9 +246,8 @@ def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
 def _first_base(origin: Origin) -> int:
     """The offset of the first segment that positions hang on; beyond all where none do."""
     try:
-        text = origin.files.read_whole(os.path.join(origin.directory, HISTORY)).decode()
-        bases = Recorded.parse(text).bases
-    except (FileNotFoundError, ValueError, KeyError, IndexError):
+        bases = read_history(origin.files, origin.directory).bases
+    except CorruptCheckpoint:
         return paths.MAX_OFFSET
     return min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
 

@@ -55,14 +55,16 @@ from storage.config import (
     whole_number,
     without_unit,
 )
-from storage.errors import InvalidConfig
+from storage.errors import CorruptCheckpoint, InvalidConfig, UnusableFile
 
 SETTINGS_FILE = "kafkafs.properties"
 TOPICS_FILE = "kafkafs-topics.properties"
 
 _BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
-_OWNER = re.compile(r"([0-9]+):([0-9]+):([0-7]{3,4})")
+_OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-7]{3,4})")
+_NOBODY = 2**32 - 1  # chown's "leave it as it is"
+_DIGITS = 10
 _HEADER = f"# Written by kafkafs, which replaces this file. Defaults belong into {SETTINGS_FILE}.\n"
 
 
@@ -94,6 +96,8 @@ def _read_lines(files: SettingsStore, path: str) -> list[_Line]:
         text = files.read_whole(path).decode()
     except FileNotFoundError:
         return []
+    except UnusableFile as error:
+        raise InvalidConfig(str(error.strerror), path=path) from None
     except UnicodeDecodeError as error:
         raise InvalidConfig(f"not UTF-8 at byte {error.start}", path=path) from None
     return list(_lines(text, path))
@@ -179,6 +183,10 @@ class Settings:
         self._overrides: dict[str, dict[str, Any]] = {}
         self._owners: dict[tuple[str, int | None], tuple[int, int, int]] = {}
         self._configs: dict[str, LogConfig] = {}
+        self.fault: InvalidConfig | None = None
+        """Why one of the files does not count: then nothing goes, and no setting is changed."""
+        self.owners_known = True
+        """Whether what chown and chmod set is known."""
         # The ids of the topics that lie here, as far as they are known.
         self._ids: dict[str, str] = {}
         self.given: dict[str, str] = {name: line.value for name, line in given.items()}
@@ -218,16 +226,42 @@ class Settings:
                 )
 
     @classmethod
-    def load(cls, files: SettingsStore, data_dir: str, check: Check = no_check) -> Settings:
-        """Read both files; a missing one sets nothing.  InvalidConfig names file and line.
+    def load(
+        cls,
+        files: SettingsStore,
+        data_dir: str,
+        check: Check = no_check,
+        *,
+        keeps_faulty: bool = False,
+    ) -> Settings:
+        """Read both files; a missing one sets nothing.  InvalidConfig names file and line; with
+        ``keeps_faulty`` it becomes the ``fault`` of these settings instead.
 
         ``check`` is asked of all settings that are, or are to be, in force.
         """
+        try:
+            settings = cls._of_file(files, data_dir, check)
+        except InvalidConfig as error:
+            if not keeps_faulty:
+                raise
+            settings = cls(files, data_dir, {}, check)
+            settings.fault = error
+        try:
+            settings._load_topics()
+        except InvalidConfig as error:
+            if not keeps_faulty:
+                raise
+            settings._overrides, settings._owners = {}, {}
+            settings.owners_known = False
+            settings.fault = settings.fault or error
+        return settings
+
+    @classmethod
+    def _of_file(cls, files: SettingsStore, data_dir: str, check: Check) -> Settings:
         path = os.path.join(data_dir, SETTINGS_FILE)
         given = {line.name: line for line in _read_lines(files, path)}
         settings = cls(files, data_dir, given, check)
         settings._check_whole(settings._plain, path)
-        settings._load_topics()
         return settings
 
     def _load_topics(self) -> None:
@@ -241,6 +275,8 @@ class Settings:
                 owner = _OWNER.fullmatch(text)
                 if owner is None:
                     raise InvalidConfig(f"line {number}: {text!r} is not UID:GID:MODE", path=path)
+                if len(partition) > _DIGITS or max(map(int, owner.groups()[:2])) >= _NOBODY:
+                    raise InvalidConfig(f"line {number}: {name}={text}: too large", path=path)
                 key = (topic, int(partition) if between else None)
                 self._owners[key] = (int(owner[1]), int(owner[2]), int(owner[3], 8))
             elif rest in TOPIC_SETTINGS:
@@ -278,7 +314,8 @@ class Settings:
         config = self._configs.get(topic)
         if config is None:
             overrides = self._overrides.get(topic, {})
-            if overrides or topic in INTERNAL_TOPICS or self.is_brokers_topic(topic):
+            is_special = topic in INTERNAL_TOPICS or self.is_brokers_topic(topic)
+            if overrides or is_special or self.fault is not None:
                 config = self._effective(topic, overrides)
             else:
                 config = self._plain
@@ -286,7 +323,11 @@ class Settings:
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
-        """What is set on the topic itself, by name: by us, or at its broker."""
+        """What is set on the topic itself, by name: by us, or at its broker.
+
+        CorruptCheckpoint where that is not known.
+        """
+        self.check_known()
         return {
             name: value
             for name, value, _ in sorted(
@@ -295,7 +336,11 @@ class Settings:
         }
 
     def explain(self, topic: str) -> list[tuple[str, str, str]]:
-        """(name, value, where it comes from) of every topic setting."""
+        """(name, value, where it comes from) of every topic setting.
+
+        CorruptCheckpoint where they are not known.
+        """
+        self.check_known()
         in_force = self._in_force(topic, self._overrides.get(topic, {}))
         return _listing({name: in_force[name] for name in TOPIC_SETTINGS})
 
@@ -306,6 +351,9 @@ class Settings:
         unknown = self.log_config(topic).unknown
         if not unknown:
             return None
+        if self.fault is not None:
+            remedy = "mending that, and then mounting again, ends it"
+            return f"{', '.join(unknown)} are not known: {self.fault}; {remedy}"
         assert self._theirs is not None
         reason = self._unknown_topic(topic)
         if reason is None and self._theirs.defaults_fault is not None and self.is_brokers:
@@ -329,6 +377,11 @@ class Settings:
                 )
                 listing.append((name, format_value(value), source))
         return listing + _listing(self._their_defaults if self.is_brokers else self._defaults)
+
+    def check_known(self) -> None:
+        """CorruptCheckpoint where one of the files does not count, and so is not replaced."""
+        if self.fault is not None:
+            raise CorruptCheckpoint(self.fault.message, path=self.fault.path or self._data_dir)
 
     def get_owner(self, topic: str, partition: int | None) -> tuple[int, int, int] | None:
         """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
@@ -376,7 +429,8 @@ class Settings:
         overrides: dict[str, dict[str, Any]],
         owners: dict[tuple[str, int | None], tuple[int, int, int]],
     ) -> None:
-        """Write the topics' file, then believe it."""
+        """Write the topics' file, then believe it.  CorruptCheckpoint: it cannot be understood."""
+        self.check_known()
         values = {
             f"{topic}/{name}": format_value(value)
             for topic, names in overrides.items()
@@ -406,6 +460,12 @@ class Settings:
 
     def _in_force(self, topic: str, overrides: Mapping[str, Any]) -> dict[str, _Default]:
         """Every topic setting's value, where it comes from, and whether that is known."""
+        found = self._found(topic, overrides)
+        if self.fault is not None:
+            found |= {name: found[name]._replace(is_known=False) for name in DECISIVE}
+        return found
+
+    def _found(self, topic: str, overrides: Mapping[str, Any]) -> dict[str, _Default]:
         internal = _each(INTERNAL_TOPICS.get(topic, {}), "Kafka's own, of an internal topic")
         ours = _each(overrides, _BY_US)
         if not self.is_brokers_topic(topic):

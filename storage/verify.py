@@ -48,6 +48,7 @@ _CHECKPOINTS = (
 )
 _LEFT_OVER = {
     paths.CUT: "set aside by recovery; kafkafs repair --salvage takes back what is valid",
+    paths.BAD: "could not be read, and was set aside; kafkafs repair --purge removes it",
     paths.DELETED: "waits for its deletion",
     paths.CLEANED: "an unfinished cleaner's; the next start removes it",
     paths.SWAP: "of a swap that was decided; the next start finishes it",

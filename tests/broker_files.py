@@ -169,24 +169,17 @@ class BrokerPartition:
         write_offsets(self.data, paths.LOG_STARTS, {(self.topic, self.number): offset})
         self.step()
 
-    def clean(
-        self,
-        count: int,
-        keep: Callable[[int, bytes], bool],
-        first: int = 0,
-        *,
-        producers: bool = True,
-    ) -> None:
+    def clean(self, count: int, keep: Callable[[int, bytes], bool], first: int = 0) -> None:
         """One group of a cleaner: some segments become one (``LocalLog.replaceSegments``).
 
-        ``producers``: whether their batches are kept, as they are, or none of them is.
+        Batches of producers are kept as they are.
         """
         old, end = self.bases[first : first + count], self.bases[first + count]
         kept = [record for record in self.records if not old[0] <= record[0] < end or keep(*record)]
         kept_until = self.next_offset - 1
         final = self.log(old[0])
         cleaned = Path(f"{final}{paths.CLEANED}")
-        cleaned.write_bytes(b"".join(self._cleaned(base, dict(kept), producers) for base in old))
+        cleaned.write_bytes(b"".join(self._cleaned(base, dict(kept)) for base in old))
         newest = self.log(old[-1]).stat().st_mtime_ns
         os.utime(cleaned, ns=(newest, newest))
         self.step()
@@ -203,13 +196,13 @@ class BrokerPartition:
         del self.bases[first + 1 : first + count]
         self.step()
 
-    def _cleaned(self, base: int, kept: Mapping[int, bytes], producers: bool) -> bytes:
+    def _cleaned(self, base: int, kept: Mapping[int, bytes]) -> bytes:
         """What is left of a segment."""
         data, at, left = self.log(base).read_bytes(), 0, b""
         while at < len(data):
             header = parse_header(data[at:])
             if header.producer_id >= 0:
-                left += b"" if not producers else data[at : at + header.size]
+                left += data[at : at + header.size]
             else:
                 for offset in range(header.base_offset, header.last_offset + 1):
                     if offset in kept:

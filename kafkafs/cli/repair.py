@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from kafkafs.cli import fail
 from kafkafs.cli.progress import opening_shown
+
+if TYPE_CHECKING:
+    from storage.data_directory import Mending
+
+_FIRST = "first"
 
 
 @click.command("repair")
@@ -16,7 +22,21 @@ from kafkafs.cli.progress import opening_shown
 @click.option("--salvage", "wants_salvage", is_flag=True, help="Take back what is valid in it.")
 @click.option("--purge", "wants_purge", is_flag=True, help="Remove what was set aside.")
 @click.option("--accept-loss", is_flag=True, help="Append where a log's end was lost.")
-def command(data_dir: str, wants_salvage: bool, wants_purge: bool, accept_loss: bool) -> None:
+@click.option(
+    "--log-start",
+    "log_starts",
+    multiple=True,
+    metavar="TOPIC-N=OFFSET",
+    help="Where a partition begins whose log start is not known any more; 'first' stands for its "
+    "first record, and alone for all such partitions.",
+)
+def command(
+    data_dir: str,
+    wants_salvage: bool,
+    wants_purge: bool,
+    accept_loss: bool,
+    log_starts: tuple[str, ...],
+) -> None:
     """Read every byte of DATA_DIR, which must not be mounted, and mend what is damaged.
 
     A log ends at its first damaged batch, as Kafka has it; what lies behind is set aside in
@@ -25,6 +45,9 @@ def command(data_dir: str, wants_salvage: bool, wants_purge: bool, accept_loss: 
 
     A log that ends before what was flushed of it takes nothing, since the offsets of what is lost
     would be given out again. With --accept-loss they are.
+
+    A partition that cannot be opened is named, and the others are mended; the exit status is 1
+    then.
     """
     from storage.cut import purge
     from storage.errors import StorageError
@@ -32,11 +55,16 @@ def command(data_dir: str, wants_salvage: bool, wants_purge: bool, accept_loss: 
     from storage.salvage import salvage
 
     verify = wants_salvage or not wants_purge
+    mending = _mending(log_starts)
     try:
         with (
             opening_shown() as progress,
             LogManager.open(
-                os.path.realpath(data_dir), verify=verify, progress=progress
+                os.path.realpath(data_dir),
+                verify=verify,
+                progress=progress,
+                keeps_faulty=True,
+                mending=mending,
             ) as manager,
         ):
             logs = list(manager.logs())
@@ -57,10 +85,32 @@ def command(data_dir: str, wants_salvage: bool, wants_purge: bool, accept_loss: 
                 for log in logs:
                     for path in purge(manager.files, log.directory):
                         click.echo(f"{path}: removed")
+                for path in purge(manager.files, manager.path):
+                    click.echo(f"{path}: removed")
             short = [log for log in logs if log.lost_end]
             if verify:
                 offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
                 state = f"{len(short)} of them lack their end" if short else "whole"
                 click.echo(f"{len(logs)} partitions with {offsets} offsets: {state}")
+            faulty = len(manager.faulty)
     except (OSError, StorageError) as error:
         raise fail(str(error)) from None
+    if faulty:
+        raise fail(f"{faulty} partitions cannot be opened")
+
+
+def _mending(log_starts: tuple[str, ...]) -> Mending:
+    """What the options say.  BadParameter."""
+    from storage import paths
+    from storage.data_directory import Mending
+
+    told: dict[tuple[str, int], int] = {}
+    for text in log_starts:
+        name, _, start = text.rpartition("=")
+        item = paths.parse_partition_directory(name)
+        is_offset = start.isascii() and start.isdecimal() and len(start) <= 19
+        if text != _FIRST and (item is None or not (is_offset or start == _FIRST)):
+            raise click.BadParameter(f"{text!r} is neither TOPIC-N=OFFSET nor '{_FIRST}'")
+        if item is not None:
+            told[item] = int(start) if is_offset else 0
+    return Mending(told, rest_at_first=_FIRST in log_starts)

@@ -252,7 +252,12 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
     if os.path.commonpath([data, path]) in (data, path):
         raise MountError(f"{path}: the mount point and {data} must not lie in one another")
     try:
-        return LogManager.open(data, read_only=mount.options.read_only, progress=progress)
+        return LogManager.open(
+            data,
+            read_only=mount.options.read_only,
+            progress=progress,
+            keeps_faulty=True,
+        )
     except OSError as error:
         raise MountError(f"{error.filename or data}: {error.strerror}") from error
     except StorageError as error:

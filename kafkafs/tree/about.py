@@ -153,13 +153,15 @@ _TOPIC_COLUMNS = (
 def topics_text(fs: FileSystem) -> str:
     """A line per topic. `offsets` is from the log starts to the log ends: where nothing was
     compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. Lines
-    from `#` on, at the end, say of which topics nothing is deleted or compacted, and why.
+    from `#` on, at the end, say of which topics nothing is deleted or compacted, which partitions
+    could not be opened, and why.
     """
     topics = sorted(fs.manager.topics.items())
     width = max([len("topic"), *(len(name) for name, _ in topics)])
     rows = [_row("topic", width, (name for name, _ in _TOPIC_COLUMNS))]
     rows += [_row(name, width, _topic_facts(fs, topic)) for name, topic in topics]
     rows += [f"# {line}\n" for line in fs.manager.kept_topics()]
+    rows += [f"# {reason}\n" for _, topic in topics for reason in topic.faults.copy().values()]
     return "".join(rows)
 
 
@@ -173,7 +175,7 @@ def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
     config = fs.manager.settings.log_config(topic.name)
     unknown = "cleanup.policy" in config.unknown
     return (
-        len(logs),
+        len(topic.numbers),
         sum(log.log_end_offset - log.log_start_offset for log in logs),
         sum(log.size for log in logs),
         sum(len(log.segments) for log in logs),

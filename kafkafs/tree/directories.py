@@ -140,7 +140,7 @@ class TopicDirectory(TreeDirectory):
     def partition_names(self) -> list[str]:
         """In order of number."""
         self.fs.look_for_partitions()
-        return [str(number) for number in sorted(self.topic.partitions)]
+        return [str(number) for number in self.topic.numbers]
 
     def names(self) -> list[str]:
         names = self.partition_names()

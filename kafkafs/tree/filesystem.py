@@ -185,9 +185,10 @@ class FileSystem(LogListener):
     # -- partitions ----------------------------------------------------------------------------
 
     def find_partition(self, topic: Topic, name: str) -> Partition | None:
-        """The partition of a topic whose name this is."""
+        """The partition of a topic whose name this is.  FaultyPartition."""
         if not (name.isascii() and name.isdecimal()) or len(name) > 10 or str(int(name)) != name:
             return None
+        topic.check(int(name))
         log = topic.partitions.get(int(name))
         return None if log is None else self.partition(log)
 
@@ -244,7 +245,12 @@ class FileSystem(LogListener):
 
     def topic_owner(self, topic: str) -> Owner:
         """(permission bits, uid, gid) of a topic's directory."""
-        owner = self.manager.settings.get_owner(topic, None)
+        settings = self.manager.settings
+        owner = settings.get_owner(topic, None)
+        if not settings.owners_known:
+            # It may have been taken from everybody else.
+            mode, uid, gid = self.default_owner
+            return mode & 0o700, uid, gid
         return self.default_owner if owner is None else self._shown(owner)
 
     def partition_owner(self, log: Log) -> Owner:

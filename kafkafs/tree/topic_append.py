@@ -91,6 +91,7 @@ class TopicTarget:
         partitions = self._topic.partitions
         log = partitions.get(0) or next(iter(partitions.copy().values()), None)
         if log is None:
+            self._topic.check(next(iter(self._topic.numbers), 0))
             raise LogClosed("the topic has been deleted")
         return log.config
 
@@ -116,11 +117,14 @@ class TopicTarget:
         """What each partition is to append; or why one of them refuses it."""
         limit = self.config.max_message_bytes
         partitions = self._topic.partitions
-        routed = self._partitioner.route(batches, partitions, limit)
+        # Keys go by all that there are, whether they can be opened or not.
+        there = self._topic.numbers if self._topic.faults else partitions
+        routed = self._partitioner.route(batches, there, limit)
         prepared = []
         for number, part in routed.batches.items():
             log = partitions.get(number)
             if log is None:
+                self._topic.check(number)
                 raise LogClosed("the topic is being deleted")
             prepared.append((self.fs.partition(log), log.prepared(part, now_ns=now_ns)))
         return routed, prepared

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
-from storage.errors import SegmentGone
+from storage.errors import SegmentGone, UnusableFile
 from storage.files import Files
 
 # Searches look at the last entries first: most go there, and those pages are in memory
@@ -101,7 +101,7 @@ class EntryFile:
         flags = os.O_RDWR | os.O_CREAT if self._writable else os.O_RDONLY
         try:
             self._fd = self._files.open(self.path, flags)
-        except FileNotFoundError:
+        except (FileNotFoundError, UnusableFile):
             if self._writable:
                 raise
             return False

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
+from storage.errors import UnusableFile
 from storage.files import Files
 
 ENTRY_SIZE = 34
@@ -78,6 +79,10 @@ class TxnIndex:
         try:
             data = files.read_whole(path)
         except FileNotFoundError:
+            data = b""
+        except UnusableFile:
+            if writable:
+                raise
             data = b""
         self._length = len(data)
         self.entries: tuple[TxnEntry, ...] = decode(data)

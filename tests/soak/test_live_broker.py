@@ -39,8 +39,6 @@ LEAST_S = 180.0
 # How long a cleaner leaves records alone, and what was removed can be read, where open files have
 # to show all of it: whoever keeps up with a consumer looks far more often.
 PATIENCE_MS = 30_000
-# How often in a row a file may be removed while it is read.
-TRIES = 5
 QUICK = "quick"
 KINDS = ("plain", "idempotent", "one", "two")
 SETTINGS: dict[str, object] = {
@@ -283,19 +281,10 @@ class Reading:
         name = self._random.choice(["0@-20", f"0@{first}..{first + 50}", "0@-5s"])
         self._check(topic, self._read(self._mount / topic / ".jsonl" / name))
 
-    def _read(self, path: Path) -> bytes:
-        """All of a file: of what its name leads to when a cleaner, or a start of the broker, has
-        removed what it led to before that was read.
-        """
-        for tries_left in reversed(range(TRIES)):
-            with open(path, "rb", buffering=0) as file:
-                try:
-                    return file.readall() or b""
-                except OSError as error:
-                    if error.errno != errno.ESTALE or not tries_left:
-                        raise
-                    self._judge.counts["files removed while they were read"] += 1
-        raise AssertionError("the last try raises")
+    @staticmethod
+    def _read(path: Path) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall() or b""
 
     def _check(self, topic: str, text: bytes) -> None:
         known, last = self._lines[topic], -1

@@ -591,36 +591,6 @@ def test_an_inode_number_that_is_given_again(tmp_path: Path, looks: bool, base: 
     follow.manager.close()
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.parametrize("change", ["clean", "delete"])
-def test_a_marker_that_came_and_went_unseen(follow: Follow, change: str, is_open: bool) -> None:
-    """What the writer has noted of its producers tells that the transaction is over."""
-    partition, log = follow.partition, follow.log
-    one, two = Producer(1, transactional=True), Producer(2, transactional=True)
-    partition.put(one.batch(b"one"))
-    follow.look()
-    second = partition.put(two.batch(b"two"))
-    partition.roll()
-    partition.put(one.commit())
-    partition.append(b"plain")
-    partition.roll()
-    third = partition.put(two.batch(b"three"))
-    if not is_open:
-        partition.put(two.commit())
-    if change == "delete":
-        partition.delete_head(2)
-    else:
-        partition.clean(2, lambda offset, value: value == b"plain", producers=False)
-    for segment in log.segments:
-        segment.close_descriptors()
-    partition.remove_deleted()
-    follow.look()
-    first = {"delete": third, "clean": second}[change]
-    assert log.last_stable_offset == (first if is_open else log.log_end_offset)
-    assert all(segment.stable_size == segment.size for segment in log.segments) != is_open
-    assert log.log_end_offset == partition.next_offset
-
-
 # -- a log that is cut ---------------------------------------------------------------------------
 
 

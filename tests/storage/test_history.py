@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.errors import CorruptCheckpoint
 from storage.retain import delete_records, retain
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append, batch, opened, values
@@ -167,15 +166,18 @@ def test_one_that_is_kept_aside_begins_as_the_writers(tmp_path: Path) -> None:
     assert nonce(data) == first
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fill(tmp_path)
     nonce(tmp_path)
     path = tmp_path / "t-0" / "kafkafs.history"
     path.write_text("version 0\nnonce zz\n")
-    with LogManager.open(str(tmp_path)) as manager, pytest.raises(CorruptCheckpoint) as caught:
-        _ = manager.log("t", 0).history
-    assert caught.value.path == str(path)
-    path.unlink()
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log("t", 0).history.nonce
+    assert str(path) in caplog.text
+    assert path.read_text() == "version 0\nnonce zz\n"
+    first = nonce(tmp_path)
+    assert path.with_name("kafkafs.history.bad").read_text() == "version 0\nnonce zz\n"
+    assert nonce(tmp_path) == first
 
 
 def follow_nonce(data: Path) -> int:

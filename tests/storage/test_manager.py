@@ -186,16 +186,21 @@ def test_checkpoints_and_the_marker(tmp_path: Path) -> None:
         assert manager.log("t", 0).recovery_point == 4
 
 
-def test_a_malformed_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_malformed_checkpoint_is_set_aside_and_all_is_checked(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.create_topic("t", 1)
-    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n2\nt 0 0\n")
-    with pytest.raises(CorruptCheckpoint):
-        LogManager.open(str(tmp_path))
-    assert (tmp_path / ".kafka_cleanshutdown").exists()
-    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+        manager.set_topic_setting("t", "index.interval.bytes", "1")
+        for _ in range(3):
+            append(manager.log("t", 0), b"v")
+    checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("0\n2\nt 0 0\n")
     with opened(tmp_path) as manager:
-        assert manager.clean
+        assert manager.opening_bytes == manager.log("t", 0).size
+        assert "2 entries were announced" in manager.faults[0]
+    assert (tmp_path / f"{checkpoint.name}.bad").read_text() == "0\n2\nt 0 0\n"
+    with opened(tmp_path) as manager:
+        assert manager.faults == []
+        assert manager.opening_bytes < manager.log("t", 0).size
 
 
 def test_partitions_of_one_topic_share_its_id(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage import owner_file, paths
+from storage.errors import UnusableFile
 from storage.files import Files
 from storage.owner_file import Owner
 
@@ -44,5 +45,5 @@ def test_what_makes_no_sense_says_nothing(tmp_path: Path, content: bytes) -> Non
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / paths.OWNER).mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(UnusableFile):
         owner_file.read(files, str(tmp_path))

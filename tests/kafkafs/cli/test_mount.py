@@ -320,8 +320,10 @@ def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
         (place.path / "orders").mkdir()
         with open(place.path / "orders/0", "a") as partition:
             partition.write("hello\n")
-        # Where the checkpoints' temporary files would be.
-        (place.data / "recovery-point-offset-checkpoint.tmp").mkdir()
+        # Nothing can be renamed over a directory.
+        checkpoint = place.data / "recovery-point-offset-checkpoint"
+        checkpoint.unlink(missing_ok=True)
+        checkpoint.mkdir()
         process.send_signal(signal.SIGTERM)
         _, lines = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1
