@@ -12,7 +12,8 @@ rebuilt, and set aside by name (``bad_file``):
   told where it begins, since records that were deleted must not be shown again.  Which these are
   stands in ``kafkafs.lost-log-starts`` until then;
 - ``leader-epoch-checkpoint`` comes from the epochs of the batches;
-- ``partition.metadata`` from another partition of the topic, else it is a fault until ``repair``.
+- ``partition.metadata`` comes from another partition of the topic, or the broker's metadata log,
+  else it is a fault until ``repair``.
 
 Invariant: checkpoints keep what they say of partitions that are faults.
 
@@ -692,7 +693,8 @@ class DataDirectory:
             self.cleaner_offsets[item] = log.log_end_offset
 
     def _find_topic_id(self, log: Log, known: str) -> None:
-        """Give a log the id of its topic's other partitions, else a new one.
+        """Give a log the id of its topic's other partitions, else that of the broker's metadata log
+        where its own is there and cannot be read, else a new one.
 
         CorruptCheckpoint where its own cannot be read and there are no others: until ``repair``.
         """
@@ -702,6 +704,7 @@ class DataDirectory:
             checkpoint.read_partition_metadata(self.files, path)
         except CorruptCheckpoint as error:
             fault = error
+            known = known or self.settings.id_at_broker(log.topic)
             if not known and self.mending is None:
                 remedy = f"kafkafs repair {self.path} gives the topic a new id"
                 raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None

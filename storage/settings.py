@@ -302,6 +302,11 @@ class Settings:
             self._ids[topic] = topic_id
             self._configs.pop(topic, None)
 
+    def id_at_broker(self, topic: str) -> str:
+        """The id that a topic has in the broker's metadata log; empty where it has none there."""
+        known = None if self._theirs is None else self._theirs.topics.get(topic)
+        return "" if known is None else known.id
+
     def is_brokers_topic(self, topic: str) -> bool:
         """Whether a broker has made a topic, or may have."""
         if self._theirs is None or not self._theirs.is_detached:

@@ -16,6 +16,8 @@ from storage.history import FILE_NAME as HISTORY
 from storage.retain import delete_records, plan_retention
 from storage.settings import SETTINGS_FILE, TOPICS_FILE
 from storage.task import Task
+from tests import metadata_log
+from tests.metadata_log import MetadataLog
 
 NOW_MS = 1_700_000_000_000
 NOW_NS = NOW_MS * 1_000_000
@@ -184,6 +186,21 @@ def test_without_one_the_repair_gives_a_new_id(
         assert everything(manager) == ALL
     with opened(data) as manager:
         assert everything(manager) == ALL
+
+
+def test_a_topic_id_comes_from_the_metadata_log(data: Path) -> None:
+    path = data / "b-0" / paths.PARTITION_METADATA
+    before = path.read_bytes()
+    (data / "meta.properties").write_text("version=1\nnode.id=1\n")
+    with opened(data) as manager:
+        topic_id = manager.topics["b"].id
+    MetadataLog(data).append(metadata_log.topic("b", topic_id))
+    path.write_bytes(b"?")
+    with opened(data) as manager:
+        assert manager.faulty == []
+        assert manager.topics["b"].id == topic_id
+    assert path.read_bytes() == before
+    assert aside(path)
 
 
 @EACH
@@ -398,3 +415,17 @@ def test_with_bad_settings_nothing_goes(
         assert manager.settings.fault is None
         assert len(manager.log("a", 0).segments) == count
         assert manager.settings.overrides("a")["retention.ms"] == "1"
+
+
+def test_what_a_kill_left_of_a_replacement_goes(data: Path) -> None:
+    left = [data / f"{'0' * 16}-{name}.tmp" for name in ("kafkafs.owner", paths.LOG_STARTS)]
+    left.append(data / "a-0" / f"{'1' * 16}-{paths.LEADER_EPOCH_CHECKPOINT}.tmp")
+    theirs = data / "notes.tmp"
+    for path in (*left, theirs):
+        path.write_bytes(b"x")
+    with opened(data, read_only=True):
+        assert all(path.exists() for path in left)
+    with opened(data) as manager:
+        assert everything(manager) == ALL
+    assert not any(path.exists() for path in left)
+    assert theirs.exists()
