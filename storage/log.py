@@ -342,8 +342,13 @@ class Log(AppendingLog):
         ``unstage``.  Any thread; waits for the disk.  OSError: nothing is decided then.
         """
         try:
-            for segment in reversed(new):
+            # As long as one is in sight under its old name nothing is decided; and the lowest one
+            # decides: its new name is in sight when the others have theirs.
+            self.files.sync_directory(self.directory)
+            for segment in reversed(new[1:]):
                 segment.set_suffix(paths.SWAP)
+            self.files.sync_directory(self.directory)
+            new[0].set_suffix(paths.SWAP)
             self.files.sync_directory(self.directory)
         except OSError:
             self.unstage(new)

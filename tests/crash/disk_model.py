@@ -7,14 +7,18 @@ names that its last fsync covered, and the operations since.  After a power cut
 - each page (4 KiB) of it holds any one of its images since then, whichever the others hold; a
   page that has none is what it was, or zeros;
 - what a truncation has cut does not come back where that or a later length was kept;
-- a directory has had any prefix of its operations, whatever its neighbours had.
+- a directory has had any prefix of its operations, whatever its neighbours had; by seeds below zero
+  any of them, whichever came before: nothing but a sync keeps names in order.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 PAGE = 4096
 _ZEROS = bytes(PAGE)
@@ -136,7 +140,7 @@ class DirectoryModel:
     def survive(self, draw: Draw) -> dict[str, Model]:
         """The names as they may be after a power cut."""
         entries = dict(self.durable)
-        for change in self.changes[: draw.prefix(len(self.changes))]:
+        for change in draw.kept(self.changes):
             _apply(entries, change)
         return entries
 
@@ -147,16 +151,18 @@ def _apply(
 ) -> None:
     for name, model in change:
         if model is None:
-            del entries[name]
+            # What it had come from may not have reached the disk.
+            entries.pop(name, None)
         else:
             entries[name] = model
 
 
 class Draw:
-    """Chance, by a seed; seeds 0 and 1 are the two extremes."""
+    """Chance, by a seed; 0 and 1 are the two extremes, those below zero keep no order of names."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self._in_order = seed >= 0
         self._fixed = {0: 0.0, 1: 1.0}.get(seed)
 
     def prefix(self, count: int) -> int:
@@ -165,6 +171,12 @@ class Draw:
             return int(count * self._fixed)
         # The ends are where mistakes hide: all and nothing come up often.
         return self._random.choice((0, count, self._random.randint(0, count)))
+
+    def kept(self, changes: Sequence[T]) -> list[T]:
+        """Those of a directory's changes that have reached the disk."""
+        if self._in_order:
+            return list(changes[: self.prefix(len(changes))])
+        return [change for change in changes if self._random.random() < 0.5]
 
     def page_boundary(self, low: int, high: int) -> int:
         """``high``, or where a write from ``low`` to there may have been interrupted."""

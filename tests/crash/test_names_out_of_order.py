@@ -1,0 +1,71 @@
+"""A power cut that keeps any of a directory's unsynced names, whichever came before.
+
+Only a sync keeps the names of a swap in order: that it is decided, that the old segments have
+theirs no more, that what was decided is taken back.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage import Log
+from storage.compaction.log_cleaner import LogCleaner
+from storage.files import Files
+from storage.listener import LogListener
+from storage.segment import Segment
+from storage.task import Task
+from tests.compaction_model import clean, cleanable
+from tests.crash.cleaned_log import Life
+from tests.crash.moments import Found, stops_of_life
+from tests.crash.test_cleaner_crash import check
+from tests.observed import observe, rules_of
+
+SEEDS = range(-6, 0)
+
+
+def changes_names(found: Found) -> bool:
+    return found.lost and any(kind in found.where for kind in ("rename", "unlink", "sync_dir"))
+
+
+def test_a_swap(tmp_path: Path) -> None:
+    life = Life(tmp_path / "data")
+    stops = stops_of_life(life, seeds=SEEDS, kinds=(".swap", ".deleted"))
+    stops.found = list(filter(changes_names, stops.found))
+    stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+class FullDisk(LogListener):
+    """What readers were shown cannot be written down."""
+
+    def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class TakenBack(Life):
+    """A swap is decided and taken back."""
+
+    def run(self, files: Files) -> None:
+        self.begin(files)
+        now = self.stages[-1]
+        facts, rules = observe(self.log), rules_of(self.log.config)
+        outcome = clean(facts, cleanable(facts, None, rules, self.now_ms), rules, self.now_ms)
+        # A restart may carry out what was decided.
+        self.enter(contents=(now.contents[0], outcome.content(facts)))
+        self.log.listeners.append(FullDisk())
+        with pytest.raises(OSError, match="No space left"):
+            LogCleaner(self.manager).clean(self.log, Task())
+        self.log.listeners.clear()
+        self.enter(contents=(now.contents[0],))
+
+
+def test_a_swap_that_is_taken_back(tmp_path: Path) -> None:
+    life = TakenBack(tmp_path / "data")
+    stops = stops_of_life(life, seeds=range(-40, 0), kinds=(".swap",))
+    stops.found = list(filter(changes_names, stops.found))
+    stops.judge(functools.partial(check, life), tmp_path / "found")
