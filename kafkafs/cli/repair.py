@@ -20,6 +20,7 @@ _FIRST = "first"
 @click.command("repair")
 @click.argument("data_dir", metavar="DATA_DIR")
 @click.option("--salvage", "wants_salvage", is_flag=True, help="Take back what is valid in it.")
+@click.option("--dry-run", is_flag=True, help="With --salvage: say what it would take and leave.")
 @click.option("--purge", "wants_purge", is_flag=True, help="Remove what was set aside.")
 @click.option("--accept-loss", is_flag=True, help="Append where a log's end was lost.")
 @click.option(
@@ -33,6 +34,7 @@ _FIRST = "first"
 def command(
     data_dir: str,
     wants_salvage: bool,
+    dry_run: bool,
     wants_purge: bool,
     accept_loss: bool,
     log_starts: tuple[str, ...],
@@ -41,7 +43,8 @@ def command(
 
     A log ends at its first damaged batch, as Kafka has it; what lies behind is set aside in
     *.cut files beside it. With --salvage what is valid in those comes back, with the offsets it
-    had; with --purge they are removed.
+    had; with --purge they are removed. --salvage --dry-run changes nothing, and names what would
+    come back, what would not, and why.
 
     A log that ends before what was flushed of it takes nothing, since the offsets of what is lost
     would be given out again. With --accept-loss they are.
@@ -49,10 +52,12 @@ def command(
     A partition that cannot be opened is named, and the others are mended; the exit status is 1
     then.
     """
+    if dry_run and (wants_purge or accept_loss or log_starts or not wants_salvage):
+        raise click.UsageError("--dry-run goes with --salvage")
     from storage.cut import purge
     from storage.errors import StorageError
     from storage.manager import LogManager
-    from storage.salvage import salvage
+    from storage.salvage import plan_salvage, salvage
 
     verify = wants_salvage or not wants_purge
     mending = _mending(log_starts)
@@ -65,11 +70,17 @@ def command(
                 progress=progress,
                 keeps_faulty=True,
                 mending=mending,
+                read_only=dry_run,
             ) as manager,
         ):
             logs = list(manager.logs())
             for line in [*manager.faults, *manager.cuts]:
                 click.echo(line)
+            if dry_run:
+                for log in logs:
+                    for planned in plan_salvage(log):
+                        click.echo(planned.text("would take back"))
+                return
             if wants_salvage:
                 for log in logs:
                     for salvaged in salvage(log, time.time_ns()):
