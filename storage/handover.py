@@ -399,9 +399,14 @@ class _Handover:
             if self.files.exists(directory):
                 self._empty(directory)
                 self.files.sync_directory(directory)
-        # An empty log would begin there. What else the checkpoints say of one does no harm, and a
-        # full disk may not take it again.
+        # An empty log would begin there.
         self._change(paths.LOG_STARTS, dict.fromkeys(plan))
+        # A broker takes the log end where that is below; a full disk may not take this again.
+        known = checkpoint.read_offsets(
+            self.files, os.path.join(self.broker, paths.RECOVERY_POINTS)
+        )
+        with contextlib.suppress(OSError):
+            self._change(paths.RECOVERY_POINTS, {item: 0 for item in plan if known.get(item)})
         self._let_start()
         self.files.sync_directory(self.broker)
 
