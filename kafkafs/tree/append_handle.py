@@ -157,6 +157,9 @@ class AppendHandle(Handle, Generic[T]):
             self._say(f"append refused: {_reason(error)}")
             raise
 
+    def release(self) -> None:
+        self._target.released()
+
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False
         return self._target.flush_plan()

@@ -63,15 +63,20 @@ class AppendTarget(Protocol):
         """A write is done, after which the kernel takes the file to be `guess` bytes long."""
         ...
 
+    def released(self) -> None:
+        """There will be no more writes, and the kernel has the answers to all."""
+        ...
+
 
 class PartitionTarget:
     """One partition, through one of its files: that of a generation in a view."""
 
-    __slots__ = ("_generation", "fs", "partition")
+    __slots__ = ("_generation", "fs", "inode", "partition")
 
-    def __init__(self, partition: Partition, generation: ViewGeneration) -> None:
+    def __init__(self, partition: Partition, inode: int, generation: ViewGeneration) -> None:
         self.fs = partition.fs
         self.partition = partition
+        self.inode = inode
         self._generation = generation
 
     @property
@@ -91,7 +96,11 @@ class PartitionTarget:
         partition = self.partition
         log = partition.log
         ready = log.prepared(batches, now_ns=now_ns)
-        log.append_prepared(ready, now_ns=now_ns)
+        partition.writer = self
+        try:
+            log.append_prepared(ready, now_ns=now_ns)
+        finally:
+            partition.writer = None
 
     def append_batches(
         self,
@@ -102,13 +111,17 @@ class PartitionTarget:
     ) -> list[Appended]:
         """`Log.append_batches`"""
         partition = self.partition
-        return partition.log.append_batches(
-            batches,
-            now_ns=now_ns,
-            trusted=trusted,
-            defer_flush=True,
-            checked=checked,
-        )
+        partition.writer = self
+        try:
+            return partition.log.append_batches(
+                batches,
+                now_ns=now_ns,
+                trusted=trusted,
+                defer_flush=True,
+                checked=checked,
+            )
+        finally:
+            partition.writer = None
 
     def check(self, batches: bytearray, now_ns: int) -> None:
         self.partition.log.prepared(batches, now_ns=now_ns)
@@ -127,3 +140,6 @@ class PartitionTarget:
         if generation.timeline.end - generation.shift != guess:
             # Otherwise who asks between our answer and its end would make the guess a valid size.
             self.partition.grows()
+
+    def released(self) -> None:
+        self.partition.released(self)

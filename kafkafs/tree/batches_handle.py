@@ -130,6 +130,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         if self._rest:
             self._say(f"{self._incomplete()} at the end, is dropped")
             self._drop_rest(b"")
+        super().release()
 
 
 def _takes_long(batches: bytes) -> bool:

@@ -145,13 +145,13 @@ class LinesHandle(AppendHandle[AppendTarget]):
     def release(self) -> None:
         """The unfinished line becomes a record."""
         rest, self._rest = self._rest, bytearray()
-        if not rest:
-            return
-        self._count_unfinished()
-        try:
-            self._append(rest + b"\n", 0, len(rest) + 1)
-        except (StorageError, OSError) as error:
-            self._tell(error)
-            raise
-        # The kernel has counted the line without its newline.
-        self._target.written(-1)
+        if rest:
+            self._count_unfinished()
+            try:
+                self._append(rest + b"\n", 0, len(rest) + 1)
+            except (StorageError, OSError) as error:
+                self._tell(error)
+                raise
+            # The kernel has counted the line without its newline.
+            self._target.written(-1)
+        super().release()

@@ -4,8 +4,14 @@ It passes the log's events on to the views and tells the kernel: before the view
 the attributes of every inode of the partition are dropped, and none is kept until nothing has been
 appended for a while; a new history has the names looked up again that lead to the old inodes.
 
-Invariants: `mtime_ns` rises with each append; the kernel keeps attributes only while the partition
-is not `_growing`, and it is that before anybody can be told a size that an append has made.
+The one inode that is written is spared. The kernel drops its size by itself, when it takes the
+answer to the write, and keeps its mode and owner, so that who opens it next need not ask for them.
+Until then nobody knows what the append has made, unless he asks us: before he is told, that inode's
+attributes are dropped too.
+
+Invariants: `mtime_ns` rises with each append; while the partition is `_growing` the kernel keeps
+attributes of the inode `_kept` at most; and not even of that once anybody has been told a size that
+an append has made whose answer the kernel may not have taken (`_writing`).
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from storage.log import Log
 from storage.segment import Segment
 
 if TYPE_CHECKING:
+    from kafkafs.tree.append_target import PartitionTarget
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.follow_file import FollowHandle
     from kafkafs.tree.inodes import Node
@@ -39,7 +46,7 @@ _PAGE = 4096
 class Partition:
     """See the module. `known`: inode -> node, of those whose attributes the kernel keeps.
     `ranges`: the open files that have an end of their own, or show nothing yet; `followers`: the
-    open handles of `.follow`.
+    open handles of `.follow`. `writer`: through which the kernel has an append made just now.
     """
 
     __slots__ = (
@@ -47,12 +54,14 @@ class Partition:
         "_grown",
         "_history_lock",
         "_history_read",
+        "_kept",
         "_owner",
         "_prepared",
         "_refused",
         "_rewrite",
         "_sealed_blocks",
         "_unfinished",
+        "_writing",
         "followers",
         "fs",
         "known",
@@ -61,6 +70,7 @@ class Partition:
         "name",
         "ranges",
         "views",
+        "writer",
     )
 
     def __init__(self, fs: FileSystem, log: Log) -> None:
@@ -75,6 +85,11 @@ class Partition:
         self._growing = False
         # Whether it has grown since `rest` was called.
         self._grown = False
+        # While it grows: the inode that the kernel may keep attributes of, or 0.
+        self._kept = 0
+        # Through which was appended last, while the kernel may not have taken the answer.
+        self._writing: PartitionTarget | None = None
+        self.writer: PartitionTarget | None = None
         self._history_read = False
         self._history_lock = threading.Lock()
         self._owner: tuple[int, int, int] | None = None
@@ -142,27 +157,55 @@ class Partition:
             owner = self._owner = self.fs.partition_owner(self.log)
         return owner
 
-    @property
-    def attr_timeout(self) -> float:
-        """How long the kernel may keep the attributes of this partition's files, in seconds.
+    def keep_s(self, inode: int) -> float:
+        """How long the kernel may keep the attributes of a file of this partition, in seconds.
 
         Not at all while it grows: the kernel marks attributes as valid before it has stored the
         size that came with them, and where two answers are on their way it may drop the newer one;
-        beside appends somebody would be told a smaller size than somebody before him. Not while a
-        handle holds an unfinished line either: close(2) does not wait for the release that makes it
-        a record, and stat shall not overtake that.
+        beside appends somebody would be told a smaller size than somebody before him. But of the
+        file that was written last, once the kernel has taken the answer: it has stored that size,
+        and drops each answer to a question from before. Not while a handle holds an unfinished line
+        either: close(2) does not wait for the release that makes it a record, and stat shall not
+        overtake that.
         """
-        return 0.0 if self._growing or self._unfinished else self.fs.attr_timeout
+        if self._unfinished:
+            return 0.0
+        if self._growing and (inode != self._kept or self._writing is not None):
+            return 0.0
+        return self.fs.attr_timeout
 
     def grows(self) -> None:
-        """Have the kernel keep no size, before it can become wrong: until `rest` finds that nothing
-        has grown for a while.
+        """Have the kernel keep no size, before it can become wrong, but of what it writes: until
+        `rest` finds that nothing has grown for a while.
         """
+        writer = self.writer
+        written = 0 if writer is None else writer.inode
         self._grown = True
         if not self._growing:
             self._growing = True
             self.fs.growing.add(self)
-            self._drop_attributes()
+            self._drop_attributes(written)
+            self._kept = written
+        elif self._kept != written:
+            self._drop_kept()
+        self._writing = writer
+
+    def tells(self, wait: bool) -> None:
+        """Somebody is about to be told how large a file is, or what it ends with. In any thread;
+        with wait=False on the owner's.
+        """
+        if self._writing is not None and self._kept:
+            if wait:
+                # `_kept` is the owner's.
+                self.fs.notices.attributes_changed(self._kept)
+            else:
+                self._drop_kept()
+
+    def released(self, writer: PartitionTarget) -> None:
+        """Nobody has it open any more, so the kernel has taken the answers to all of its writes."""
+        if self._writing is writer:
+            self._writing = None
+            self._kept = writer.inode
 
     def rest(self) -> None:
         """Once a second or so: whether it still grows."""
@@ -170,11 +213,19 @@ class Partition:
             self._grown = False
         else:
             self._growing = False
+            self._kept = 0
+            self._writing = None
             self.fs.growing.discard(self)
 
-    def _drop_attributes(self) -> None:
+    def _drop_attributes(self, spared: int = 0) -> None:
         for inode in list(self.known):
-            self.fs.notices.attributes_changed(inode)
+            if inode != spared:
+                self.fs.notices.attributes_changed(inode)
+
+    def _drop_kept(self) -> None:
+        kept, self._kept = self._kept, 0
+        if kept:
+            self.fs.notices.attributes_changed(kept)
 
     def line_begun(self) -> None:
         """A handle holds an unfinished line."""

@@ -81,7 +81,7 @@ class RawFile(Node):
             uid,
             gid,
             found.st_blocks,
-            self.partition.attr_timeout,
+            self.partition.keep_s(self.inode),
             0.0,
         )
 

@@ -156,3 +156,6 @@ class TopicTarget:
 
     def written(self, guess: int) -> None:
         """The kernel keeps no size of this file."""
+
+    def released(self) -> None:
+        """Of no partition either, by what is written here."""

@@ -108,6 +108,7 @@ class ViewFile(Node):
 
     def _attributes(self, size: int, wait: bool) -> Attributes:
         partition = self.partition
+        partition.tells(wait)
         mode, uid, gid = partition.owner
         return Attributes(
             self.inode,
@@ -118,7 +119,7 @@ class ViewFile(Node):
             uid,
             gid,
             partition.blocks(wait),
-            partition.attr_timeout,
+            partition.keep_s(self.inode),
             partition.fs.name_timeout,
         )
 
@@ -127,6 +128,7 @@ class ViewFile(Node):
             # The lookup has just looked; if the past has changed since, this is another file.
             return self._known_attributes(False)
         except BlockingIOError:
+            self.partition.tells(False)
             size = self._size_told()
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
@@ -232,7 +234,7 @@ class ViewFile(Node):
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
         view = self.part.view
-        target = PartitionTarget(self.partition, generation)
+        target = PartitionTarget(self.partition, self.inode, generation)
         if isinstance(view, Batches):
             return BatchesHandle(target, flags, reader)
         return LinesHandle(target, view, flags, reader)
@@ -289,6 +291,7 @@ class ReadHandle(Handle):
             if left <= 0:
                 return b""
             size = min(left, size)
+        self._file.partition.tells(wait)
         if generation.lost:
             size = self._before_what_is_lost(generation, absolute, size)
         out = bytearray(size)

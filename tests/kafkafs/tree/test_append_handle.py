@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
-from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, read
+from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, in_thread, read
 from tests.storage.logs import batch, values
 
 LIMIT = 300
@@ -271,35 +271,123 @@ def test_reading_while_appending_needs_both(tree: Tree, handle: Handle) -> None:
 
 
 def test_no_size_is_kept_while_the_file_grows(tree: Tree, handle: Handle) -> None:
-    file = tree.file()
-    assert tree.attributes(file).attr_timeout > 0
+    file, other = tree.file(), tree.file("t/.kv/0")
+    assert tree.attributes(other).attr_timeout > 0
     handle.write(0, b"line\n")
-    assert tree.notices.attributes == [file.inode]
-    assert tree.attributes(file).attr_timeout == 0
+    assert tree.notices.attributes == [other.inode]
+    assert tree.attributes(other).attr_timeout == 0
+    tree.notices.clear()
     handle.write(5, b"line\n")
-    assert tree.notices.attributes == [file.inode], "there is nothing more to drop"
+    assert tree.attributes(other).attr_timeout == tree.attributes(file).attr_timeout == 0
+    assert tree.notices.attributes == [], "there is nothing more to drop"
     tree.fs.tick()
-    assert tree.attributes(file).attr_timeout == 0, "it has grown since the last tick"
+    assert tree.attributes(other).attr_timeout == 0, "it has grown since the last tick"
     tree.fs.tick()
-    assert tree.attributes(file).attr_timeout > 0
+    assert tree.attributes(other).attr_timeout > 0
     handle.write(10, b"line\n")
-    assert tree.notices.attributes == [file.inode] * 2
-    assert tree.attributes(file).attr_timeout == 0
+    assert tree.notices.attributes == [other.inode]
+    assert tree.attributes(other).attr_timeout == tree.attributes(file).attr_timeout == 0
 
 
 def test_attributes_are_dropped_before_anybody_can_see_the_append(
     tree: Tree, handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an answer that is on its way could come to count after the new size was told."""
-    file = tree.file()
+    other = tree.file("t/.kv/0")
     seen = []
 
     def changed(inode: int) -> None:
-        seen.append((inode, tree.attributes(file).size, tree.attributes(file).attr_timeout))
+        seen.append((inode, tree.attributes(other).size, tree.attributes(other).attr_timeout))
 
     monkeypatch.setattr(tree.notices, "attributes_changed", changed)
     handle.write(0, b"line\n")
-    assert seen == [(file.inode, 0, 0.0)]
+    assert seen == [(other.inode, 0, 0.0)]
+
+
+def test_nothing_is_dropped_of_a_file_that_somebody_only_writes(tree: Tree) -> None:
+    """The kernel drops its size by itself; of its mode and owner it asks no more."""
+    file = tree.file()
+    for number in range(3):
+        handle = tree.open("t/0", APPEND)
+        handle.write(5 * number, b"line\n")
+        handle.write(5 * number, b"")
+        handle.release()
+        tree.fs.tick()
+    assert tree.notices.attributes == []
+    assert tree.attributes(file).attr_timeout > 0
+    assert tree.file("t/.kv/0").attributes(False).attr_timeout == 0, "its size was not stored"
+
+
+@pytest.mark.parametrize("ask", ["stat", "list", "read", "read in a thread", "another view"])
+def test_a_written_file_is_dropped_before_its_size_is_told(
+    tree: Tree, handle: Handle, ask: str
+) -> None:
+    """The kernel may not have taken the answer to the write yet, and tells an older size."""
+    file, other = tree.file(), tree.file("t/.kv/0")
+    reader = file.open(os.O_RDONLY, False)
+    ways: dict[str, Callable[[], object]] = {
+        "stat": lambda: file.attributes(False),
+        "list": file.listed_attributes,
+        "read": lambda: reader.read(0, 5, False),
+        "read in a thread": lambda: in_thread(lambda: reader.read(0, 5, True)),
+        "another view": lambda: other.attributes(False),
+    }
+    tree.rest()
+    handle.write(0, b"line\n")
+    tree.notices.clear()
+    ways[ask]()
+    assert tree.notices.attributes == [file.inode]
+    assert file.attributes(False).attr_timeout == 0
+    tree.notices.clear()
+    handle.write(5, b"line\n")
+    ways[ask]()
+    assert tree.notices.attributes == [], "nothing was kept since"
+    handle.release()
+    assert file.attributes(False).attr_timeout > 0, "the kernel has the answers to all writes"
+    handle = tree.open("t/0", APPEND)
+    handle.write(10, b"line\n")
+    ways[ask]()
+    assert tree.notices.attributes == [file.inode]
+
+
+def test_the_last_of_two_writers_counts(tree: Tree, handle: Handle) -> None:
+    """The kernel sends a write when it has the answer to the one before."""
+    file = tree.file()
+    other = tree.open("t/0", APPEND)
+    handle.write(0, b"line\n")
+    other.write(5, b"line\n")
+    handle.release()
+    assert tree.attributes(file).attr_timeout == 0
+    other.release()
+    assert tree.attributes(file).attr_timeout > 0
+
+
+def test_a_written_file_is_dropped_before_it_grows_otherwise(tree: Tree, handle: Handle) -> None:
+    file = tree.file()
+    handle.write(0, b"line\n")
+    handle.release()
+    assert tree.attributes(file).attr_timeout > 0
+    through = tree.open("t/.append", os.O_WRONLY)
+    assert tree.notices.attributes == []
+    through.write(0, b"line\n")
+    assert tree.notices.attributes == [file.inode]
+    assert tree.attributes(file).attr_timeout == 0
+    through.release()
+    assert tree.attributes(file).attr_timeout == 0
+
+
+def test_a_written_file_is_dropped_before_another_is_written(tree: Tree, handle: Handle) -> None:
+    file, other = tree.file(), tree.file("t/.kv/0")
+    handle.write(0, b"line\n")
+    handle.release()
+    tree.notices.clear()
+    size = tree.attributes(other).size
+    through = tree.open("t/.kv/0", APPEND)
+    through.write(size, b"\tline\n")
+    assert tree.notices.attributes == [file.inode]
+    through.release()
+    assert tree.attributes(file).attr_timeout == 0
+    assert tree.attributes(other).attr_timeout > 0
 
 
 def test_no_size_is_kept_where_the_kernel_guesses_wrong(tree: Tree, handle: Handle) -> None:
@@ -321,21 +409,22 @@ def test_every_known_inode_is_told_before_the_reply(tree: Tree, handle: Handle) 
     writer = tree.open("t/0", APPEND)
     current = tree.file()
     raw = tree.node("t/.raw/0/00000000000000000001.log")
+    view = tree.file("t/.jsonl/0")
     tree.directory("t").create("1", 0o644, APPEND, CALLER)
     other = tree.file("t/1")
     tree.rest()
     writer.write(0, b"line\n")
-    assert sorted(tree.notices.attributes) == sorted([old.inode, current.inode, raw.inode])
+    assert sorted(tree.notices.attributes) == sorted([old.inode, view.inode, raw.inode])
     assert tree.attributes(old).size == 11
     assert tree.attributes(current).size == 5
     tree.rest()
     handle.write(11, b"line\n")
-    assert sorted(tree.notices.attributes) == sorted([old.inode, current.inode, raw.inode])
+    assert sorted(tree.notices.attributes) == sorted([current.inode, view.inode, raw.inode])
     tree.fs.inodes.forget(raw.inode, raw.lookups)
     tree.fs.inodes.forget(old.inode, old.lookups)
     tree.rest()
     writer.write(10, b"line\n")
-    assert tree.notices.attributes == [current.inode]
+    assert tree.notices.attributes == [view.inode]
     assert other.inode not in tree.notices.attributes
 
 

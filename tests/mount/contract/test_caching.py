@@ -6,6 +6,7 @@ import errno
 import itertools
 import mmap
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,23 @@ class Asked:
         return int(self._mount.daemon.requests().get(name, 0))
 
 
+class Metrics:
+    """How many requests of each kind the daemon has counted since the last question."""
+
+    def __init__(self, mount: Mount) -> None:
+        self._path = mount / ".kafkafs/metrics"
+        self._before: dict[str, int] = {}
+        self()
+
+    def __call__(self) -> dict[str, int]:
+        text = self._path.read_text()
+        found = re.findall(r'kafkafs_requests_total\{[^}]*"(\w+)"[^}]*\} (\d+)', text)
+        now = {name: int(count) for name, count in found}
+        since = {name: count - self._before.get(name, 0) for name, count in now.items()}
+        self._before = now
+        return since
+
+
 # -- what is kept --------------------------------------------------------------------------------
 
 
@@ -77,14 +95,58 @@ def test_attributes_are_not_kept_while_the_file_grows(
     steered_mount: SteeredMount, orders: Path
 ) -> None:
     """… nobody is ever told a size smaller than one told before: beside appends each stat asks."""
-    append(orders, b"one\n")
     asked = Asked(steered_mount)
-    for _ in range(20):
-        append(orders, b"more\n")
-        steered_mount.daemon.requests()
-        orders.stat()
-        orders.stat()
-        assert asked("getattr") == 2
+    with open(orders, "ab", buffering=0) as writer:
+        for _ in range(20):
+            writer.write(b"more\n")
+            steered_mount.daemon.requests()
+            orders.stat()
+            orders.stat()
+            assert asked("getattr") == 2
+
+
+def test_appends_by_opening_ask_for_no_attributes(own: Mount) -> None:
+    """`echo x >> 0`, again and again: who opens a file that he has appended to need not ask whether
+    he may.
+    """
+    orders = own.topic()
+    asked = Metrics(own)
+    for _ in range(100):
+        fd = os.open(orders, os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"x\n")
+        os.close(fd)
+    counted = asked()
+    assert counted["write"] == 100
+    # Some for the metrics' own file, and what came with the name is kept for a second.
+    assert counted["getattr"] <= 5
+    # Somebody looks, once: that costs his own questions, no more.
+    with open(orders, "rb") as reader:
+        assert reader.read() == b"x\n" * 100
+    asked()
+    for _ in range(100):
+        fd = os.open(orders, os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"x\n")
+        os.close(fd)
+    assert asked()["getattr"] <= 5
+    # Beside an open appender, too.
+    with open(orders, "ab", buffering=0) as writer:
+        asked()
+        for _ in range(100):
+            writer.write(b"x\n")
+            os.close(os.open(orders, os.O_RDONLY))
+        assert asked()["getattr"] <= 5
+
+
+def test_an_append_and_a_question_in_turns(own: Mount) -> None:
+    """Who opens the file again after his own append is asked of once, as he asks for its size."""
+    orders = own.topic()
+    asked = Metrics(own)
+    for number in range(1, 101):
+        with open(orders, "ab", buffering=0) as writer:
+            writer.write(b"x\n")
+        assert orders.stat().st_size == 2 * number
+        assert orders.stat().st_size == 2 * number
+    assert asked()["getattr"] <= 105
 
 
 def test_a_read_does_not_ask_for_attributes(steered_mount: SteeredMount, orders: Path) -> None:
