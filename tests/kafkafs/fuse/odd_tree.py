@@ -325,6 +325,7 @@ class OddTree:
     def __init__(self, manager: LogManager, notices: KernelNotices, events: Events) -> None:
         self.manager = manager
         self.events = events
+        self.follows = False
         self.stopping = False
         self.jobs = Jobs(manager.clock_ms, events)
         self.cleaner = LogCleaner(manager)
