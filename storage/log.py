@@ -488,7 +488,10 @@ class Log(AppendingLog):
     def abandon(self) -> None:
         """Release everything and write nothing, as a crash would."""
         self.closed = True
-        for segment in (*self.segments, *(segment for _, segment in self.retired)):
+        for _, segment in self.retired:
+            # Its files may be gone, with whatever their directory held.
+            segment.let_go()
+        for segment in self.segments:
             segment.close()
 
     def _drop_old_snapshots(self) -> None:

@@ -149,6 +149,19 @@ def test_a_topic_whose_directory_has_vanished_can_be_deleted(tmp_path: Path) -> 
         assert values(manager.topic("other").partitions[0]) == [b"two"]
 
 
+def test_a_topic_whose_directory_has_vanished_is_no_unclean_stop(tmp_path: Path) -> None:
+    """Of what was deleted nothing is written down at the end."""
+    write_settings(tmp_path, num_partitions=1)
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t").partitions[0], b"one")
+        append(manager.create_topic("other").partitions[0], b"two")
+        shutil.rmtree(tmp_path / "t-0")
+        manager.delete_topic("t")
+    with opened(tmp_path) as manager:
+        assert manager.clean
+        assert values(manager.topic("other").partitions[0]) == [b"two"]
+
+
 def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         append(manager.create_topic("gone", 1).partitions[0], b"x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -200,6 +201,25 @@ def test_what_was_deleted_stays_deleted(own: Mount) -> None:
     with LogManager.open(str(own.data), read_only=True) as manager:
         assert manager.topics == {}
     assert not orders.exists()
+
+
+def test_rmdir_of_a_topic_whose_directories_have_vanished(own: Mount) -> None:
+    """It deletes what is left: here the name and the settings."""
+    kept = own.topic("kept")
+    (own.topic("gone").parent / "1").touch()
+    own.run("echo line >> gone/0; echo line >> gone/1; echo line >> kept/0")
+    for number in range(2):
+        shutil.rmtree(own.data / f"gone-{number}")
+    (own / "gone").rmdir()
+    assert os.listdir(own.path) == ["kept"]
+    for number in range(2):
+        named = f"{own.data}/gone-{number}: has been removed by somebody else"
+        assert own.events().count(named) == 1
+    (own / "gone").mkdir()
+    assert (own / "gone/0").read_bytes() == b""
+    own.restart()
+    assert sorted(os.listdir(own.path)) == ["gone", "kept"]
+    assert kept.read_bytes() == b"line\n"
 
 
 def test_a_deleted_topic_takes_no_appends(mount: Mount, orders: Path) -> None:

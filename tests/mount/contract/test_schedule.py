@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import time
 from pathlib import Path
 
@@ -55,6 +57,31 @@ def test_retention_is_applied_by_the_clock(tmp_path: Path) -> None:
         do(first, "retention", "run")
         assert facts(first, "retention")["last_begun_by"] == "command"
         assert mount.events().count("the clock") <= said + 1
+
+
+def test_a_data_directory_that_is_gone_is_a_line_per_duty(tmp_path: Path) -> None:
+    """… not one per turn; and the daemon can be ended."""
+    often = {"log_flush_offset_checkpoint_interval_ms": 1000, "kafkafs_check_interval_ms": 20}
+    mount = Mount(fast(tmp_path, **often))
+    try:
+        mount.start()
+        for name in ("orders", "others"):
+            append(mount.topic(name), b"line\n")
+        shutil.rmtree(mount.data)
+
+        def failures() -> dict[str, int]:
+            text = (mount / ".kafkafs/metrics").read_text()
+            found = re.findall(r'^kafkafs_duty_failures_total\{duty="(.*)"\} (\d+)', text, re.M)
+            return {duty: int(count) for duty, count in found}
+
+        until(lambda: failures().get("checkpoint", 0) >= 4)
+        lines = [line.partition(" ")[2] for line in mount.events().splitlines()]
+        fail = [line for line in lines if "fails, and is tried again" in line]
+        assert len(fail) == len(set(fail))
+        assert sum(line.startswith("checkpoint fails") for line in fail) == 1
+        assert [line for line in lines if str(mount.data) in line and line not in fail] == []
+    finally:
+        mount.end()
 
 
 def passes(mount: Mount) -> float:
