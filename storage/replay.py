@@ -26,6 +26,7 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.loading import Loaded, Origin, feed
 from storage.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState
+from storage.record import scan
 from storage.record._batch import Rebuild
 from storage.segment import Segment
 
@@ -98,7 +99,9 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
 def _is_legacy(segment: Segment) -> bool:
     """Whether the segment was written before there were producers: by its first and last batch."""
     try:
-        first, last = next(segment.batches(), None), segment.last_batch()
+        # Its header is enough: nobody is given a record of it here.
+        first = next(scan.batches(segment.source(), 0, segment.size), None)
+        last = segment.last_batch()
     except CorruptRecord:
         return False
     return first is not None and first[1].is_legacy and last is not None and last[1].is_legacy

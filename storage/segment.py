@@ -28,7 +28,7 @@ from storage.files import Files, FileSource
 from storage.first_read import FirstRead, Known
 from storage.record._batch import find_next_batch, walk_batches
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
-from storage.record.header import size_at
+from storage.record.header import MAGIC_POSITION, size_at
 from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
 from storage.segment_files import SegmentFiles
@@ -474,8 +474,9 @@ class Segment(SegmentFiles):
         while (entry := self.offset_index.at_or_before(at)) is not None and entry[1] > start:
             offset, named = entry
             data = source.read(named, HEADER_SIZE)
-            size = size_at(data, 0) if len(data) == HEADER_SIZE else 0
-            if HEADER_SIZE <= size <= min(self.size - named, _CHECKED_BYTES):
+            # A message of an older format may be shorter than a header of today.
+            size = size_at(data, 0) if len(data) > MAGIC_POSITION else 0
+            if MAGIC_POSITION < size <= min(self.size - named, _CHECKED_BYTES):
                 data = source.read(named, size)
                 taken, _, _, after, _, _ = walk_batches(
                     data, len(data), self.base_offset, next_offset, max(self.next_offset, 0)

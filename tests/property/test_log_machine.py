@@ -223,7 +223,8 @@ class LogMachine(RuleBasedStateMachine):
         with open(path, "ab") as file:
             file.write(torn)
         self.reopen()
-        assert [cut.size for cut in self.manager.cuts] == [len(torn)]
+        # Zeros alone may be what a log is pre-allocated with, and say nothing.
+        assert [cut.size for cut in self.manager.cuts] == ([len(torn)] if any(torn) else [])
 
     @precondition(lambda self: self.start == 0)
     @rule(data=st.data(), clean=st.booleans())

@@ -208,7 +208,7 @@ FAULTS = {
     "offset goes back": (patched(NEXT, 0, ">q", 2), "base offset 2"),
     "negative offset": (patched(NEXT, 0, ">q", -1), "base offset -1"),
     "offset too far": (patched(NEXT, 0, ">q", 2**31 - 2), "too far"),
-    "far too far": (patched(NEXT, 0, ">q", 2**63 - 1), "too far"),
+    "far too far": (patched(NEXT, 0, ">q", 2**63 - 1), "the end of all offsets"),
     "negative last offset delta": (patched(NEXT, 23, ">i", -1), "delta -1"),
     "negative count": (patched(NEXT, 57, ">i", -1), "count -1"),
     "unknown codec": (patched(NEXT, 21, ">h", 6), "codec has number 6"),
