@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 
 from storage import paths
 from storage.damage import Damage
+from storage.first_read import Known
 from storage.record._batch import proven_size, walk_batches
 from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, SMALLEST_SIZE, size_at
 from storage.task import Task
@@ -86,6 +87,31 @@ def check_part(source: Source, part: Part, task: Task) -> Checked:
     return Checked(check.next_offset, check.damages)
 
 
+def sound_start(data: memoryview, part: Part) -> tuple[Known, int] | None:
+    """The sound batches at the start of what was read of a part, and the size of the last one.
+
+    That a batch's base offset is right shows at the one behind it, or at the end of the part: of
+    the last one here that may not be known yet.
+    """
+    size, last, before, next_offset, reason, _ = walk_batches(
+        data, len(data), part.base_offset, part.next_offset, part.limit
+    )
+    batch_size = size - last
+    if part.position + size < part.end:
+        frame = data[size : size + _FRAME]
+        if reason or len(frame) < _FRAME or _falls(frame, next_offset):
+            size, next_offset = last, before
+    if size <= 0:
+        return None
+    return Known(part.position, part.position + size, next_offset), batch_size
+
+
+def _falls(frame: memoryview, next_offset: int) -> bool:
+    """Whether a batch that begins so has a base offset that is below the next one."""
+    base = int.from_bytes(frame[:8], "big", signed=True)
+    return frame[MAGIC_POSITION] <= MAGIC and base < next_offset
+
+
 class Check:
     """A walk through a part.  All before ``position`` is known: sound, or in ``damages``."""
 
@@ -111,10 +137,7 @@ class Check:
 
     def _falls(self) -> bool:
         frame = self._source.read(self.position, min(_FRAME, self._part.end - self.position))
-        if len(frame) < _FRAME or frame[MAGIC_POSITION] > MAGIC:
-            return False
-        base = int.from_bytes(frame[:8], "big", signed=True)
-        return base < self.next_offset
+        return len(frame) == _FRAME and _falls(frame, self.next_offset)
 
     def step(self, until: int | None = None) -> None:
         """Go on by one read, which goes little beyond ``until``, or over a damaged place."""

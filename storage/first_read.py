@@ -13,10 +13,12 @@ Not here: reading and judging (``batch_check``), what becomes of damage (``segme
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 _lock = threading.Lock()
+_MUCH = 128 * 1024
+_BEYOND = 2**63
 
 
 class Known(NamedTuple):
@@ -30,12 +32,14 @@ class Known(NamedTuple):
 class FirstRead:
     """See the module.  ``whole``: there is nothing left to be checked."""
 
-    __slots__ = ("_parts", "whole", "written_from")
+    __slots__ = ("_parts", "batch_size", "whole", "written_from")
 
     def __init__(self) -> None:
         self._parts: tuple[Known, ...] = ()
         self.written_from = 0
         self.whole = True
+        # Bytes of a batch that was read lately.
+        self.batch_size = 0
 
     def doubt(self, size: int) -> None:
         """Nothing of the log's ``size`` bytes counts as written any longer: a disk has it."""
@@ -54,6 +58,17 @@ class FirstRead:
         part = self.part_at(position)
         return part is not None and end <= part.end
 
+    def to_read(self, position: int, size: int) -> int:
+        """How much to read at once where ``size`` bytes are wanted: what has been checked, if that
+        is much; else a batch more than is wanted, so that all of it can be checked as it is read.
+        """
+        if self.knows(position, position + size):
+            return size
+        part = self.part_at(position)
+        if part is not None and part.end - position >= _MUCH:
+            return part.end - position
+        return size + self.batch_size
+
     def part_at(self, position: int) -> Known | None:
         """The part that holds a position."""
         part = self.part_before(position)
@@ -62,18 +77,19 @@ class FirstRead:
     def part_before(self, position: int) -> Known | None:
         """The last part that begins at or before a position."""
         parts = self._parts
-        number = bisect_right(parts, position, key=lambda part: part.start) - 1
+        number = bisect_right(parts, (position, _BEYOND)) - 1
         return parts[number] if number >= 0 else None
 
     def add(self, added: Known) -> None:
         """These bytes have been checked."""
         with _lock:
-            parts: list[Known] = []
-            for part in sorted((*self._parts, added)):
-                last = parts[-1] if parts else None
-                if last is None or part.start > last.end:
-                    parts.append(part)
-                elif part.end > last.end:
-                    parts[-1] = part._replace(start=last.start)
-            self._parts = tuple(parts)
+            parts = self._parts
+            first = bisect_left(parts, added.start, key=lambda part: part.end)
+            behind = bisect_right(parts, added.end, key=lambda part: part.start)
+            if first < behind:
+                # Those that it touches become one with it.
+                start = min(added.start, parts[first].start)
+                last = max(added, parts[behind - 1], key=lambda part: part.end)
+                added = last._replace(start=start)
+            self._parts = (*parts[:first], added, *parts[behind:])
             self.whole = self._knows(0, self.written_from)

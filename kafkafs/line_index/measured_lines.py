@@ -217,13 +217,18 @@ class MeasuredLines:
                 reason = f"measured {position} of {end} bytes of the segment so far"
                 raise BlockingIOError(errno.EAGAIN, reason, self.segment.log_path)
             size = min(len(buffer), end - position)
-            if not self.segment.first_read.whole:
-                self.segment.verify(position, position + size)
-            if self.segment.damages:
+            damages = self.segment.damages
+            if damages:
                 size = self._sound_size(position, size)
                 if not size:
                     continue
-            read_whole(self.segment, buffer[:size], position, True)
+            try:
+                read_whole(self.segment, buffer[:size], position, True)
+            except CorruptRecord:
+                if self.segment.damages is damages:
+                    raise
+                # Found just now.
+                continue
             with self._lock:
                 needed = self._feed(buffer, size) if self.covered == position else 0
                 stuck = self.covered == position and self.loaded

@@ -89,6 +89,8 @@ class TextPlace:
             ):
                 # As much of the log as makes what is wanted of text, or what there is.
                 need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
+                if not segment.first_read.whole:
+                    need = segment.first_read.to_read(position, need)
                 if need > CHUNK:
                     need = CHUNK
                 if need < cursor.needed:

@@ -20,6 +20,8 @@ from storage.record.batch import HEADER_SIZE, Buffer
 __all__ = ["CHUNK", "SegmentLines"]
 
 _ENTRY = struct.Struct("<QIIII")
+# Where an entry has its batch's position, counted in fields of 4 bytes.
+_BATCH_AT = 2
 
 
 class SegmentLines(MeasuredLines):
@@ -83,9 +85,7 @@ class SegmentLines(MeasuredLines):
         following = self.entry_from(batch + 1)
         end = self.end if following is None else following[1]
         if not self.segment.first_read.knows(batch, end):
-            if not wait:
-                raise BlockingIOError
-            self.segment.verify(batch, end)
+            self.segment.verify(batch, end, wait=wait)
 
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes of text, records shown) before the first record with an offset ≥ `offset`.
@@ -144,13 +144,17 @@ class SegmentLines(MeasuredLines):
         saved, tail = self._state
         if position < saved.covered:
             known = self._map or self._open_entries()
-            found = _entry_from(known[0], known[1], position, Saved())
-            if found is not None:
-                return found
+            batches = known[0].cast("I")[_BATCH_AT :: ENTRY_SIZE // 4]
+            number = bisect_left(batches, position, 0, known[1])
+            if number < known[1]:
+                return _entry_at(known[0], number, Saved())
         if tail is None:
             return None
-        count = len(tail.entries) // ENTRY_SIZE
-        return _entry_from(tail.entries, count, position, saved)
+        entries, count = tail.entries, len(tail.entries) // ENTRY_SIZE
+        number = bisect_left(
+            range(count), position, key=lambda number: _entry_at(entries, number, saved)[1]
+        )
+        return _entry_at(entries, number, saved) if number < count else None
 
     def gaps(self) -> tuple[Gap, ...]:
         """What damaged places make unreadable. Waits."""
@@ -161,18 +165,8 @@ class SegmentLines(MeasuredLines):
         return self._gaps.before(self, text, wait) if self.segment.damages else None
 
 
-def _entry_from(
-    entries: Buffer, count: int, position: int, start: Saved
-) -> tuple[int, int, int, int] | None:
-    """Of `count` entries, which count from `start`: the first one from `position` on."""
-
-    def is_from(number: int) -> bool:
-        _, batch, _, _, _ = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-        return bool(start.covered + batch >= position)
-
-    number = bisect_left(range(count), True, key=is_from)
-    if number == count:
-        return None
+def _entry_at(entries: Buffer, number: int, start: Saved) -> tuple[int, int, int, int]:
+    """Entry `number` of those that count from `start`."""
     text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
     at = start.covered
     return start.text_length + text, at + batch, at + record, start.records + ordinal

@@ -1,3 +1,5 @@
 from typing_extensions import Buffer
 
-def crc32c(data: Buffer, *, by_table: bool = False) -> int: ...
+WAYS: tuple[str, ...]
+
+def crc32c(data: Buffer, *, way: str = "") -> int: ...

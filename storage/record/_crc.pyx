@@ -1,11 +1,18 @@
-"""CRC-32C (Castagnoli), by the processor's instruction where it has one.
+"""CRC-32C (Castagnoli), by the fastest way that the processor has.
 
-The instruction takes 8 bytes, and three cycles until its result is there; but one can begin in
-each cycle. So long input is worked on in three lanes at a time, and their CRCs are put together
+*Lanes*: the CRC instruction takes 8 bytes, and three cycles until its result is there; but one can
+begin in each cycle. So input is worked on in three lanes at a time, and their CRCs are put together
 by what LANE zero bytes do to a CRC, which is linear in its bits and so in four tables (the way
-of Mark Adler's crc32c.c). Where there is no such instruction: by tables, 8 bytes at a time.
+of Mark Adler's crc32c.c). Lanes are short: where three of them lie within a kilobyte, the processor
+reads ahead in memory as if there were one.
 
-Both ways run without the GIL and without a call into a library.
+*Folding*, of long input: carry-less multiplication takes 256 bytes to the next 256, of which they
+are the same remainder; the CRC instruction then takes the last ones (Intel's "Fast CRC Computation
+Using PCLMULQDQ", with registers of 512 bits).
+
+*Tables*, where there is no such instruction: 8 bytes at a time.
+
+All run without the GIL and without a call into a library.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -16,13 +23,22 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
-    #define KAFKAFS_LONG_LANE 1024
-    #define KAFKAFS_SHORT_LANE 128
+    #define KAFKAFS_LONG_LANE 256
+    #define KAFKAFS_SHORT_LANE 64
+    #define KAFKAFS_FOLDED 256
+    #define KAFKAFS_FOLD_FROM 2048
+
+    #if defined(__x86_64__) && defined(__GNUC__) && (__GNUC__ >= 9 || defined(__clang__))
+    #define KAFKAFS_CAN_FOLD
+    #include <immintrin.h>
+    #endif
 
     static uint32_t kafkafs_by_byte[8][256];
     static uint32_t kafkafs_after_long[4][256];
     static uint32_t kafkafs_after_short[4][256];
+    static uint64_t kafkafs_fold[2];
     static int kafkafs_has_instruction;
+    static int kafkafs_has_folding;
 
     static void kafkafs_make_shift(uint32_t table[4][256], int zeros)
     {
@@ -43,6 +59,15 @@ cdef extern from *:
             }
     }
 
+    /* x to that power modulo the polynomial, the lowest bit first. */
+    static uint64_t kafkafs_power(int exponent)
+    {
+        uint32_t rest = 0x80000000u;
+        while (exponent-- > 0)
+            rest = rest & 1 ? (rest >> 1) ^ 0x82F63B78u : rest >> 1;
+        return rest;
+    }
+
     static void kafkafs_make_crc_tables(void)
     {
         for (int byte = 0; byte < 256; byte++) {
@@ -61,6 +86,14 @@ cdef extern from *:
         kafkafs_make_shift(kafkafs_after_short, KAFKAFS_SHORT_LANE);
     #if defined(__x86_64__) && defined(__GNUC__)
         kafkafs_has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+    #endif
+    #ifdef KAFKAFS_CAN_FOLD
+        kafkafs_has_folding = kafkafs_has_instruction && __builtin_cpu_supports("avx512f")
+            && __builtin_cpu_supports("vpclmulqdq");
+        /* Of each 16 bytes the first 8, then the others. A product of numbers whose lowest bit comes
+           first is one bit off, and a factor of 32 bits 32. */
+        kafkafs_fold[0] = kafkafs_power(8 * KAFKAFS_FOLDED + 64 - 32 - 1);
+        kafkafs_fold[1] = kafkafs_power(8 * KAFKAFS_FOLDED - 32 - 1);
     #endif
     }
 
@@ -116,9 +149,8 @@ cdef extern from *:
         }
 
     __attribute__((target("sse4.2")))
-    static uint32_t kafkafs_crc_by_instruction(const uint8_t *at, int64_t size)
+    static uint32_t kafkafs_crc_on_by_instruction(uint64_t crc, const uint8_t *at, int64_t size)
     {
-        uint64_t crc = 0xFFFFFFFFu;
         uint64_t bits;
         KAFKAFS_LANES(KAFKAFS_LONG_LANE, kafkafs_after_long)
         KAFKAFS_LANES(KAFKAFS_SHORT_LANE, kafkafs_after_short)
@@ -128,18 +160,71 @@ cdef extern from *:
         }
         for (; size > 0; size--, at++)
             crc = __builtin_ia32_crc32qi((uint32_t) crc, *at);
-        return ~(uint32_t) crc;
+        return (uint32_t) crc;
+    }
+
+    static uint32_t kafkafs_crc_by_instruction(const uint8_t *at, int64_t size)
+    {
+        return ~kafkafs_crc_on_by_instruction(0xFFFFFFFFu, at, size);
     }
     #else
     #define kafkafs_crc_by_instruction kafkafs_crc_by_table
     #endif
+
+    #ifdef KAFKAFS_CAN_FOLD
+    #define KAFKAFS_FOLD(part, next) \
+        _mm512_ternarylogic_epi64( \
+            _mm512_clmulepi64_epi128(part, by, 0x00), \
+            _mm512_clmulepi64_epi128(part, by, 0x11), next, 0x96)
+
+    __attribute__((target("avx512f,vpclmulqdq")))
+    static uint32_t kafkafs_crc_by_folding(const uint8_t *at, int64_t size)
+    {
+        uint8_t last[KAFKAFS_FOLDED];
+        __m512i by, part[4];
+        if (size < KAFKAFS_FOLDED)
+            return kafkafs_crc_by_instruction(at, size);
+        by = _mm512_set_epi64(
+            kafkafs_fold[1], kafkafs_fold[0], kafkafs_fold[1], kafkafs_fold[0],
+            kafkafs_fold[1], kafkafs_fold[0], kafkafs_fold[1], kafkafs_fold[0]);
+        for (int i = 0; i < 4; i++)
+            part[i] = _mm512_loadu_si512(at + 64 * i);
+        part[0] = _mm512_xor_si512(part[0], _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, 0xFFFFFFFF));
+        for (;;) {
+            at += KAFKAFS_FOLDED;
+            size -= KAFKAFS_FOLDED;
+            if (size < KAFKAFS_FOLDED)
+                break;
+            for (int i = 0; i < 4; i++)
+                part[i] = KAFKAFS_FOLD(part[i], _mm512_loadu_si512(at + 64 * i));
+        }
+        for (int i = 0; i < 4; i++)
+            _mm512_storeu_si512(last + 64 * i, part[i]);
+        return ~kafkafs_crc_on_by_instruction(
+            kafkafs_crc_on_by_instruction(0, last, KAFKAFS_FOLDED), at, size);
+    }
+    #else
+    #define kafkafs_crc_by_folding kafkafs_crc_by_instruction
+    #endif
+
+    static inline uint32_t kafkafs_crc(const uint8_t *at, int64_t size)
+    {
+        if (kafkafs_has_folding && size >= KAFKAFS_FOLD_FROM)
+            return kafkafs_crc_by_folding(at, size);
+        if (kafkafs_has_instruction)
+            return kafkafs_crc_by_instruction(at, size);
+        return kafkafs_crc_by_table(at, size);
+    }
     """
     void make_crc_tables "kafkafs_make_crc_tables"() noexcept nogil
     bint has_instruction "kafkafs_has_instruction"
+    bint has_folding "kafkafs_has_folding"
+    uint32_t crc "kafkafs_crc"(const uint8_t *at, int64_t size) noexcept nogil
     uint32_t crc_by_table "kafkafs_crc_by_table"(const uint8_t *at, int64_t size) noexcept nogil
     uint32_t crc_by_instruction "kafkafs_crc_by_instruction"(
         const uint8_t *at, int64_t size
     ) noexcept nogil
+    uint32_t crc_by_folding "kafkafs_crc_by_folding"(const uint8_t *at, int64_t size) noexcept nogil
 
     int64_t prefix_by_table "kafkafs_prefix_by_table"(
         const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted
@@ -149,9 +234,7 @@ make_crc_tables()
 
 
 cdef uint32_t crc32c_of(const uint8_t *at, int64_t size) noexcept nogil:
-    if has_instruction:
-        return crc_by_instruction(at, size)
-    return crc_by_table(at, size)
+    return crc(at, size)
 
 
 cdef int64_t crc32c_prefix(
@@ -160,13 +243,22 @@ cdef int64_t crc32c_prefix(
     return prefix_by_table(at, shortest, size, wanted)
 
 
-def crc32c(data not None, *, bint by_table=False):
-    """The CRC-32C of a buffer; `by_table` as on a machine without the instruction."""
+WAYS = ("", "tables") + ("lanes",) * has_instruction + ("folding",) * has_folding
+
+
+def crc32c(data not None, *, str way=""):
+    """The CRC-32C of a buffer; by one of those `WAYS` that this machine has."""
     cdef Py_buffer view
+    if way not in WAYS:
+        raise ValueError(f"{way} is not a way of this machine")
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        if by_table:
+        if way == "tables":
             return crc_by_table(<const uint8_t *> view.buf, view.len)
+        if way == "lanes":
+            return crc_by_instruction(<const uint8_t *> view.buf, view.len)
+        if way == "folding":
+            return crc_by_folding(<const uint8_t *> view.buf, view.len)
         return crc32c_of(<const uint8_t *> view.buf, view.len)
     finally:
         PyBuffer_Release(&view)

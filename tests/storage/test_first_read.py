@@ -1,0 +1,148 @@
+"""Reading what nobody has read yet: it is checked as it is read, and read once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import LogManager, Record, encode
+from storage.batch_check import Part, sound_start
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.first_read import FirstRead, Known
+from storage.segment import Segment
+from tests.storage.logs import NOW_MS, append, opened
+
+BATCHES = 40
+
+
+class CountedFiles(Files):
+    """Those of the kernel, and how many bytes were read in the end."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        self.read += count
+        return count
+
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        count = super().preadv_nowait(fd, buffer, position)
+        self.read += count or 0
+        return count
+
+
+def write(data: Path) -> bytes:
+    """A log of one closed segment; the bytes of that one."""
+    with opened(data) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for number in range(BATCHES):
+            append(log, *([bytes([number]) * 1000] * 8))
+        log.roll(NOW_MS)
+    return log_path(data).read_bytes()
+
+
+def log_path(data: Path) -> Path:
+    return data / "t-0" / f"{0:020}.log"
+
+
+@contextlib.contextmanager
+def unread(data: Path, files: Files | None = None) -> Iterator[Segment]:
+    """The closed segment, of which nobody has read anything."""
+    manager = LogManager.open(str(data), files=files)
+    try:
+        yield manager.topics["t"].partitions[0].segments[0]
+    finally:
+        manager.abandon()
+
+
+@pytest.mark.parametrize("size", [20_000, 100_000, 1 << 20])
+def test_bytes_at_hand_are_checked_without_waiting_and_read_once(tmp_path: Path, size: int) -> None:
+    data, files = write(tmp_path), CountedFiles()
+    with unread(tmp_path, files) as segment:
+        files.read = 0
+        read = bytearray()
+        while len(read) < len(data):
+            assert not segment.first_read.whole
+            wanted = segment.first_read.to_read(len(read), size)
+            buffer = bytearray(min(wanted, len(data) - len(read)))
+            count = segment.read_into(buffer, len(read), False)
+            assert count
+            read += buffer[:count]
+        assert read == data
+        assert segment.first_read.whole
+        # But for pieces of batches that were not whole in what was asked for.
+        assert files.read < len(data) * 1.6
+
+
+def read_on(
+    segment: Segment, buffer: bytearray, data: bytes, until: type[Exception], *, wait: bool
+) -> int:
+    """Read until that is raised; where that was. All before must be as in `data`."""
+    position = 0
+    while True:
+        try:
+            count = segment.read_into(buffer, position, wait)
+        except until:
+            return position
+        assert count
+        assert buffer[:count] == data[position : position + count]
+        position += count
+
+
+@pytest.mark.parametrize("size", [5_000, 20_000, 1 << 20])
+@pytest.mark.parametrize("number", [0, 1, 17, BATCHES - 1])
+def test_nothing_of_a_damaged_batch_is_read(tmp_path: Path, size: int, number: int) -> None:
+    data = write(tmp_path)
+    batch_size = len(data) // BATCHES
+    start = number * batch_size
+    changed = bytearray(data)
+    changed[start + 5000] ^= 1
+    log_path(tmp_path).write_bytes(changed)
+    with unread(tmp_path) as segment:
+        buffer = bytearray(size)
+        # Whether the batch before it is right, too, may be for who may wait to find out.
+        assert read_on(segment, buffer, data, BlockingIOError, wait=False) <= start
+        assert read_on(segment, buffer, data, CorruptRecord, wait=True) == start
+        assert [place[:2] for place in segment.damages] == [(start, start + batch_size)]
+
+
+def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> None:
+    batches = [encode([Record(offset, NOW_MS, 0, None, b"v")]) for offset in (0, 1, 2)]
+    size = len(batches[0])
+    high = (9).to_bytes(8, "big") + batches[1][8:]
+
+    def sound(data: bytes, end: int) -> int:
+        found = sound_start(memoryview(data), Part(0, 0, 0, end, 1 << 20))
+        return 0 if found is None else found[0].end
+
+    assert sound(b"".join(batches), 3 * size) == 3 * size
+    assert sound(b"".join(batches), 4 * size) == 2 * size
+    assert sound(b"".join(batches)[: 2 * size + 17], 3 * size) == 2 * size
+    assert sound(batches[0] + high + batches[2][:17], 3 * size) == size
+    assert sound(batches[0] + high + batches[2], 3 * size) == size
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 100)), max_size=12))
+def test_what_is_known_is_what_was_added(added: list[tuple[int, int]]) -> None:
+    reads = FirstRead()
+    reads.doubt(100)
+    known: set[int] = set()
+    for start, size in added:
+        end = min(start + size, 100)
+        reads.add(Known(start, end, end * 10))
+        known |= set(range(start, end))
+        for position in range(100):
+            part = reads.part_at(position)
+            assert (part is not None) == (position in known)
+            if part is not None:
+                assert {*range(part.start, part.end)} <= known
+                assert part.end not in known
+                assert part.next_offset == part.end * 10
+        assert reads.whole == (len(known) == 100)
