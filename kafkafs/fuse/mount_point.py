@@ -149,12 +149,15 @@ def clean(path: str) -> None:
     """Take away what killed daemons of ours have left at a mount point. MountError."""
     while (mounted := find(path)) is not None and mounted.type == TYPE:
         daemon, is_certain = find_daemon(mounted)
-        if daemon is not None:
+        if daemon is not None and is_stopped(daemon):
             return
+        # Also where a daemon was found: one that was just killed answers when it has ended.
         answer, _ = ask(path)
         if answer is Answer.GIVEN:
             return
         if answer is Answer.NONE:
+            if daemon is not None:
+                return
             if not is_certain:
                 raise MountError(
                     f"{path}: what is mounted here does not answer; kafkafs umount --force ends it"

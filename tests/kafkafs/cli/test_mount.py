@@ -122,10 +122,29 @@ def test_what_cannot_be_mounted(place: Place, tmp_path: Path) -> None:
     assert not (place.data / ".lock").exists()
 
 
-def test_settings_that_make_no_sense_are_one_line(place: Place) -> None:
-    (place.data / "kafkafs.properties").write_text("log.segment.bytes=x\n")
-    assert "log.segment.bytes" in failed(kafkafs("mount", place.data, place.path))
-    assert mount_point.find(str(place.path)) is None
+def test_settings_that_make_no_sense_are_one_line_and_change_nothing(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    place.umount()
+    settings = place.data / "kafkafs.properties"
+    settings.write_text("log.segment.bytes=x\n")
+    done = kafkafs("mount", place.data, place.path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
+    assert "nothing is deleted or compacted of orders" in done.stderr
+    assert "line 1: log.segment.bytes=x is not a whole number" in done.stderr
+    assert str(settings) in done.stderr
+    with open(place.path / "orders/0", "a") as partition:
+        partition.write("hello\n")
+    for change in ((place.path / "more").mkdir, (place.path / "orders").rmdir):
+        with pytest.raises(OSError, match="Input/output error"):
+            change()
+    place.umount()
+    assert settings.read_text() == "log.segment.bytes=x\n"
+    assert not (place.data / "more-0").exists()
+    settings.write_text("log.segment.bytes=1048576\n")
+    place.mount()
+    assert (place.path / "orders/0").read_text() == "hello\n"
+    (place.path / "more").mkdir()
 
 
 def test_an_unknown_option_is_refused(place: Place) -> None:
