@@ -183,6 +183,8 @@ def _refuse_gap(origin: Origin, segment: Segment, end: int | None, following: in
         return
     if end is None:
         last = segment.last_batch()
+        if any(place.end >= segment.size for place in segment.damages):
+            return  # What there is at the end is damaged, which reading it says.
         end = segment.base_offset if last is None else last[1].last_offset + 1
     if end < following:
         raise CorruptRecord(

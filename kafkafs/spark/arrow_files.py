@@ -126,6 +126,10 @@ class ArrowFiles(ReadOnlyFiles):
             raise self._missing(path)
         return self._stat(path, found)
 
+    def born_ns(self, file: str | int) -> int:
+        """Not told; what stands for an object's inode is drawn from its version."""
+        return 0
+
     def listing(self, path: str) -> list[tuple[str, Kind]]:
         if (listing := self._list(path)) is None:
             raise self._missing(path)
