@@ -42,7 +42,7 @@ from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.virtual_file import Text
-from storage.files import Files
+from storage.files import Files, is_temporary
 from storage.log import Log
 from storage.manager import LogManager
 from tests.kafkafs.trees import clean
@@ -54,7 +54,8 @@ FOR_EVER = 1 << 62
 class Disk(Files):
     """The real disk, of which single operations can be held or fail. Counts what is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
         self.bytes_read = 0
         self._paths: dict[int, str] = {}
         self._held: list[list[Any]] = []
@@ -98,6 +99,14 @@ class Disk(Files):
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         self._enter("open", path)
         fd = super().open(path, flags, mode)
+        directory, name = os.path.split(path)
+        if is_temporary(name):  # what nobody can guess is left out of it
+            path = os.path.join(directory, name.split("-", 1)[1])
+        self._paths[fd] = path
+        return fd
+
+    def _open_directory(self, path: str) -> int:
+        fd = super()._open_directory(path)
         self._paths[fd] = path
         return fd
 
@@ -393,7 +402,7 @@ def main() -> None:
     mount = daemon.Mount(data, path, options, foreground=True)
     mount_point.clean(path)
     events = Events(lambda: time.time_ns() // 1_000_000)
-    disk = Disk()
+    disk = Disk(data)
     manager = LogManager.open(data, files=disk, read_only=options.read_only)
     notices = CountedNotices(events, epochs=not arguments.no_epochs)
     shown = TreeOptions(read_only=options.read_only)
