@@ -98,6 +98,7 @@ def measure_damaged(lines: MeasuredLines, state: Measure, place: Damage, end: in
             except CorruptRecord:
                 pass
         state.add(lines.view.measure, _STAND_IN, end - position)
+        lines.is_guessed = True
         return
 
 

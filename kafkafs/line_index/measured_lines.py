@@ -55,6 +55,7 @@ class MeasuredLines:
         "_verified",
         "covered",
         "is_aborted",
+        "is_guessed",
         "loaded",
         "records",
         "segment",
@@ -92,6 +93,8 @@ class MeasuredLines:
         self.covered = 0
         self.text_length = 0
         self.records = 0
+        # Whether a damaged place was measured of which nothing tells how much text it had.
+        self.is_guessed = False
         self.loaded = segment.size == 0
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ class SegmentBatches:
     records = 0
     """What a view of bytes shows is not counted in records."""
     unsaved = 0
+    is_guessed = False
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment

@@ -30,7 +30,7 @@ from kafkafs.generations import Timeline
 from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
-from storage.errors import SegmentGone
+from storage.errors import CorruptRecord, SegmentGone
 from storage.history import Places
 from storage.log import Log
 from storage.segment import Segment
@@ -313,7 +313,7 @@ class PlacedView:
         """Where segments begin by what is written down: from the base on up to the one that begins
         at the offset `end`, that one too. None where the base is not before that.
 
-        Measures what lies between; as `prepare`.
+        Measures what lies between; as `prepare`. CorruptRecord where that is a guess.
         """
         with self.lock:
             base, pieces = self.base, self.timeline.pieces
@@ -330,6 +330,10 @@ class PlacedView:
                 return tuple(places)
             if not piece.complete:
                 self._measure(piece, until)
+            if piece.is_guessed:
+                # What is behind would have the same inode at positions that it never had.
+                reason = "nothing tells how much text a damaged place has shown"
+                raise CorruptRecord(reason, path=piece.segment.log_path)
             at += piece.text_length
         raise AssertionError("a segment that stays begins there")
 

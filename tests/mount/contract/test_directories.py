@@ -378,17 +378,19 @@ def test_a_damaged_partition_hides_no_other(own: Mount) -> None:
     orders = own.topic("orders", 20).parent
     own.run("for n in orders/?; do echo $n >> $n; done")
     own.stop()
-    history = own.data / "orders-3" / "kafkafs.history"
-    kept = history.read_bytes()
-    history.write_bytes(b"who knows\n")
+    log = own.data / "orders-3" / "00000000000000000000.log"
+    kept = log.rename(own.data.parent / "kept")
+    log.symlink_to(kept)
     own.start()
     names = [str(number) for number in range(20)]
     for view in (".", ".kv"):
         assert os.listdir(orders / view) == names
     assert own.run("cat orders/[2-4] 2> /dev/null || true") == b"orders/2\norders/4\n"
     fails(errno.EIO, os.stat, orders / "3")
-    assert "kafkafs.history" in (own.path / ".kafkafs" / "log").read_text()
-    history.write_bytes(kept)
+    assert f"orders-3/{log.name}" in (own.path / ".kafkafs" / "log").read_text()
+    own.stop()
+    kept.rename(log)
+    own.start()
     assert own.run("cat orders/[2-4]") == b"orders/2\norders/3\norders/4\n"
     assert os.listdir(orders) == names
 

@@ -189,7 +189,7 @@ def test_after_a_kill_the_mount_answers_when_recovery_is_done(own: Mount) -> Non
     for partition in partitions[:3]:
         log = own.data / f"{partition.parent.name}-0" / "00000000000000000000.log"
         with open(log, "ab") as file:
-            file.write(b"\0" * 5000)
+            file.write(b"\1" * 5000)
     own.start()
     for partition in partitions:
         assert partition.stat().st_size == len(content)
@@ -430,29 +430,27 @@ def test_a_damaged_batch_is_eio_there_only(own: Mount) -> None:
         assert os.pread(reader.fileno(), 9000, 9000) == b"1" * 8999 + b"\n"
 
 
-def test_a_partition_that_cannot_be_measured(own: Mount) -> None:
-    """EIO … with the reason in the log; nothing else suffers."""
-    damaged, other = own.topic("damaged"), own.topic("other")
+def test_a_partition_that_cannot_be_measured(tmp_path: Path) -> None:
+    """EIO … with the reason in the log; nothing else suffers, and it lasts as long as its cause."""
     lines = [b"%d" % number * 8999 + b"\n" for number in range(4)]
-    for line in lines:
-        append(damaged, line)
-    append(other, b"line\n")
-    own.stop()
-    for path in (own.data / "damaged-0").glob("*.lines"):
-        path.unlink()
-    log = own.data / "damaged-0" / "00000000000000000000.log"
-    content = log.read_bytes()
-    # The length of the first record.
-    log.write_bytes(content[:61] + b"\xff" + content[62:])
-    own.start()
-    assert sorted(os.listdir(own.path)) == ["damaged", "other"]
-    fails(errno.EIO, os.stat, damaged)
-    assert f"{log}, position 61" in own.events()
-    assert other.read_bytes() == b"line\n"
-    own.kill()
-    log.write_bytes(content)
-    own.start()
-    assert damaged.read_bytes() == b"".join(lines)
+    with steered(tmp_path) as own:
+        damaged, other = own.topic("damaged"), own.topic("other")
+        for line in lines:
+            append(damaged, line)
+        append(other, b"line\n")
+        own.stop()
+        for path in (own.data / "damaged-0").glob("*.lines"):
+            path.unlink()
+        own.start()
+        log = "damaged-0/00000000000000000000.log"
+        for operation in ("preadv", "pread"):
+            own.daemon.fail(operation, log, "EIO", 1 << 30)
+        assert sorted(os.listdir(own.path)) == ["damaged", "other"]
+        fails(errno.EIO, os.stat, damaged)
+        assert log in own.events()
+        assert other.read_bytes() == b"line\n"
+        own.restart()
+        assert damaged.read_bytes() == b"".join(lines)
 
 
 class FewDescriptors(Mount):
