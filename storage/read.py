@@ -61,7 +61,7 @@ class LogReader(TransactionalLog):
             return b""
         committed = isolation == "read_committed"
         for segment in self._segments_from(offset):
-            found = segment.locate(offset)
+            found = segment.locate(max(offset, segment.base_offset))
             if found is None:
                 continue
             position, header = found
@@ -91,7 +91,7 @@ class LogReader(TransactionalLog):
         for segment in self._segments_from(at):
             if segment.base_offset >= end:
                 return
-            found = segment.locate(at)
+            found = segment.locate(max(at, segment.base_offset))
             if found is None:
                 continue
             for made, header in plain_batches(segment, found[0], segment.size):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from storage import LogManager
 from storage.damage import Damage, merged, sound_size
 from storage.errors import CorruptRecord
+from tests.storage.logs import NOW_MS, append, opened
 
 
 def place(start: int, end: int) -> Damage:
@@ -34,3 +38,28 @@ def test_reading_goes_up_to_it() -> None:
             sound_size(damages, position, 1, "path")
         assert error.value.path == "path"
         assert error.value.position in (10, 50)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_segment_without_a_sound_batch_is_not_passed(tmp_path: Path, *, last: bool) -> None:
+    """Nor one whose first batch is damaged, when what lies before it has been read."""
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for values in ((b"a", b"b"), (b"c", b"d"), (b"e", b"f")):
+            append(log, *values)
+            if not last:
+                append(log, *values)
+            log.roll(NOW_MS)
+        base = log.segments[1].base_offset
+    path = tmp_path / "t-0" / f"{base:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[(len(content) if last else len(content) // 2) - 1] ^= 1
+    path.write_bytes(content)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        log = manager.log("t", 0)
+        found: list[int] = []
+        with pytest.raises(CorruptRecord, match="CRC"):
+            found.extend(record.offset for record in log.records())
+        assert found == list(range(base))
+        with pytest.raises(CorruptRecord, match="CRC"):
+            log.read(base, 1000)
