@@ -50,7 +50,7 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
-def _check_room(first: int, last_offset: int) -> None:
+def _check_last_offset(first: int, last_offset: int) -> None:
     """InvalidRecord where a log would end behind the largest offset that there is."""
     # In 64 bits what is too large is negative.
     if not first <= last_offset < paths.MAX_OFFSET:
@@ -167,7 +167,7 @@ class AppendingLog(LogReader):
             batches = rewritten(batches, config, now_ms)
         epochs = self.epochs
         entries = assign_offsets(batches, self.log_end_offset, epochs[-1][0] if epochs else 0)
-        _check_room(self.log_end_offset, entries[-1][2])
+        _check_last_offset(self.log_end_offset, entries[-1][2])
         limit = config.max_message_bytes
         latest = now_ms + config.message_timestamp_after_max_ms
         for entry in entries:
@@ -341,7 +341,7 @@ class AppendingLog(LogReader):
         written: Sequence[ProducerBatch] = (),
     ) -> None:
         last_offset = entries[-1][2]
-        _check_room(first, last_offset)
+        _check_last_offset(first, last_offset)
         active = self.segments[-1]
         # Those that keep their offsets may lie too far behind the base of an empty segment too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
