@@ -71,6 +71,7 @@ def run(
 ) -> int:
     """Serve a mount to its end; the result is the exit status. MountError if it cannot start."""
     sys.setswitchinterval(SWITCH_S)
+    mount_point.take_name()
     events = Events(clock.wall_ms)
     events.forward = _to_standard_error
     with _log_lines_to(events):

@@ -24,6 +24,8 @@ from kafkafs.config import PID_ATTRIBUTE
 
 #: The file system's type in the mount table.
 TYPE = "fuse.kafkafs"
+#: What daemons are called by `ps`, `pgrep` and `top`.
+NAME = "kafkafs"
 #: How long a daemon may take to answer, and to end before that is said, in seconds.
 ANSWER_S = 5.0
 #: So often in that time the processor time of a daemon that is to end may stay the same.
@@ -112,12 +114,15 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
     """The process that serves a mount, and whether there is certainly none where none was found.
 
     The kernel says in /proc/PID/fdinfo of which connection (the device's minor number) a descriptor
-    of /dev/fuse is. Older ones do not, and of other users' processes only root is told.
+    of /dev/fuse is. Older ones do not, and of other users' processes only root is told. Descriptors
+    of processes with another name than `NAME` are left alone: looking at one holds it open.
     """
     connection = f"fuse_connection:\t{_minor(mounted)}\n"
     is_certain = True
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
+            if _name(pid) != NAME:
+                continue
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 if os.readlink(f"/proc/{pid}/fd/{fd}") != "/dev/fuse":
                     continue
@@ -127,6 +132,17 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
                     return int(pid), True
                 is_certain = is_certain and "fuse_connection:" in said
     return None, is_certain and os.geteuid() in (0, mounted.user)
+
+
+def take_name() -> None:
+    """Have this process called `NAME`, however it was started: `find_daemon` looks for that."""
+    with open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write(NAME)
+
+
+def _name(pid: str) -> str:
+    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as name:
+        return name.read().rstrip("\n")
 
 
 def _minor(mounted: Mounted) -> str:

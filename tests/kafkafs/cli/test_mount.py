@@ -77,6 +77,7 @@ def test_the_daemon_is_in_the_background(place: Place) -> None:
     assert os.getsid(pid) == pid != os.getsid(0)
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert {os.readlink(f"/proc/{pid}/fd/{stream}") for stream in (0, 1, 2)} == {"/dev/null"}
+    assert Path(f"/proc/{pid}/comm").read_text() == "kafkafs\n", "for ps, pgrep and top"
 
 
 def test_limits_and_read_ahead_are_raised(place: Place) -> None:

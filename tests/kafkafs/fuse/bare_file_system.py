@@ -23,7 +23,7 @@ from typing import Any
 import pyfuse3
 import trio
 
-from kafkafs.fuse import session_loop
+from kafkafs.fuse import mount_point, session_loop
 
 NAMES = {b"file": 2, b"slow": 3, b"cancel": 4}
 
@@ -128,6 +128,8 @@ def main() -> None:
     facts: dict[str, Any] = {"late_ms": []}
     options = {"fsname=bare", "default_permissions"}
     options.update(f"subtype={name}" for name in arguments.subtype)
+    if "kafkafs" in arguments.subtype:
+        mount_point.take_name()
     pyfuse3.init(operations, arguments.mount, options)
     try:
         trio.run(serve, operations, facts, arguments.watch)

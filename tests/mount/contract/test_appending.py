@@ -247,9 +247,10 @@ def test_the_unfinished_line_ends_with_the_last_descriptor(orders: Path) -> None
     os.write(fd, b"unfinished")
     os.close(fd)
     subprocess.run(["true"], check=True, pass_fds=[copy])
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os._exit(0)
-    os.wait()
+    os.waitpid(child, 0)
     assert orders.read_bytes() == b""
     os.write(copy, b" business\nand")
     assert orders.read_bytes() == b"unfinished business\n"
