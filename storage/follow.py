@@ -20,7 +20,9 @@ there, old and new segments are mixed, and only what follows the active one is l
 
 What the writer has appended comes before what it has done to the head since: a cleaner takes only
 what is decided, so what decides it is in the log by then.  Where that cannot be seen yet (beyond
-``limit``), replaced segments stay until it is: nothing leaves the log before it could be shown.
+``limit``), replaced segments stay until it is: nothing leaves the log before it could be shown, for
+as long as its files can be read.  What was removed or cleaned was below the limit, whatever that
+was when it was last written down.
 
 Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
 them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
@@ -63,25 +65,18 @@ class LogFollower(LogTail):
         super().__init__(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
-        for segment in log.segments:
-            self._recognize(segment)
         if limit is not None:
             self._hide_from(max(limit(), log.log_start_offset))
         self._mark_last()
 
-    def _recognize(self, segment: Segment) -> bool:
-        """Note which file this is, if it is still the one that was loaded."""
+    def _is_there(self, segment: Segment) -> bool:
+        """Whether its name leads to the file that was loaded."""
         try:
-            found = self.log.files.file_stat(segment.log_path)
+            return self._is_kept(
+                segment, {segment.base_offset: self.log.files.file_stat(segment.log_path)}
+            )
         except FileNotFoundError:
             return False
-        if segment.sealed and (found.st_size, found.st_mtime_ns) != (
-            segment.size,
-            segment.mtime_ns,
-        ):
-            return False
-        segment.identity = self._identity(segment.log_path, found)
-        return True
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -171,6 +166,7 @@ class LogFollower(LogTail):
 
     def _compare(self, found: _Found, deleted: _Found, is_mixed: bool) -> bool:
         """Make the log's segments those of these names; False where it has to be done again."""
+        self._learn_limit(found)
         segments = self.log.segments
         kept = self._first_kept(found)
         if is_mixed:
@@ -193,6 +189,21 @@ class LogFollower(LogTail):
             self._change_head(kept, found)
             raise
         return self._change_head(kept, found) and is_read
+
+    def _learn_limit(self, found: _Found) -> None:
+        """What its writer removes or cleans lies below the high watermark, which it writes down
+        now and then only.
+
+        A file of which something was below it before has become another for no other reason.
+        """
+        if self._limit is None or self._is_written_over(found):
+            return
+        for segment in self.log.segments:
+            if segment.size and not self._is_kept(segment, found):
+                following = next((base for base in found if base > segment.base_offset), 0)
+                if following > self._decided:
+                    self._decided = following
+                    self._tail_seen = None
 
     def _change_head(self, count: int, found: _Found) -> bool:
         """Make the first ``count`` segments those of these names; False where that has to wait."""
@@ -413,7 +424,7 @@ class LogFollower(LogTail):
             segment = known.get(base)
             if segment is None or not self._is_kept(segment, found):
                 segment = load_segment(origin, base, following, present)
-                if not self._recognize(segment):
+                if not self._is_there(segment):
                     raise Moved
             new.append(segment)
         return new
@@ -426,7 +437,7 @@ class LogFollower(LogTail):
             raise Moved
         recovered = recover(self._origin())
         fresh = recovered.segments
-        if not all(self._recognize(segment) for segment in fresh):
+        if not all(self._is_there(segment) for segment in fresh):
             raise Moved
         old = log.segments
         same = 0
@@ -437,6 +448,7 @@ class LogFollower(LogTail):
         ):
             same += 1
         offset, size = self._end_of_same(old[same], fresh[same])
+        self._decided = min(self._decided, offset)
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
             now = found.get(segment.base_offset)

@@ -21,12 +21,15 @@ import time
 from collections.abc import Callable
 
 from storage import checkpoint, paths
-from storage.errors import CorruptCheckpoint, StorageError
+from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow import FRESH_NS, LogFollower
 from storage.log import Log
 from storage.manager import LogManager
 
 _log = logging.getLogger(__name__)
+
+# How often a partition is loaded again that is rewritten before it can be followed.
+_TRIES = 5
 
 _Item = tuple[str, int]
 
@@ -51,10 +54,24 @@ class DirectoryFollower:
         self._names_seen: int | None = None
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
         self._log_starts = _Offsets(manager, paths.LOG_STARTS)
-        for log in manager.logs():
-            self._begin(log)
+        for log in list(manager.logs()):
+            if not self._begin(log):
+                self._appear((log.topic, log.partition))
 
-    def _begin(self, log: Log) -> None:
+    def _begin(self, log: Log) -> bool:
+        """Follow a log from now on; False where that cannot be, and it is none of the manager's
+        any more: it was rewritten since it was loaded, or cannot be read.
+        """
+        try:
+            self._follow(log)
+        except (StorageError, OSError) as error:
+            self._end(log)
+            if not isinstance(error, (FileNotFoundError, SegmentGone)):
+                self._manager.set_fault((log.topic, log.partition), error)
+            return False
+        return True
+
+    def _follow(self, log: Log) -> None:
         identity = self._identity(log.directory)
         if identity is not None:
             self._directories[log] = identity
@@ -124,6 +141,13 @@ class DirectoryFollower:
 
     def _appear(self, item: _Item) -> Log | None:
         """Load a new partition; None where that is for another time."""
+        for _ in range(_TRIES):
+            log = self._load(item)
+            if log is None or self._begin(log):
+                return log
+        return None
+
+    def _load(self, item: _Item) -> Log | None:
         manager = self._manager
         directory = self._path(item)
         has_metadata = self._files.exists(os.path.join(directory, paths.PARTITION_METADATA))
@@ -147,7 +171,6 @@ class DirectoryFollower:
             log.abandon()
             return None
         manager.add(log)
-        self._begin(log)
         return log
 
     def _end(self, log: Log) -> None:

@@ -41,7 +41,9 @@ class LogTail:
     ) -> None:
         self.log = log
         self._clock_ns = clock_ns
-        self._limit = limit
+        # What its writer has removed or cleaned ends here: the log does not end before.
+        self._decided = 0
+        self._limit = None if limit is None else lambda: max(limit(), self._decided)
         self._tail_seen: tuple[int, int] | None = None
         # (position, header) of batches of the active segment, rising; the last one is the last
         # batch that was read.

@@ -200,7 +200,10 @@ def _look(origin: Origin, segment: Segment, following: int | None, present: set[
     files = origin.files
     fd = files.open(segment.log_path, os.O_RDONLY)
     try:
-        stat = files.file_stat(segment.log_path)
+        stat = files.descriptor_stat(fd)
+        if not origin.writable:
+            # Its writer may put another file in its place at any moment.
+            segment.identity = stat.st_dev, stat.st_ino, files.born_ns(fd)
         first = _header_at(files, fd, 0)
         facts = _Facts(stat.st_size, stat.st_mtime_ns, first, False, None, None)
         kinds = [paths.INDEX, paths.TIMEINDEX]
@@ -284,7 +287,7 @@ def _recover_segment(
     """
     files, segment = origin.files, result.segment
     trusted = _trusted_entry(origin, segment, facts)
-    fd = files.open(segment.log_path, os.O_RDWR if origin.writable else os.O_RDONLY)
+    fd = files.open(segment.log_path, os.O_RDWR) if origin.writable else segment.open_apart()
     try:
         scan, rebuild, reason = _rebuild(origin, segment, fd, facts.size, trusted, following)
         first_untrusted = -1 if trusted is None else trusted[0] + 1

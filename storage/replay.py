@@ -116,7 +116,7 @@ def _read_headers(
 ) -> None:
     """Batches of producers in a part of a log whose CRCs nobody asks for; up to any damage."""
     rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes, position=position)
-    fd = origin.files.open(segment.log_path, os.O_RDONLY)
+    fd = segment.open_apart()
     try:
         feed(origin, rebuild, fd, end, take, check_crc=False)
     finally:

@@ -180,6 +180,12 @@ class SegmentFiles:
                     self._fd = self._open_of_another(self.identity)
             return self._fd
 
+    def open_apart(self) -> int:
+        """A descriptor of the log for the caller alone, who closes it.  SegmentGone, OSError."""
+        if self.identity is None:
+            return self._files.open(self.log_path, os.O_RDONLY)
+        return self._open_of_another(self.identity)
+
     def _open_of_another(self, identity: Identity) -> int:
         """Open the log of another process, which may just have renamed or replaced it."""
         named = self.log_path.removesuffix(paths.SWAP)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from storage import Record, checkpoint, encode, paths
-from storage.files import Files
+from storage.files import Files, Kind
 from storage.index import txn_index
 from storage.producer_state import ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
@@ -247,3 +247,48 @@ class BrokerDirectory:
 
 def write_offsets(data: Path, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
     checkpoint.write_offsets(Files(), str(data / name), dict(offsets))
+
+
+class Between(Files):
+    """Before the daemon's ``number``-th question to the disk from ``begin`` on somebody acts."""
+
+    def __init__(self, act: Callable[[], None], number: int) -> None:
+        super().__init__()
+        self._act = act
+        self._left: int | None = None
+        self._number = number
+        self.has_acted = False
+
+    def begin(self) -> None:
+        self._left = self._number
+
+    def end(self) -> None:
+        self._left = None
+
+    def _asked(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                self._left = None
+                self.has_acted = True
+                self._act()
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self._asked()
+        return super().open(path, flags, mode)
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self._asked()
+        return super().preadv(fd, buffer, position)
+
+    def file_stat(self, path: str) -> os.stat_result:
+        self._asked()
+        return super().file_stat(path)
+
+    def born_ns(self, file: str | int) -> int:
+        self._asked()
+        return super().born_ns(file)
+
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
+        self._asked()
+        return super().listing(path)
