@@ -59,6 +59,47 @@ def test_the_producers_of_what_is_deleted_are_known(tmp_path: Path) -> None:
         shutil.rmtree(data)
 
 
+def test_the_producers_are_known_where_the_roll_fell_into_a_flush(tmp_path: Path) -> None:
+    (tmp_path / "built").mkdir()
+    fill(tmp_path / "built")
+    for seed in SEEDS:
+        data = Path(shutil.copytree(tmp_path / "built", tmp_path / "data"))
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        log = manager.log("t", 0)
+        plan = log.start_flush()
+        plan.run()
+        log.roll(NOW_MS)
+        plan.finish()
+        delete_all(manager)
+        disk.materialise(seed)
+        with opened(data, clock_ms=clock) as manager:
+            again = produced([b"0", b"1"], 7, 0)
+            (appended,) = manager.log("t", 0).append_batches(again, now_ns=NOW_MS * 1_000_000)
+            assert appended.duplicate, seed
+        shutil.rmtree(data)
+
+
+def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> None:
+    """It comes between two turns of the owner: the segments have left the log, and their files
+    still have their names when the process is killed.
+    """
+    fill(tmp_path)
+    manager = LogManager.open(str(tmp_path), clock_ms=clock)
+    log = manager.log("t", 0)
+    log.roll(NOW_MS)
+    append(log, b"2")
+    log.flush()
+    log.detach_head(1, NOW_MS)
+    assert not log.directory_dirty
+    manager.checkpoint()
+    manager.abandon()
+    with opened(tmp_path, clock_ms=clock) as manager:
+        log = manager.log("t", 0)
+        assert log.log_start_offset == 2
+        assert [record.value for record in log.records()] == [b"2"]
+
+
 def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
     """The files are gone, the directory has not been synced, and the checkpoint is written anew."""
     (tmp_path / "built").mkdir()

@@ -16,6 +16,7 @@ import pytest
 from storage.beneath import Beneath
 from storage.errors import LogLocked
 from storage.files import Files, FileSource
+from tests.crash.disk import SimulatedDisk
 
 files = Files()
 CREATE = os.O_RDWR | os.O_CREAT
@@ -171,6 +172,15 @@ def test_replace_atomically(tmp_path: Path) -> None:
     assert files.scan(str(tmp_path)) == [("f", False)]
     with pytest.raises(FileNotFoundError):
         files.read_whole(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_replacement_survives_a_power_cut(tmp_path: Path, seed: int) -> None:
+    (tmp_path / "f").write_bytes(b"one")
+    disk = SimulatedDisk(str(tmp_path))
+    disk.replace_atomically(str(tmp_path / "f"), b"two")
+    disk.materialise(seed)
+    assert (tmp_path / "f").read_bytes() == b"two"
 
 
 def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path: Path) -> None:

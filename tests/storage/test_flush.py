@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from storage import LogManager, checkpoint, paths
 from storage.files import Files
+from storage.record._batch import assign_offsets
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 
 
 def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Path) -> None:
@@ -29,6 +32,45 @@ def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Pa
     disk.materialise(0)
     with LogManager.open(str(tmp_path)) as again:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
+
+
+def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        plan = log.start_flush()
+        plan.run()
+        led = batch([b"b"])
+        entries = assign_offsets(led, 1, 5)
+        log.append_as_follower(led, entries, NOW_NS)
+        plan.finish()
+        log.flush()
+        path = tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT
+        assert checkpoint.read_epochs(manager.files, str(path)) == [(0, 0), (5, 1)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_segment_that_is_sealed_behind_a_flush_is_synced_by_the_next(
+    tmp_path: Path, seed: int
+) -> None:
+    """Only the last entry of its time index is new, and the recovery point is behind it then."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "150")
+    for number in range(4):
+        append(log, b"x" * 30, timestamp_ms=NOW_MS + number)
+    log.flush()
+    assert log.active.time_index.last_entry == (NOW_MS + 2, 2)
+    log.roll(NOW_MS)
+    append(log, b"y", timestamp_ms=NOW_MS + 9)
+    log.flush()
+    manager.checkpoint()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3)
+        assert log.segments[0].largest_timestamp == NOW_MS + 3
 
 
 def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:

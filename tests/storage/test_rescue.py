@@ -61,6 +61,21 @@ def test_what_can_be_read_survives_a_power_cut(tmp_path: Path, error: int, seed:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d", b"e"]
 
 
+def test_a_flush_of_nothing_new_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """Nothing is appended any more that would ask for it."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    log.flush()
+    assert manager.due_flushes(2**64) == []
+    disk.fail_next("fdatasync", errno.EIO, suffix=".log")
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        log.flush()
+    assert manager.due_flushes(NOW_MS) == [log]
+    rescue(log, Task(), NOW_MS)
+    append(log, b"e")
+    manager.close()
+
+
 def test_a_second_fsync_alone_proves_nothing(tmp_path: Path) -> None:
     """The disk of these tests forgets, as Linux does."""
     disk = SimulatedDisk(str(tmp_path))

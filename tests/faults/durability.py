@@ -1,0 +1,280 @@
+"""What was promised to survive a crash or a power cut would not."""
+
+from __future__ import annotations
+
+from tests.faults.fault import Fault
+
+LOG_CRASH = "tests/crash/test_log_crash.py"
+ADOPT_FAULTS = "tests/crash/test_adopt_faults.py"
+ADOPT_CRASH = "tests/crash/test_adopt_crash.py"
+RETENTION_CRASH = "tests/crash/test_retention_crash.py"
+DELETION = "tests/crash/test_deletion_durable.py"
+NAMES = "tests/crash/test_names_out_of_order.py"
+SWAP_CRASH = "tests/crash/test_swap_crash.py"
+TOPIC_CRASH = "tests/crash/test_topic_deletion_crash.py"
+CLEANER_CRASH = "tests/crash/test_cleaner_crash.py"
+FLUSH = "tests/storage/test_flush.py"
+LOG = "tests/storage/test_log.py"
+MANAGER = "tests/storage/test_manager.py"
+RESCUE = "tests/storage/test_rescue.py"
+FILES = "tests/storage/test_files.py"
+
+FAULTS = [
+    Fault(
+        "small-file-not-synced-before-its-rename",
+        "storage/files.py",
+        """\
+                self.pwrite(fd, data, 0)
+                if sync:
+                    self.fsync(fd)
+""",
+        """\
+                self.pwrite(fd, data, 0)
+""",
+        "A checkpoint, a topic's settings or the adoptions are empty after a power cut.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "directory-not-synced-after-a-small-files-rename",
+        "storage/files.py",
+        """\
+        if sync:
+            self.sync_directory(directory or ".")
+
+    # -- the lock -""",
+        """\
+
+    # -- the lock -""",
+        "A checkpoint that was said to be durable is the one of before after a power cut.",
+        (FILES,),
+    ),
+    Fault(
+        "failed-flush-finishes-as-a-good-one",
+        "storage/flush.py",
+        "        self.done = False\n        self._ns = 0",
+        "        self.done = True\n        self._ns = 0",
+        "The recovery point moves over what no fsync has confirmed.",
+        (DELETION,),
+    ),
+    Fault(
+        "flush-indexes-of-the-active-segment-only",
+        "storage/segment.py",
+        "            self._files.fdatasync(self._log_fd())\n            self.offset_index.sync()",
+        "            self.offset_index.sync()",
+        "fsync returns, and the records are gone after a power cut.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "flush-a-sealed-segments-files-are-not-synced",
+        "storage/segment.py",
+        "            self._sync_apart()\n        else",
+        "            pass\n        else",
+        "Records before the last roll are gone after a power cut, though they were flushed.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "flush-transaction-index-not-synced",
+        "storage/segment.py",
+        """\
+        if self._txn_index is not None:
+            self._txn_index.sync()
+        if self.sealed:
+""",
+        """\
+        if self.sealed:
+""",
+        "Aborted records are shown after a power cut.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "flush-directory-not-synced",
+        "storage/flush.py",
+        """\
+        if self._directory is not None:
+            self._files.sync_directory(self._directory)
+        self.done = True
+""",
+        """\
+        self.done = True
+""",
+        "A segment that was flushed has no name after a power cut.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "flush-snapshots-not-synced",
+        "storage/flush.py",
+        """\
+        for offset in self._snapshots:
+            self._sync_snapshot(offset)
+        if self._epochs""",
+        """\
+        if self._epochs""",
+        "What is known of producers of deleted records is gone after a power cut.",
+        (RETENTION_CRASH, LOG_CRASH, DELETION),
+    ),
+    Fault(
+        "flush-failed-fsync-not-remembered",
+        "storage/flush.py",
+        "                self._log.flush_error = error\n                path",
+        "                path",
+        "Appends go on over pages that the kernel has dropped.",
+        (RESCUE,),
+    ),
+    Fault(
+        "flush-failed-fsync-not-remembered-over-a-restart",
+        "storage/flush.py",
+        "                    self._files.close(self._files.open(path, os.O_WRONLY | os.O_CREAT))",
+        "                    _ = path",
+        "After a kill the pages that the kernel has dropped are trusted.",
+        (RESCUE,),
+    ),
+    Fault(
+        "flush-not-tried-again-after-a-failure",
+        "storage/flush.py",
+        """\
+        if not self.done:
+            self._log.flush_failed()
+        if self.done:
+""",
+        """\
+        if self.done:
+""",
+        "Where nothing was new, a partition whose fsync has failed takes nothing for ever.",
+        (RESCUE,),
+    ),
+    Fault(
+        "flush-a-name-made-meanwhile-counts-as-synced",
+        "storage/flush.py",
+        """\
+                directory=self._directory is not None
+                and self._directory_changes == self._log.directory_changes,
+""",
+        """\
+                directory=self._directory is not None,
+""",
+        "A roll during a flush leaves a segment without a name after a power cut.",
+        (FLUSH,),
+    ),
+    Fault(
+        "flush-epochs-begun-meanwhile-count-as-written",
+        "storage/flush.py",
+        "                epochs=self._epochs is not None and self._epochs == self._log.epochs,",
+        "                epochs=self._epochs is not None,",
+        "A leader epoch is missing from its checkpoint until the next one begins.",
+        (FLUSH,),
+    ),
+    Fault(
+        "flush-snapshots-written-meanwhile-count-as-synced",
+        "storage/flush.py",
+        "            self._log.unsynced_snapshots.difference_update(self._snapshots)",
+        "            self._log.unsynced_snapshots.clear()",
+        "Producers' state is gone after a roll during a flush, deletion and a power cut.",
+        (DELETION,),
+    ),
+    Fault(
+        "flush-the-segment-before-the-recovery-points-is-left-out",
+        "storage/log.py",
+        "            for segment in self._segments_from(max(self.recovery_point - 1, 0))\n"
+        "            if segment.next_offset >= self.recovery_point or segment is self.segments[-1]",
+        "            for segment in self._segments_from(self.recovery_point)",
+        "A look-up by time begins a batch too late after a power cut.",
+        (FLUSH,),
+    ),
+    Fault(
+        "failed-flush-not-counted",
+        "storage/flush.py",
+        "        counters = self._log.counters\n        counters.flush_failures += not self.done\n",
+        "        counters = self._log.counters\n",
+        "The metric of failed flushes stays 0.",
+        (FLUSH, LOG, DELETION),
+    ),
+    Fault(
+        "retention-unsynced-snapshots-are-no-reason-to-flush",
+        "storage/retain.py",
+        "            lambda: log.recovery_point < self.log_start or bool(log.unsynced_snapshots)",
+        "            lambda: log.recovery_point < self.log_start",
+        "A head is deleted, then a power cut: what was known of its producers is gone.",
+        (DELETION, RETENTION_CRASH),
+    ),
+    Fault(
+        "retention-what-goes-is-not-flushed-first",
+        "storage/retain.py",
+        "        self._flush(task)\n        self._write_history(task)",
+        "        self._write_history(task)",
+        "A log start above what is on the disk after a power cut.",
+        (RETENTION_CRASH,),
+    ),
+    Fault(
+        "retention-history-not-written-down-first",
+        "storage/retain.py",
+        "        self._flush(task)\n        self._write_history(task)",
+        "        self._flush(task)",
+        "After a kill within a deletion an inode shows other bytes, or .follow begins anew.",
+        ("tests/crash/test_follow_crash.py", RETENTION_CRASH),
+    ),
+    Fault(
+        "retention-log-starts-not-written-down-before-it-deletes",
+        "storage/retain.py",
+        """\
+            task.begin("deleting", sum(move.size for move in flushed))
+            task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+""",
+        """\
+            task.begin("deleting", sum(move.size for move in flushed))
+""",
+        "Half of a deletion is undone by a power cut.",
+        (RETENTION_CRASH,),
+    ),
+    Fault(
+        "retention-an-intended-log-start-is-not-told",
+        "storage/retain.py",
+        "        self.log.intended_log_starts.append(self.log_start)",
+        "        _ = self.log.intended_log_starts",
+        "Deleted records come back after a kill.",
+        (RETENTION_CRASH,),
+    ),
+    Fault(
+        "retention-given-up-its-log-start-stays-written-down",
+        "storage/retain.py",
+        """\
+    if any(move.log.log_start_offset < move.log_start for move in flushed):
+        # What stays after all must not be gone after a crash.
+        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+    return outcome
+""",
+        """\
+    return outcome
+""",
+        "Records that stayed are gone after a kill.",
+        (RETENTION_CRASH, "tests/storage/test_retain.py"),
+    ),
+    Fault(
+        "delete-records-log-start-not-written-down",
+        "storage/retain.py",
+        """\
+        move.prepare(task)
+        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        return""",
+        """\
+        move.prepare(task)
+        return""",
+        "Deleted records are back after a kill.",
+        (RETENTION_CRASH, "tests/storage/test_delete_records.py"),
+    ),
+    Fault(
+        "log-start-forgotten-while-a-deletion-is-not-durable",
+        "storage/log.py",
+        "        certain = not self.retired and not self.directory_dirty",
+        "        certain = not self.retired",
+        "A head deleted, then a power cut: deleted records come back.",
+        (DELETION,),
+    ),
+    Fault(
+        "log-start-forgotten-while-deleted-files-are-there",
+        "storage/log.py",
+        "        certain = not self.retired and not self.directory_dirty",
+        "        certain = not self.directory_dirty",
+        "A kill within a deletion beside a checkpoint: deleted records come back.",
+        (DELETION,),
+    ),
+]

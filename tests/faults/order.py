@@ -1,0 +1,470 @@
+"""One thing comes before another that a crash, or somebody else, must find first."""
+
+from __future__ import annotations
+
+from tests.faults.fault import Fault
+
+ADOPT = "tests/storage/test_adopt.py"
+ADOPT_FAULTS = "tests/crash/test_adopt_faults.py"
+ADOPT_CRASH = "tests/crash/test_adopt_crash.py"
+CLEANER_CRASH = "tests/crash/test_cleaner_crash.py"
+CLEANER_FAULTS = "tests/crash/test_cleaner_faults.py"
+NAMES = "tests/crash/test_names_out_of_order.py"
+SWAP_CRASH = "tests/crash/test_swap_crash.py"
+TOPIC_CRASH = "tests/crash/test_topic_deletion_crash.py"
+LOG_CRASH = "tests/crash/test_log_crash.py"
+MANAGER = "tests/storage/test_manager.py"
+RESCUE = "tests/storage/test_rescue.py"
+SWAP = "tests/storage/test_swap.py"
+
+FAULTS = [
+    # -- adoption ------------------------------------------------------------------------------
+    Fault(
+        "adopt-what-the-disk-left-open-is-forgotten",
+        "storage/adopt.py",
+        "            self._directory.undecided = begun\n",
+        "            _ = begun\n",
+        "EIO at one fsync of the commit, a restart, the same batch again: its rows never appear.",
+        (ADOPT_FAULTS,),
+    ),
+    Fault(
+        "adopt-intent-not-written-down",
+        "storage/adopt.py",
+        "            _save(directory, begun)\n",
+        "            directory.adoptions = begun\n",
+        "A crash leaves a transaction open that nobody knows of.",
+        (ADOPT_CRASH,),
+    ),
+    Fault(
+        "adopt-committed-before-it-is-flushed",
+        "storage/adopt.py",
+        "                _flush(self._logs.values(), task)\n",
+        "                _ = _flush\n",
+        "A batch is committed whose records a power cut takes.",
+        (ADOPT_CRASH,),
+    ),
+    Fault(
+        "adopt-markers-before-the-commit",
+        "storage/adopt.py",
+        "        self._commit(begun)\n        self._end()\n        self._remove",
+        "        self._end()\n        self._commit(begun)\n        self._remove",
+        "Markers say ABORT of what is committed then.",
+        (ADOPT,),
+    ),
+    Fault(
+        "adopt-staged-files-removed-before-the-commit",
+        "storage/adopt.py",
+        "        self._commit(begun)\n        self._end()\n        self._remove_staged()\n",
+        "        self._remove_staged()\n        self._commit(begun)\n        self._end()\n",
+        "A commit that fails cannot be asked for again.",
+        (ADOPT_FAULTS, ADOPT_CRASH),
+    ),
+    Fault(
+        "adopt-the-one-before-is-forgotten-unsettled",
+        "storage/adopt.py",
+        "        _settle(directory, task, self._now_ns)\n        seen",
+        "        seen",
+        "The markers of the adoption before are never written.",
+        (ADOPT_FAULTS, ADOPT),
+    ),
+    Fault(
+        "adopt-markers-forgotten-before-they-are-durable",
+        "storage/adopt.py",
+        "        return [log for log, end in ends.items() if not log.closed and"
+        " log.recovery_point < end]",
+        "        return [log for log, end in ends.items() if log.recovery_point < 0]",
+        "A power cut takes the marker, and nobody writes it again.",
+        (ADOPT_CRASH,),
+    ),
+    Fault(
+        "adopt-the-last-batch-once-more",
+        "storage/adoptions.py",
+        "        return request.batch <= self.batch",
+        "        return request.batch < self.batch",
+        "A batch that is asked for again is appended twice.",
+        (ADOPT,),
+    ),
+    Fault(
+        "adopt-gaps-between-batches",
+        "storage/adoptions.py",
+        "        if self.batch >= 0 and request.batch != self.batch + 1:",
+        "        if self.batch >= 0 and request.batch < self.batch + 1:",
+        "A batch that was never adopted counts as adopted.",
+        (ADOPT,),
+    ),
+    Fault(
+        "adopt-an-older-run-goes-on",
+        "storage/adoptions.py",
+        "        fenced=(*query.fenced, query.run)[-_FENCED_KEPT:],",
+        "        fenced=query.fenced,",
+        "Two runs of one query write in turns.",
+        (ADOPT,),
+    ),
+    Fault(
+        "adopt-a-new-run-has-the-old-epoch",
+        "storage/adoptions.py",
+        "        producer_epoch=query.producer_epoch + 1,",
+        "        producer_epoch=query.producer_epoch,",
+        "What an older run still sends goes into the new run's transaction.",
+        (ADOPT,),
+    ),
+    Fault(
+        "adopt-others-write-in-its-transaction",
+        "storage/adopt.py",
+        "                or (producer.transaction_first_offset, producer.last_offset) != span",
+        "                or producer.last_offset < 0",
+        "Another's records are committed with the batch.",
+        (ADOPT,),
+    ),
+    Fault(
+        "adopt-producer-ids-of-the-logs-are-given-again",
+        "storage/adoptions.py",
+        "        following = max(self.next_producer_id, seen_producer_id + 1)",
+        "        following = self.next_producer_id",
+        "What was copied here from elsewhere is a duplicate of what is adopted.",
+        (ADOPT,),
+    ),
+    # -- swaps ---------------------------------------------------------------------------------
+    Fault(
+        "swap-old-names-not-durable-before-the-new-ones",
+        "storage/compaction/replacing.py",
+        "    log.files.sync_directory(log.directory)\n    for some in in_turns(new):",
+        "    for some in in_turns(new):",
+        "After a power cut an old segment stands beside the cleaned one.",
+        (NAMES, CLEANER_CRASH),
+    ),
+    Fault(
+        "swap-first-sync-left-out",
+        "storage/log.py",
+        "            self.files.sync_directory(self.directory)\n"
+        "            for segment in reversed(new[1:]):",
+        "            for segment in reversed(new[1:]):",
+        "A swap is decided whose files have no names after a power cut.",
+        (NAMES, CLEANER_CRASH),
+    ),
+    Fault(
+        "swap-decided-before-the-others-have-their-names",
+        "storage/log.py",
+        "            self.files.sync_directory(self.directory)\n"
+        "            new[0].set_suffix(paths.SWAP)",
+        "            new[0].set_suffix(paths.SWAP)",
+        "Half of a swap is carried out after a power cut.",
+        (NAMES, CLEANER_CRASH),
+    ),
+    Fault(
+        "swap-not-durable-when-it-counts",
+        "storage/log.py",
+        "            new[0].set_suffix(paths.SWAP)\n"
+        "            self.files.sync_directory(self.directory)\n",
+        "            new[0].set_suffix(paths.SWAP)\n",
+        "Readers have the new history, and a power cut brings the old one back.",
+        (NAMES, CLEANER_CRASH),
+    ),
+    Fault(
+        "swap-given-up-not-durable",
+        "storage/log.py",
+        "        new[0].set_suffix(paths.CLEANED)\n"
+        "        self.files.sync_directory(self.directory)\n",
+        "        new[0].set_suffix(paths.CLEANED)\n",
+        "A swap that was taken back is carried out after a power cut, without some of its files.",
+        (NAMES, CLEANER_CRASH, CLEANER_FAULTS),
+    ),
+    Fault(
+        "swap-not-flushed-before",
+        "storage/compaction/replacing.py",
+        "    log.flush(task.by_owner)\n    # Before any",
+        "    # Before any",
+        "A record goes for one behind it that a power cut takes.",
+        (CLEANER_CRASH,),
+    ),
+    Fault(
+        "swap-history-not-written-down-first",
+        "storage/compaction/replacing.py",
+        "    task.by_owner(lambda: prepare_replacement(log, old, new))()",
+        "    _ = prepare_replacement",
+        "After a kill within a swap an inode shows other bytes.",
+        ("tests/crash/test_follow_crash.py", CLEANER_CRASH),
+    ),
+    Fault(
+        "swap-policy-not-asked-again",
+        "storage/compaction/replacing.py",
+        "        if not log.config.may_be_cleaned:\n            raise TaskCancelled",
+        "        if False:\n            raise TaskCancelled",
+        "A topic that was just set to keep everything loses records.",
+        (
+            "tests/storage/compaction/test_log_cleaner.py",
+            "tests/storage/compaction/test_publishing.py",
+        ),
+    ),
+    Fault(
+        "finish-swaps-late-ones-not-removed-for-good",
+        "storage/swap.py",
+        "    _remove(files, directory, decided.late, then_sync=True)",
+        "    _remove(files, directory, decided.late, then_sync=False)",
+        "A second power cut makes an undecided swap a decided one.",
+        (SWAP_CRASH, NAMES),
+    ),
+    Fault(
+        "finish-swaps-replaced-not-removed-for-good",
+        "storage/swap.py",
+        "    _remove(files, directory, decided.replaced, then_sync=True)",
+        "    _remove(files, directory, decided.replaced, then_sync=False)",
+        "After a second power cut an old segment stands beside the cleaned one.",
+        (SWAP_CRASH, NAMES),
+    ),
+    Fault(
+        "publish-renames-before-the-decision-is-durable",
+        "storage/swap.py",
+        "        files.rename(path + paths.CLEANED, path + paths.SWAP)\n"
+        "    files.sync_directory(directory)\n",
+        "        files.rename(path + paths.CLEANED, path + paths.SWAP)\n",
+        "Reindexing, a power cut: old files and new ones are mixed.",
+        (SWAP_CRASH, NAMES, SWAP),
+    ),
+    Fault(
+        "publish-removes-before-the-names-are-durable",
+        "storage/swap.py",
+        "        files.rename(path + paths.SWAP, path)\n    files.sync_directory(directory)\n",
+        "        files.rename(path + paths.SWAP, path)\n",
+        "Reindexing, a power cut: a segment is gone.",
+        (SWAP_CRASH, NAMES, SWAP),
+    ),
+    # -- the data directory --------------------------------------------------------------------
+    Fault(
+        "checkpoint-older-one-after-a-later-one",
+        "storage/manager.py",
+        "                if number > self._checkpoint_written:",
+        "                if number > 0:",
+        "Recovery points and log starts go back: deleted records return after a kill.",
+        (MANAGER,),
+    ),
+    Fault(
+        "clean-marker-though-a-log-could-not-be-closed",
+        "storage/manager.py",
+        "                if failure is None and (self.clean or not self.faulty):",
+        "                if self.clean or not self.faulty:",
+        "The next start trusts a log that was not flushed.",
+        (MANAGER,),
+    ),
+    Fault(
+        "clean-marker-over-faulty-partitions",
+        "storage/manager.py",
+        "                if failure is None and (self.clean or not self.faulty):",
+        "                if failure is None:",
+        "A partition that could not be opened counts as cleanly closed.",
+        (MANAGER, "tests/storage/test_bad_files.py", "tests/storage/test_data_directory.py"),
+    ),
+    Fault(
+        "clean-marker-before-the-checkpoints",
+        "storage/manager.py",
+        """\
+                self.checkpoint()
+                # Of what could not be opened nobody can say that it was closed.
+                if failure is None and (self.clean or not self.faulty):
+                    checkpoint.write_marker(self.files, self.path)
+""",
+        """\
+                if failure is None and (self.clean or not self.faulty):
+                    checkpoint.write_marker(self.files, self.path)
+                self.checkpoint()
+""",
+        "A kill in between vouches for recovery points of before.",
+        (LOG_CRASH, MANAGER, "tests/crash/test_retention_crash.py"),
+    ),
+    Fault(
+        "clean-marker-not-removed-for-good",
+        "storage/checkpoint.py",
+        "        return\n    files.sync_directory(directory)\n",
+        "        return\n",
+        "The marker comes back after a power cut, and vouches for logs that were open.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "checkpoints-not-written-anew-after-recovery",
+        "storage/manager.py",
+        "                manager._checkpoint_anew()\n",
+        "                _ = manager._checkpoint_anew\n",
+        "What recovery has cut counts as flushed when it is written again.",
+        (LOG_CRASH, MANAGER),
+    ),
+    Fault(
+        "create-topic-names-not-durable",
+        "storage/manager.py",
+        "                topic.partitions[partition] = self._create_log(topic, partition)\n"
+        "            self.files.sync_directory(self.path)\n",
+        "                topic.partitions[partition] = self._create_log(topic, partition)\n",
+        "A topic with flushed records is gone after a power cut.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "create-partition-names-not-durable",
+        "storage/manager.py",
+        "        log = self._create_log(topic, partition)\n"
+        "        self.files.sync_directory(self.path)\n",
+        "        log = self._create_log(topic, partition)\n",
+        "A partition with flushed records is gone after a power cut.",
+        (LOG_CRASH, TOPIC_CRASH, MANAGER),
+    ),
+    Fault(
+        "delete-topic-names-not-durable",
+        "storage/manager.py",
+        "                renamed.append((where, directory, log))\n"
+        "            self.files.sync_directory(self.path)\n",
+        "                renamed.append((where, directory, log))\n",
+        "A topic that was deleted is back after a power cut.",
+        (TOPIC_CRASH,),
+    ),
+    Fault(
+        "delete-topic-not-undone-where-it-fails",
+        "storage/manager.py",
+        "                if self.files.exists(directory):\n"
+        "                    self.files.rename(directory, where)\n",
+        "                pass\n",
+        "rmdir says ENOSPC, and half of the topic goes at the next start.",
+        (MANAGER, TOPIC_CRASH),
+    ),
+    Fault(
+        "delete-topic-lowest-partition-first",
+        "storage/manager.py",
+        "            for partition in reversed(topic.numbers):",
+        "            for partition in topic.numbers:",
+        "A kill within leaves partitions without the ones before them.",
+        (MANAGER, TOPIC_CRASH),
+    ),
+    Fault(
+        "delete-topic-settings-stay",
+        "storage/manager.py",
+        "            self.settings.drop_topic(name)\n        except OSError as error:",
+        "            pass\n        except OSError as error:",
+        "A new topic of that name has the old one's settings.",
+        (MANAGER, TOPIC_CRASH),
+    ),
+    # -- after a failed fsync ------------------------------------------------------------------
+    Fault(
+        "rescue-new-files-not-synced",
+        "storage/rescue.py",
+        "        files.fdatasync(fd)\n        damages",
+        "        damages",
+        "What was rescued is gone after a power cut.",
+        (RESCUE,),
+    ),
+    Fault(
+        "rescue-new-names-not-durable",
+        "storage/rescue.py",
+        "        log.files.sync_directory(log.directory)\n    except",
+        "        pass\n    except",
+        "A power cut brings the files back that cannot be trusted.",
+        (RESCUE,),
+    ),
+    Fault(
+        "rescue-snapshots-not-written-again",
+        "storage/rescue.py",
+        "        _write_snapshots(log)\n        for each",
+        "        for each",
+        "Producers are forgotten by a power cut after a failed fsync.",
+        (RESCUE,),
+    ),
+    Fault(
+        "rescue-forgotten-before-it-is-flushed",
+        "storage/rescue.py",
+        "    with contextlib.suppress(FileNotFoundError):\n"
+        "        log.files.unlink(os.path.join(log.directory, paths.UNSYNCED))\n",
+        "    _ = contextlib, paths\n",
+        "Each start rescues again what is on the disk.",
+        (RESCUE,),
+    ),
+    Fault(
+        "rescue-segment-that-ends-at-the-recovery-point-is-trusted",
+        "storage/rescue.py",
+        "    segments = [each for each in log.segments[:-1] if each.next_offset >="
+        " log.recovery_point]",
+        "    segments = [each for each in log.segments[:-1] if each.next_offset >"
+        " log.recovery_point]",
+        "The time index of a segment that was just sealed is lost.",
+        (RESCUE,),
+    ),
+    Fault(
+        "rescue-appends-while-it-rolls",
+        "storage/rescue.py",
+        "        log.flush_error = error\n    log.cleaning",
+        "        pass\n    log.cleaning",
+        "Appends are taken while nothing says that they can be kept.",
+        (RESCUE,),
+    ),
+    Fault(
+        "rescue-beside-a-cleaner",
+        "storage/rescue.py",
+        "    if log.cleaning:\n        raise OSError",
+        "    if False:\n        raise OSError",
+        "Two replace one segment at once.",
+        (RESCUE,),
+    ),
+    # -- rolls and appends ---------------------------------------------------------------------
+    Fault(
+        "roll-snapshot-after-the-new-segment",
+        "storage/append.py",
+        """\
+            self._write_snapshot(base_offset)
+            active = Segment.create(
+                self.files, self.directory, base_offset, self.config, now_ms=now_ms
+            )
+""",
+        """\
+            active = Segment.create(
+                self.files, self.directory, base_offset, self.config, now_ms=now_ms
+            )
+            self._write_snapshot(base_offset)
+""",
+        "A roll that fails leaves a segment that begins where the log goes on.",
+        (LOG_CRASH, "tests/storage/test_log.py", "tests/storage/test_append.py"),
+    ),
+    Fault(
+        "roll-that-fails-leaves-the-segment-closed",
+        "storage/append.py",
+        "            self.directory_dirty = True\n            sealed.unseal()\n",
+        "            self.directory_dirty = True\n            pass\n",
+        "After a roll on a full disk no append is taken any more.",
+        ("tests/storage/test_log.py", "tests/storage/test_append.py"),
+    ),
+    Fault(
+        "roll-that-fails-may-come-back",
+        "storage/append.py",
+        "            self.directory_dirty = True\n            sealed.unseal()",
+        "            sealed.unseal()",
+        "After a power cut an empty segment begins inside of the one before.",
+        (NAMES, "tests/storage/test_log.py", "tests/storage/test_append.py"),
+    ),
+    Fault(
+        "roll-names-not-to-be-synced",
+        "storage/append.py",
+        "        self.directory_dirty = True\n        self._roll_after_ms",
+        "        _ = self.directory_dirty\n        self._roll_after_ms",
+        "A flushed segment has no name after a power cut.",
+        (LOG_CRASH,),
+    ),
+    Fault(
+        "append-refused-leaves-its-abort",
+        "storage/append.py",
+        "                active.txn_index.truncate_to(known)\n"
+        "                self._forget_aborted()\n",
+        "                pass\n",
+        "Committed records of the next transaction are hidden.",
+        ("tests/storage/test_transactions.py", "tests/storage/test_append.py"),
+    ),
+    Fault(
+        "append-refused-is-not-cut-off",
+        "storage/segment.py",
+        "            self._cut_back(start)\n            raise\n        first",
+        "            raise\n        first",
+        "What ENOSPC left of a batch stands behind the end.",
+        ("tests/storage/test_log.py", "tests/storage/test_append.py"),
+    ),
+    Fault(
+        "append-cut-that-failed-is-not-done-again",
+        "storage/segment.py",
+        "        except OSError:\n            self._cut_pending = True",
+        "        except OSError:\n            self._cut_pending = False",
+        "Old bytes follow a shorter batch.",
+        ("tests/storage/test_log.py", "tests/storage/test_append.py"),
+    ),
+]

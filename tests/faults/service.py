@@ -1,0 +1,463 @@
+"""What goes on by itself ends for good, an error is swallowed, a figure stays 0."""
+
+from __future__ import annotations
+
+from tests.faults.fault import Fault
+
+TICKS = "tests/kafkafs/fuse/test_ticks.py"
+DUTIES = "tests/kafkafs/fuse/test_duties.py"
+SCHEDULE = "tests/kafkafs/fuse/test_schedule.py"
+OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
+RESERVE = "tests/storage/test_reserve.py"
+RETAIN = "tests/storage/test_retain.py"
+MANAGER = "tests/storage/test_manager.py"
+LOG = "tests/storage/test_log.py"
+CLEANER = "tests/storage/compaction/test_cleaner.py"
+CLEANABLE = "tests/storage/compaction/test_cleanable.py"
+LOG_CLEANER = "tests/storage/compaction/test_log_cleaner.py"
+TRANSACTIONS = "tests/storage/compaction/test_transactions.py"
+MOUNT_POINT = "tests/kafkafs/fuse/test_mount_point.py"
+MOUNTING = "tests/mount/contract/test_mounting.py"
+
+FAULTS = [
+    Fault(
+        "flush-that-failed-is-never-tried-again",
+        "kafkafs/fuse/ticks.py",
+        "        finally:\n            self._flushing.discard(log)\n",
+        "            self._flushing.discard(log)\n",
+        "One failed flush ends the flushing of that partition until a remount.",
+        (DUTIES, TICKS),
+    ),
+    Fault(
+        "flush-that-failed-has-no-pause",
+        "kafkafs/fuse/ticks.py",
+        "            self._flushes_again.failed(log)\n",
+        "            pass\n",
+        "A disk that is gone is asked four times a second by each partition.",
+        (DUTIES, TICKS),
+    ),
+    Fault(
+        "rescue-never-tried",
+        "kafkafs/fuse/ticks.py",
+        "                if log.flush_error is not None:\n"
+        "                    await self._operations.rescue(log)\n"
+        "                elif not log.closed:",
+        "                if not log.closed:",
+        "After a failed fsync a partition takes nothing until a remount.",
+        (DUTIES, TICKS),
+    ),
+    Fault(
+        "checkpoint-without-the-lock-of-the-tree",
+        "kafkafs/fuse/ticks.py",
+        "        async with self._operations.structural:\n"
+        "            write = self._manager.start_checkpoint()\n",
+        "        write = self._manager.start_checkpoint()\n",
+        "A checkpoint beside rmdir walks over topics that go.",
+        (TICKS,),
+    ),
+    Fault(
+        "sweep-without-the-lock-of-the-tree",
+        "kafkafs/fuse/ticks.py",
+        "        async with self._operations.structural:\n"
+        "            remove = self._manager.sweep(self._manager.monotonic_ms())\n",
+        "        remove = self._manager.sweep(self._manager.monotonic_ms())\n",
+        "A sweep beside rmdir walks over topics that go.",
+        (TICKS,),
+    ),
+    Fault(
+        "duty-that-fails-ends-all",
+        "kafkafs/fuse/ticks.py",
+        "            with self._duties.attempt(duty):\n                await work()\n",
+        "            await work()\n",
+        "One failed checkpoint ends the daemon.",
+        (DUTIES, TICKS),
+    ),
+    Fault(
+        "duty-failures-not-counted",
+        "storage/duties.py",
+        "        self.failures[duty] += 1\n",
+        "        self.failures[duty] += 0\n",
+        "The metric of failed duties stays 0.",
+        (DUTIES,),
+    ),
+    Fault(
+        "duty-says-each-failure",
+        "storage/duties.py",
+        "        if self._failing.get((duty, of)) != how:",
+        "        if how:",
+        "A full disk fills .kafkafs/log.",
+        (DUTIES,),
+    ),
+    Fault(
+        "duty-does-not-say-that-it-goes-on",
+        "storage/duties.py",
+        "        if self._failing.pop((duty, of), None) is not None:",
+        "        if (duty, of) in self._failing:",
+        "A duty that goes on says so each time, and counts as failing for ever.",
+        (DUTIES,),
+    ),
+    Fault(
+        "turn-that-fails-ends-the-schedule",
+        "kafkafs/fuse/schedule.py",
+        "                self._duties.failed(duty, error, TURN)\n"
+        "                pause_s = RETRY_S\n",
+        "                self._duties.failed(duty, error, TURN)\n                return\n",
+        "After one failed turn there is no retention until a remount.",
+        (DUTIES, SCHEDULE),
+    ),
+    Fault(
+        "cleaning-that-fails-takes-all-turns",
+        "kafkafs/fuse/schedule.py",
+        "            self._cleans_again.failed(log)\n",
+        "            pass\n",
+        "A log that cannot be cleaned keeps all others from it.",
+        (DUTIES, SCHEDULE),
+    ),
+    Fault(
+        "adoption-is-never-settled",
+        "kafkafs/fuse/schedule.py",
+        "            settle(self._manager, task, self._tree.clock_ns)\n",
+        "            _ = settle, task\n",
+        "Rows of a batch whose marker a full disk has refused appear with the next batch only.",
+        (DUTIES, SCHEDULE),
+    ),
+    Fault(
+        "sync-that-fails-keeps-its-leases",
+        "kafkafs/fuse/operations.py",
+        "        try:\n            with self._spinner.elsewhere():\n"
+        "                await trio.to_thread.run_sync(plan.run, limiter=self._syncers)\n"
+        "        finally:\n            plan.finish()\n",
+        "        with self._spinner.elsewhere():\n"
+        "            await trio.to_thread.run_sync(plan.run, limiter=self._syncers)\n"
+        "        plan.finish()\n",
+        "Segments of a flush that failed are never deleted.",
+        (OPERATIONS, DUTIES, TICKS),
+    ),
+    Fault(
+        "fsync-answers-before-it-is-done",
+        "kafkafs/fuse/operations.py",
+        "            await self._sync(self._handles.get(fh))\n",
+        "            self._handles.get(fh)\n",
+        "fsync returns, and nothing is on the disk.",
+        (OPERATIONS,),
+    ),
+    Fault(
+        "synchronous-writes-are-not",
+        "kafkafs/fuse/operations.py",
+        "                if handle.sync_due:\n",
+        "                if not handle:\n",
+        "flush.messages=1 and O_SYNC flush nothing.",
+        (OPERATIONS,),
+    ),
+    Fault(
+        "release-after-another-request",
+        "kafkafs/fuse/operations.py",
+        "                handle.release()\n",
+        "                await trio.lowlevel.checkpoint()\n                handle.release()\n",
+        "printf n >> p; tail -n1 p misses the line now and then.",
+        ("tests/mount/contract/test_appending.py", OPERATIONS),
+    ),
+    Fault(
+        "stopped-before-the-last-lines",
+        "kafkafs/fuse/daemon.py",
+        "            self._tree.stop()\n            self._workers.stop()",
+        "            self._workers.stop()",
+        "Lines without a newline are lost at SIGTERM, and writes during the end are taken.",
+        (MOUNTING, "tests/kafkafs/fuse/test_daemon.py"),
+    ),
+    Fault(
+        "unclean-end-is-a-clean-one",
+        "kafkafs/fuse/daemon.py",
+        'was not closed cleanly: {error}")\n                status = 1\n',
+        'was not closed cleanly: {error}")\n                status = 0\n',
+        "systemd and scripts take a daemon for well ended that could not write.",
+        ("tests/kafkafs/fuse/test_daemon.py", MOUNTING),
+    ),
+    Fault(
+        "mounted-on-the-data-itself",
+        "kafkafs/fuse/daemon.py",
+        "    if os.path.commonpath([data, path]) in (data, path):",
+        "    if data == path:",
+        "A daemon that reads its data through itself hangs.",
+        (MOUNTING, "tests/kafkafs/fuse/test_daemon.py"),
+    ),
+    Fault(
+        "umount-of-a-stopped-daemon-waits",
+        "kafkafs/fuse/mount_point.py",
+        "    if pid is not None and is_stopped(pid) and not force:\n",
+        "    if pid is not None and pid < 0 and not force:\n",
+        "umount of a mount whose daemon is stopped does not say what to do.",
+        (MOUNT_POINT, "tests/mount/test_kill.py", MOUNTING),
+    ),
+    Fault(
+        "mount-takes-away-one-that-answers",
+        "kafkafs/fuse/mount_point.py",
+        "        if answer is Answer.GIVEN:\n            return\n",
+        "        _ = Answer.GIVEN\n",
+        "A second mount ends the first one's.",
+        (MOUNT_POINT, MOUNTING),
+    ),
+    # -- full disks ----------------------------------------------------------------------------
+    Fault(
+        "reserve-given-up-and-appends-go-on",
+        "storage/reserve.py",
+        "            if given and self._part:\n                self.is_whole = False\n",
+        "            self.is_whole = self.is_whole or not given\n",
+        "Appends take what was given up, and nothing can be deleted any more.",
+        (RESERVE,),
+    ),
+    Fault(
+        "reserve-not-restored-by-checkpoints",
+        "storage/manager.py",
+        "            self.reserve.restore()\n            if failure is not None:\n"
+        "                raise failure\n\n        return write",
+        "            if failure is not None:\n                raise failure\n\n"
+        "        return write",
+        "A reserve that was given up stays so until something is deleted.",
+        (RESERVE, MANAGER),
+    ),
+    Fault(
+        "reserve-half-a-part-stays",
+        "storage/reserve.py",
+        "            with contextlib.suppress(OSError):\n"
+        "                self._files.unlink(path)\n            raise\n",
+        "            _ = contextlib\n            raise\n",
+        "A part that could not be taken whole keeps appends refused.",
+        (RESERVE,),
+    ),
+    Fault(
+        "reserve-taken-without-room-for-all",
+        "storage/reserve.py",
+        "        if space.f_bavail * space.f_frsize < self._part * len(missing):\n",
+        "        if space.f_bavail < 0:\n",
+        "Parts are taken and given up in turns on a disk that is nearly full.",
+        (RESERVE,),
+    ),
+    Fault(
+        "appends-take-the-reserve",
+        "storage/append.py",
+        "            self._check_writable()\n        self.files.check_room()\n        config",
+        "            self._check_writable()\n        config",
+        "Appends take what was given up for deletions.",
+        (RESERVE, "tests/mount/test_full_disk.py"),
+    ),
+    Fault(
+        "renames-do-not-take-the-reserve",
+        "storage/files.py",
+        "        self.spend(lambda: self._rename(source, target))\n",
+        "        self._rename(source, target)\n",
+        "rmdir of a topic fails on a full disk.",
+        (RESERVE, "tests/mount/test_full_disk.py"),
+    ),
+    Fault(
+        "small-files-do-not-take-the-reserve",
+        "storage/files.py",
+        "        self.spend(lambda: self._replace_atomically(path, data, sync=sync))\n",
+        "        self._replace_atomically(path, data, sync=sync)\n",
+        "delete-records fails on a full disk.",
+        (RESERVE, "tests/mount/test_full_disk.py"),
+    ),
+    Fault(
+        "what-could-not-be-removed-is-forgotten",
+        "storage/manager.py",
+        "                    self._unremoved.add((path, is_directory))\n",
+        "                    pass\n",
+        "Deleted files stay on the disk until the next start.",
+        (MANAGER, DUTIES),
+    ),
+    Fault(
+        "removal-ends-with-the-first-that-fails",
+        "storage/manager.py",
+        "                    self._unremoved.add((path, is_directory))\n"
+        "                    failure = failure or error\n",
+        "                    self._unremoved.add((path, is_directory))\n"
+        "                    raise\n",
+        "One file that cannot be removed keeps all others.",
+        (MANAGER, DUTIES),
+    ),
+    Fault(
+        "deleted-file-that-is-read-is-removed",
+        "storage/log.py",
+        "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
+        "            if not left or due_ms > now_ms or has_others_name:",
+        "A reader's segment goes while it is read.",
+        (LOG, MANAGER),
+    ),
+    Fault(
+        "deleted-file-goes-at-once",
+        "storage/log.py",
+        "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
+        "            if not left or segment.leased or has_others_name:",
+        "Open files are ESTALE at once, instead of after file.delete.delay.ms.",
+        (LOG, MANAGER, RETAIN),
+    ),
+    Fault(
+        "snapshot-of-a-cleaned-segment-goes-with-the-old-one",
+        "storage/log.py",
+        "            if segment.base_offset not in bases:\n",
+        "            if segment.base_offset >= 0:\n",
+        "Producers are forgotten after a cleaning and a kill.",
+        (LOG, "tests/storage/compaction/test_publishing.py", "tests/crash/test_cleaner_crash.py"),
+    ),
+    # -- retention, cleaning -------------------------------------------------------------------
+    Fault(
+        "retention-of-settings-that-have-changed",
+        "storage/retain.py",
+        "        if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):\n"
+        "            return ()\n",
+        "        del changed\n",
+        "retention.ms=-1 comes too late by a moment, and everything goes.",
+        (RETAIN,),
+    ),
+    Fault(
+        "retention-beside-a-cleaner",
+        "storage/retain.py",
+        "        if log.closed or log.cleaning or"
+        " log.segments[: len(move.segments)] != move.segments:",
+        "        if log.closed or log.segments[: len(move.segments)] != move.segments:",
+        "What a cleaner is reading goes, and comes back cleaned.",
+        (RETAIN,),
+    ),
+    Fault(
+        "retention-one-log-fails-all-fail",
+        "storage/retain.py",
+        '            outcome.notes.append(f"{log.topic}-{log.partition}: {error}")\n\n\nclass',
+        "            raise\n\n\nclass",
+        "One partition whose disk fails keeps all others from their retention.",
+        (RETAIN,),
+    ),
+    Fault(
+        "delete-records-of-a-compacted-topic",
+        "storage/retain.py",
+        '    if log.config.cleanup_policy == ("compact",):',
+        "    if log.config.cleanup_policy == ():",
+        "Records go whose keys have no later ones.",
+        ("tests/storage/test_delete_records.py",),
+    ),
+    Fault(
+        "delete-records-beyond-the-end",
+        "storage/retain.py",
+        "    if not 0 <= wanted <= end:",
+        "    if not 0 <= wanted <= end + 1:",
+        "The log start lies behind the log end.",
+        ("tests/storage/test_delete_records.py",),
+    ),
+    Fault(
+        "cleaner-beyond-the-last-stable-offset",
+        "storage/compaction/cleanable.py",
+        "    bounds = [last_stable, segments[-1].base_offset]",
+        "    bounds = [segments[-1].base_offset]",
+        "Records of open transactions are cleaned away.",
+        (CLEANABLE,),
+    ),
+    Fault(
+        "cleaner-min-lag-off-by-one-segment",
+        "storage/compaction/cleanable.py",
+        "            if each.largest_timestamp > now_ms - lag_ms\n",
+        "            if each.first_timestamp > now_ms - lag_ms\n",
+        "Records younger than min.compaction.lag.ms go.",
+        (CLEANABLE,),
+    ),
+    Fault(
+        "cleaner-first-dirty-offset-one-too-far",
+        "storage/compaction/cleaner.py",
+        "    end_offset = offset_map.latest_offset + 1\n",
+        "    end_offset = offset_map.latest_offset + 2\n",
+        "A record is never looked at by the cleaner.",
+        (CLEANER,),
+    ),
+    Fault(
+        "cleaner-aborted-in-the-map",
+        "storage/compaction/passes.py",
+        "        elif not self._transactions.is_aborted(header):\n"
+        "            self.finished = map_batch",
+        "        elif not self.finished:\n            self.finished = map_batch",
+        "A record goes for a later one that was aborted.",
+        (CLEANER, "tests/storage/compaction/test_cleaner.py"),
+    ),
+    Fault(
+        "cleaner-aborted-are-kept",
+        "storage/compaction/passes.py",
+        "        elif self._transactions.is_aborted(header):\n"
+        "            self._figures.records_read",
+        "        elif header.records_count < 0:\n            self._figures.records_read",
+        "Aborted records stay, and are shown when their marker goes.",
+        (CLEANER,),
+    ),
+    Fault(
+        "cleaner-no-delete-horizon",
+        "storage/compaction/passes.py",
+        "            if can_go and horizon is None:\n",
+        "            if can_go and horizon is not None:\n",
+        "Markers stay for ever.",
+        (CLEANER,),
+    ),
+    Fault(
+        "cleaner-markers-go-at-once",
+        "storage/compaction/passes.py",
+        "        elif can_go and horizon is not None and horizon <= self._facts.now_ms:",
+        "        elif can_go and (horizon is None or horizon <= self._facts.now_ms):",
+        "A consumer that reads meanwhile misses the end of a transaction.",
+        (CLEANER,),
+    ),
+    Fault(
+        "cleaner-marker-goes-before-its-batches",
+        "storage/compaction/transactions.py",
+        "                self._committed.remove(batch.producer_id)\n                return False",
+        "                self._committed.remove(batch.producer_id)\n                return True",
+        "Records of a committed transaction stand there without their marker.",
+        (TRANSACTIONS, CLEANER),
+    ),
+    Fault(
+        "cleaner-last-sequence-goes",
+        "storage/compaction/passes.py",
+        "            return batch.last_offset == producer.last_offset",
+        "            return batch.last_offset > producer.last_offset",
+        "A producer whose records were all cleaned away is refused after a restart.",
+        (CLEANER,),
+    ),
+    Fault(
+        "cleaner-log-end-goes",
+        "storage/compaction/passes.py",
+        "        if batch.last_offset + 1 == self.upper_bound:\n",
+        "        if batch.last_offset == self.upper_bound:\n",
+        "A log whose last cleaned batch is gone ends before it did.",
+        (CLEANER,),
+    ),
+    Fault(
+        "cleaner-checkpoint-before-the-swap",
+        "storage/compaction/log_cleaner.py",
+        "            cleaned = cleaner.clean(log, plan, task, now_ms=now_ms,"
+        " offset_map=offset_map)\n            self._checkpoint(log, cleaned.end_offset, task)",
+        "            self._checkpoint(log, plan.first_uncleanable_offset, task)\n"
+        "            cleaned = cleaner.clean(log, plan, task, now_ms=now_ms,"
+        " offset_map=offset_map)",
+        "What a cleaning that failed has not cleaned is never cleaned.",
+        (LOG_CLEANER, "tests/crash/test_cleaner_faults.py"),
+    ),
+    Fault(
+        "cleaner-holes-not-written-down",
+        "storage/compaction/log_cleaner.py",
+        "            self._write_down(log, plan.first_dirty_offset, task)\n"
+        "            cleaned = cleaner",
+        "            cleaned = cleaner",
+        "After a kill the cleaner's holes are taken for lost segments: EIO.",
+        ("tests/crash/test_cleaner_crash.py", LOG_CLEANER),
+    ),
+    Fault(
+        "cleaner-stays-at-work-after-a-failure",
+        "storage/compaction/log_cleaner.py",
+        "        finally:\n            task.by_owner(lambda: self._end(log))\n",
+        "        finally:\n            task.by_owner(lambda: None)\n",
+        "A log that was cleaned once is never cleaned or deleted from again.",
+        (LOG_CLEANER,),
+    ),
+    Fault(
+        "cleaner-failures-have-no-reason",
+        "storage/compaction/log_cleaner.py",
+        "            self.uncleanable[log] = str(error)\n            raise",
+        "            _ = self.uncleanable\n            raise",
+        "Nobody is told that a log cannot be cleaned.",
+        (LOG_CLEANER,),
+    ),
+]

@@ -1,0 +1,656 @@
+"""Somebody is shown what is not so: too much, too little, twice, or of another history."""
+
+from __future__ import annotations
+
+from tests.faults.fault import Fault
+
+APPEND_HANDLE = "tests/kafkafs/tree/test_append_handle.py"
+VIEW_FILE = "tests/kafkafs/tree/test_view_file.py"
+TREE_TRANSACTIONS = "tests/kafkafs/tree/test_transactions.py"
+FOLLOW_FILE = "tests/kafkafs/tree/test_follow_file.py"
+FOLLOW_HISTORY = "tests/kafkafs/tree/test_follow_history.py"
+REWRITE = "tests/kafkafs/tree/test_rewrite.py"
+GENERATIONS = "tests/kafkafs/test_generations.py"
+TRANSACTIONS = "tests/storage/test_transactions.py"
+PRODUCERS = "tests/storage/test_producer_state.py"
+HISTORY = "tests/storage/test_history.py"
+FOLLOW = "tests/storage/test_follow.py"
+FIRST_READ = "tests/storage/test_first_read.py"
+RECOVERY = "tests/storage/test_recovery.py"
+REPLAY = "tests/storage/test_replay.py"
+APPEND = "tests/storage/test_append.py"
+LOG = "tests/storage/test_log.py"
+OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
+CACHING = "tests/mount/contract/test_caching.py"
+
+FAULTS = [
+    # -- transactions --------------------------------------------------------------------------
+    Fault(
+        "last-stable-offset-one-too-far",
+        "storage/transactions.py",
+        "        return self.log_end_offset if first is None else max(first,",
+        "        return self.log_end_offset if first is None else max(first + 1,",
+        "The first record of an open transaction is stable.",
+        (TRANSACTIONS,),
+    ),
+    Fault(
+        "last-stable-offset-below-the-log-start",
+        "storage/transactions.py",
+        "first is None else max(first, self.log_start_offset)",
+        "first is None else first",
+        "An offset that is no longer there is the last stable one.",
+        (TRANSACTIONS, LOG),
+    ),
+    Fault(
+        "aborted-of-what-has-left-the-log-forgotten",
+        "storage/transactions.py",
+        "        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}",
+        "        entries = {entry for segment in segments for entry in segment.aborted}\n"
+        "        del left",
+        "A reader of a deleted segment is shown records of aborted transactions.",
+        (TRANSACTIONS, TREE_TRANSACTIONS, LOG),
+    ),
+    Fault(
+        "aborted-last-record-is-committed",
+        "storage/transactions.py",
+        "        return number >= 0 and offset <= spans[number][1]",
+        "        return number >= 0 and offset + 1 < spans[number][1]",
+        "The last record of an aborted transaction is shown.",
+        (TRANSACTIONS,),
+    ),
+    Fault(
+        "aborted-loaded-before-one-was-added-counts",
+        "storage/transactions.py",
+        "            if version == self._aborted_version:\n",
+        "            if version >= 0:\n",
+        "A transaction that is aborted while another thread reads the indexes is shown.",
+        (TRANSACTIONS,),
+        unseen="The window is some instructions of a thread, and nothing is called in it.",
+    ),
+    Fault(
+        "stable-size-of-later-segments",
+        "storage/transactions.py",
+        "                segment.stable_size = 0\n",
+        "                segment.stable_size = max(segment.size, 0)\n",
+        "Segments behind an open transaction are shown.",
+        (TRANSACTIONS, TREE_TRANSACTIONS),
+    ),
+    Fault(
+        "append-behind-an-open-transaction-is-stable",
+        "storage/append.py",
+        "        if undecided is None and (staged is None or"
+        " self.producers.first_undecided_offset is None):",
+        "        if staged is None or self.producers.first_undecided_offset is None:",
+        "What is appended behind an open transaction is shown before it.",
+        (TRANSACTIONS, TREE_TRANSACTIONS),
+    ),
+    Fault(
+        "stabilized-not-told",
+        "storage/append.py",
+        "        if stabilized:\n",
+        "        if stabilized and staged is None:\n",
+        "What a COMMIT makes visible is seen only with the next append.",
+        (TREE_TRANSACTIONS, TRANSACTIONS),
+    ),
+    Fault(
+        "deleting-within-a-transaction-leaves-stable-sizes",
+        "storage/log.py",
+        "        self._start_at(offset)\n"
+        "        if self.producers.first_undecided_offset is not None:\n"
+        "            self.stabilize()\n",
+        "        self._start_at(offset)\n",
+        "What delete-records cut off is counted among what is stable.",
+        (TRANSACTIONS, "tests/storage/test_delete_records.py"),
+    ),
+    Fault(
+        "first-undecided-is-the-last-one",
+        "storage/producer_state.py",
+        "        self.first_undecided_offset = min(self._open.values(), default=None)",
+        "        self.first_undecided_offset = max(self._open.values(), default=None)",
+        "Records of the older of two open transactions are shown.",
+        (PRODUCERS,),
+    ),
+    Fault(
+        "producers-with-an-open-transaction-expire",
+        "storage/producer_state.py",
+        "            if not producer.in_transaction and now_ms - producer.timestamp >="
+        " expiration_ms:",
+        "            if now_ms - producer.timestamp >= expiration_ms:",
+        "A transaction that is open for days is shown.",
+        (PRODUCERS,),
+    ),
+    # -- producers -----------------------------------------------------------------------------
+    Fault(
+        "producer-duplicates-of-another-epoch",
+        "storage/producer_state.py",
+        "        if batch.producer_epoch == self.epoch and batch.base_sequence >= 0:",
+        "        if batch.base_sequence >= 0:",
+        "A new producer's first batch is taken for the old one's, and dropped.",
+        (PRODUCERS, APPEND),
+    ),
+    Fault(
+        "producer-epochs-that-are-over",
+        "storage/producer_state.py",
+        "        if batch.producer_epoch < self.epoch:",
+        "        if batch.producer_epoch < self.epoch - 1:",
+        "A producer that was fenced off goes on writing.",
+        (PRODUCERS, APPEND),
+    ),
+    Fault(
+        "producer-new-epoch-begins-anywhere",
+        "storage/producer_state.py",
+        "            expected = 0\n",
+        "            expected = batch.base_sequence\n",
+        "The first batches of a new epoch can be missing.",
+        (PRODUCERS, APPEND),
+    ),
+    Fault(
+        "producer-gap-of-one",
+        "storage/producer_state.py",
+        "            expected = sequence_after(self.last_sequence, 1)",
+        "            expected = max(sequence_after(self.last_sequence, 1), batch.base_sequence)",
+        "A batch is missing in the log, and the next one is taken.",
+        (PRODUCERS, APPEND),
+    ),
+    Fault(
+        "producer-four-batches-remembered",
+        "storage/producer_state.py",
+        "BATCHES_KEPT = 5",
+        "BATCHES_KEPT = 4",
+        "A client that sends its oldest batch under way again is refused, or heard twice.",
+        (PRODUCERS,),
+    ),
+    Fault(
+        "producer-batch-without-its-transaction",
+        "storage/producer_state.py",
+        "        if self.in_transaction and not batch.attributes & TRANSACTIONAL_BIT:",
+        "        if self.in_transaction and batch.attributes < 0:",
+        "A record that belongs to no transaction goes with one that is aborted.",
+        (TRANSACTIONS,),
+    ),
+    Fault(
+        "producer-marker-of-an-old-coordinator",
+        "storage/producer_state.py",
+        "            if batch.coordinator_epoch < self.coordinator_epoch:",
+        "            if batch.coordinator_epoch < -1:",
+        "A coordinator that was replaced ends transactions.",
+        (PRODUCERS, APPEND, TRANSACTIONS),
+    ),
+    Fault(
+        "producer-snapshot-without-checksum",
+        "storage/producer_state.py",
+        "    if crc32c(data[_COUNT_AT:]) != crc:",
+        "    if crc < 0:",
+        "Sequences are read from a torn snapshot.",
+        (PRODUCERS,),
+    ),
+    Fault(
+        "producer-trusted-by-another-handle",
+        "storage/append.py",
+        "            follows = trusted is not None and"
+        " trusted.get(facts.producer_id) == producer.last_offset",
+        "            follows = trusted is not None",
+        "A gap in a producer's sequences is taken.",
+        (APPEND, "tests/kafkafs/tree/test_batches_handle.py"),
+    ),
+    # -- reading what is damaged ---------------------------------------------------------------
+    Fault(
+        "first-read-not-checked-after-a-start",
+        "storage/segment.py",
+        "        self.sealed = sealed\n        self.first_read.doubt(size)\n",
+        "        self.sealed = sealed\n",
+        "A flipped bit is shown.",
+        (FIRST_READ,),
+    ),
+    Fault(
+        "first-read-not-checked-after-a-roll",
+        "storage/segment.py",
+        "        self.sealed = True\n"
+        "        # Who reads it from now on will mostly read a disk.\n"
+        "        self.first_read.doubt(self.size)\n",
+        "        self.sealed = True\n",
+        "A bit that flips on the disk is shown as long as the daemon lives.",
+        (FIRST_READ,),
+    ),
+    Fault(
+        "first-read-what-came-back-from-the-disk-is-trusted",
+        "storage/segment.py",
+        "                self.first_read.doubt(self.size)\n            raise BlockingIOError",
+        "                pass\n            raise BlockingIOError",
+        "What was written here and dropped from the cache is not checked.",
+        (FIRST_READ,),
+    ),
+    Fault(
+        "first-read-damage-is-read-over",
+        "storage/segment.py",
+        "        return min(count, sound_size(self.damages, position, len(buffer), self.log_path))",
+        "        return min(count, len(buffer))",
+        "Damaged bytes are read the first time.",
+        (FIRST_READ,),
+    ),
+    Fault(
+        "first-read-one-byte-more-is-known",
+        "storage/first_read.py",
+        "        return part is not None and end <= part.end",
+        "        return part is not None and end <= part.end + 1",
+        "The byte behind what was checked counts as checked.",
+        (FIRST_READ,),
+    ),
+    Fault(
+        "damage-places-do-not-join",
+        "storage/damage.py",
+        "                end=max(last.end, place.end),\n",
+        "                end=place.end,\n",
+        "Of two damaged places, one in the other, the rest of the larger is read.",
+        (FIRST_READ, "tests/storage/test_damage.py", "tests/storage/test_log_checker.py"),
+    ),
+    Fault(
+        "damage-not-news-though-it-is",
+        "storage/log.py",
+        "            self.counters.damages += news\n",
+        "            self.counters.damages += 0\n",
+        "The metric of damages stays 0.",
+        ("tests/storage/test_log_checker.py", LOG),
+    ),
+    Fault(
+        "damage-in-the-active-segment-is-appended-behind",
+        "storage/log.py",
+        "        if segment.damages and segment is self.active and is_written:\n"
+        "            self.roll(now_ms)\n",
+        "        del is_written\n",
+        "A start after a kill cuts all that was appended behind a damaged batch.",
+        ("tests/storage/test_log_checker.py", "tests/storage/test_damage.py"),
+    ),
+    # -- bounds --------------------------------------------------------------------------------
+    Fault(
+        "time-index-without-its-final-entry",
+        "storage/segment.py",
+        "            self.time_index.maybe_append(self.max_timestamp,"
+        " self.max_timestamp_offset)\n"
+        "            self.offset_index.trim()",
+        "            self.offset_index.trim()",
+        "A look-up by time begins a batch too late, and retention goes by another time.",
+        (LOG, RECOVERY),
+    ),
+    Fault(
+        "max-timestamp-of-the-last-batch",
+        "storage/segment.py",
+        "                if max_timestamp > self.max_timestamp:\n",
+        "                if max_timestamp >= 0:\n",
+        "Retention deletes by the time of the last batch, not by the latest one.",
+        (LOG, APPEND),
+    ),
+    Fault(
+        "max-timestamp-of-an-unindexed-append",
+        "storage/segment.py",
+        "            and first[3] <= self.max_timestamp\n",
+        "            and first[3] <= self.max_timestamp + 1\n",
+        "The largest timestamp is one too small, and so the time index.",
+        (LOG, APPEND),
+    ),
+    Fault(
+        "index-entry-one-batch-too-early",
+        "storage/segment.py",
+        "                if self._bytes_since_index_entry > interval:",
+        "                if self._bytes_since_index_entry >= interval:",
+        "An index is another than the one that recovery builds.",
+        (LOG, RECOVERY),
+    ),
+    Fault(
+        "index-entries-of-a-refused-append-stay",
+        "storage/segment.py",
+        "            self.offset_index.truncate_to_offset(self.next_offset)\n",
+        "            pass\n",
+        "An index entry names a place where no batch begins.",
+        (LOG, APPEND),
+    ),
+    Fault(
+        "largest-offset-one-too-far",
+        "storage/append.py",
+        "    if not first <= last_offset < paths.MAX_OFFSET:",
+        "    if not first <= last_offset <= paths.MAX_OFFSET:",
+        "A log ends at 2**63, and its partition does not open any more.",
+        (APPEND,),
+    ),
+    Fault(
+        "segment-of-too-many-offsets",
+        "storage/append.py",
+        "        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN",
+        "        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN + 1",
+        "A relative offset in an index is negative.",
+        (APPEND, LOG),
+    ),
+    Fault(
+        "log-start-of-half-deleted-segments",
+        "storage/recovery.py",
+        "    count = sum(base <= origin.log_start for base in following)\n",
+        "    count = sum(base < origin.log_start for base in following)\n",
+        "After a kill a segment without a visible record stays.",
+        (RECOVERY,),
+    ),
+    Fault(
+        "log-start-positions-hang-on-what-is-removed",
+        "storage/recovery.py",
+        "        count = sum(base <= kept_from for base in following[:count])\n",
+        "        del kept_from\n",
+        "The positions of .follow begin anew after a kill.",
+        (HISTORY, RECOVERY, "tests/crash/test_follow_crash.py"),
+    ),
+    Fault(
+        "sealed-segment-that-may-lack-its-end-is-trusted",
+        "storage/loading.py",
+        "            and not _may_lack_end(origin, following)\n",
+        "            and following >= 0\n",
+        "A time index without its last entry is taken: a look-up begins a batch too late.",
+        (RECOVERY,),
+    ),
+    Fault(
+        "recovered-log-ends-before-its-start",
+        "storage/recovery.py",
+        "    if segments and segments[-1].next_offset < origin.log_start:",
+        "    if segments and segments[-1].next_offset < 0:",
+        "Offsets are given out again that were deleted.",
+        (RECOVERY,),
+    ),
+    Fault(
+        "replay-aborts-before-a-scan-are-dropped",
+        "storage/replay.py",
+        "    entries = tuple(entry for entry in index.entries if base <= entry.last_offset"
+        " < offset)",
+        "    entries: tuple[TxnEntry, ...] = ()\n    _ = base, offset",
+        "After a kill aborted records of the part that was flushed are shown.",
+        (REPLAY, TRANSACTIONS, RECOVERY),
+    ),
+    Fault(
+        "replay-snapshot-beyond-the-log-end",
+        "storage/replay.py",
+        "            if offset is not None and log_start <= offset <= log_end:",
+        "            if offset is not None and log_start <= offset:",
+        "Sequences are known of records that are gone: a retry is a duplicate, and lost.",
+        (REPLAY,),
+    ),
+    # -- what the kernel keeps -----------------------------------------------------------------
+    Fault(
+        "attributes-of-a-waiting-answer-are-kept",
+        "kafkafs/fuse/operations.py",
+        "            return waited._replace(attr_timeout=0.0)",
+        "            return waited",
+        "stat shows an old size for an hour.",
+        (OPERATIONS,),
+    ),
+    Fault(
+        "attributes-of-setattr-and-create-are-kept",
+        "kafkafs/fuse/operations.py",
+        "    entry.attr_timeout = 0.0\n    return entry",
+        "    _ = entry.attr_timeout\n    return entry",
+        "A size that an append has changed meanwhile is kept for an hour.",
+        (OPERATIONS, CACHING),
+    ),
+    Fault(
+        "first-attributes-are-kept-for-an-hour",
+        "kafkafs/fuse/answers.py",
+        "        entry.attr_timeout = min(attributes.attr_timeout, FIRST_KEEP_S)",
+        "        entry.attr_timeout = attributes.attr_timeout",
+        "A notice that overtakes a lookup finds nothing to drop, and the size stays old.",
+        (OPERATIONS, CACHING),
+    ),
+    Fault(
+        "attributes-dropped-after-the-views-learn",
+        "kafkafs/tree/partition.py",
+        "        self.grows()\n        for view in self.views.values():\n"
+        "            view.appended(position, data)\n",
+        "        for view in self.views.values():\n            view.appended(position, data)\n"
+        "        self.grows()\n",
+        "stat shows fewer bytes than were read.",
+        (APPEND_HANDLE,),
+    ),
+    Fault(
+        "attributes-kept-beside-appends",
+        "kafkafs/tree/partition.py",
+        "        if self._growing and (inode != self._kept or self._writing is not None):\n"
+        "            return 0.0\n        return self.fs.attr_timeout",
+        "            pass\n        return self.fs.attr_timeout",
+        "The size goes backwards.",
+        (APPEND_HANDLE,),
+    ),
+    Fault(
+        "attributes-kept-beside-an-unfinished-line",
+        "kafkafs/tree/partition.py",
+        "        if self._unfinished:\n            return 0.0\n        if self._growing",
+        "        if self._growing",
+        "printf x >> p; stat p: the line that close(2) made a record is not there.",
+        (APPEND_HANDLE,),
+    ),
+    Fault(
+        "attributes-not-dropped-when-a-line-begins",
+        "kafkafs/tree/partition.py",
+        "        if self._unfinished == 1:\n            self._drop_attributes()\n",
+        "        _ = self._drop_attributes\n",
+        "The kernel's old size stays when an unfinished line becomes a record.",
+        (APPEND_HANDLE,),
+    ),
+    Fault(
+        "attributes-of-the-written-file-told-to-others",
+        "kafkafs/tree/partition.py",
+        "                self.fs.notices.attributes_changed(self._kept)\n",
+        "                pass\n",
+        "The size goes backwards between two who ask while a write is answered.",
+        (APPEND_HANDLE,),
+    ),
+    Fault(
+        "mtime-stands-still",
+        "kafkafs/tree/partition.py",
+        "        self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1",
+        "        self.mtime_ns = max(mtime_ns, self.mtime_ns)",
+        "make and rsync see no append within one tick of the clock.",
+        (APPEND_HANDLE, VIEW_FILE),
+    ),
+    Fault(
+        "names-stay-after-the-past-has-changed",
+        "kafkafs/tree/partition.py",
+        "        history.nonce = rewrite.nonce\n        if not rewrite.is_written:",
+        "        if not rewrite.is_written:",
+        "Readers who come after retention get the old inode.",
+        (REWRITE, VIEW_FILE),
+    ),
+    Fault(
+        "kernel-not-told-of-names",
+        "kafkafs/tree/partition.py",
+        "        if any(node.loses_name() for node in list(self.known.values())):\n"
+        "            self.fs.notices.names_changed()",
+        "        _ = self.known",
+        "tail -F never hears that the head was dropped.",
+        (VIEW_FILE, REWRITE, CACHING),
+    ),
+    Fault(
+        "owner-changed-not-told",
+        "kafkafs/tree/partition.py",
+        "        self._owner = None\n        self._drop_attributes()\n",
+        "        self._owner = None\n",
+        "chmod 600 leaves a file readable for an hour.",
+        ("tests/kafkafs/tree/test_directories.py", "tests/mount/contract/test_directories.py"),
+    ),
+    Fault(
+        "owner-of-a-topic-not-told-to-its-partitions",
+        "kafkafs/tree/filesystem.py",
+        "            for log in topic.partitions.values():\n"
+        "                self.partition(log).owner_changed()\n",
+        "            pass\n",
+        "chmod 700 of a topic leaves its partitions readable.",
+        ("tests/kafkafs/tree/test_directories.py", "tests/mount/contract/test_directories.py"),
+    ),
+    Fault(
+        "kernel-without-epochs-keeps-names",
+        "kafkafs/fuse/daemon.py",
+        "            self._tree.name_timeout = 0.0\n",
+        "            pass\n",
+        "On an older kernel names lead to histories that are gone.",
+        (CACHING, "tests/kafkafs/fuse/test_rewritten_names.py"),
+    ),
+    Fault(
+        "new-follower-keeps-attributes",
+        "kafkafs/tree/filesystem.py",
+        "        self.attr_timeout = self.name_timeout = 0.0\n",
+        "        pass\n",
+        "A broker starts on what is mounted read-only, and its appends are not seen.",
+        ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
+    ),
+    # -- histories -----------------------------------------------------------------------------
+    Fault(
+        "history-base-always-durable",
+        "storage/history.py",
+        "        return self._saved_bases.get(view, ())[:1] == self._bases.get(view, ())[:1]",
+        "        return view in self._bases or True",
+        ".follow gives out positions that a kill has count anew.",
+        (HISTORY,),
+    ),
+    Fault(
+        "history-same-nonce-after-a-cut",
+        "storage/history.py",
+        '        lost = cut or (not clean and recorded.facts.get("boot") != [boot])',
+        '        lost = not clean and recorded.facts.get("boot") != [boot]',
+        "An inode shows other bytes after recovery has cut some.",
+        (HISTORY,),
+    ),
+    Fault(
+        "history-same-nonce-after-a-power-cut",
+        "storage/history.py",
+        '        lost = cut or (not clean and recorded.facts.get("boot") != [boot])',
+        "        lost = cut",
+        "An inode shows other bytes after a power cut.",
+        (HISTORY,),
+    ),
+    Fault(
+        "history-last-batch-not-compared",
+        "storage/history_file.py",
+        "        return batch is not None and batch[1].crc == int(batch_crc, 16)",
+        "        return batch is not None",
+        "An inode shows what another program has written in its place.",
+        (HISTORY,),
+    ),
+    Fault(
+        "history-sizes-not-compared",
+        "storage/history_file.py",
+        '    text = "".join(f"{segment.base_offset} {segment.size}\\n" for segment in segments)',
+        '    text = "".join(f"{segment.base_offset}\\n" for segment in segments)',
+        "A segment that another program has rewritten counts as the same.",
+        (HISTORY,),
+    ),
+    Fault(
+        "history-saved-over-a-later-one",
+        "storage/history.py",
+        "            if self.version == version:\n",
+        "            if version >= 0:\n",
+        "A change of the past that was given up is written over one that was carried out.",
+        (HISTORY, REWRITE),
+    ),
+    Fault(
+        "follow-file-gives-out-what-is-not-durable",
+        "kafkafs/tree/follow_file.py",
+        "            if not log.history.is_durable(self.part.view.name):\n",
+        "            if False:\n",
+        "A shipper comes back after a kill with a position that means something else.",
+        (FOLLOW_FILE, FOLLOW_HISTORY, "tests/crash/test_follow_crash.py"),
+    ),
+    Fault(
+        "follow-file-of-other-positions",
+        "kafkafs/tree/follow_file.py",
+        '            raise OSError(errno.ESTALE, "positions have begun anew, in another inode")',
+        "            _ = errno.ESTALE",
+        "A shipper goes on at a position that means something else.",
+        (FOLLOW_FILE, FOLLOW_HISTORY),
+    ),
+    Fault(
+        "generation-reads-on-in-the-new-history",
+        "kafkafs/generations.py",
+        "        self._cut = max(self._cut, cut)\n",
+        "        self._cut = min(self._cut, cut)\n",
+        "An open file shows cleaned bytes at old positions, instead of ESTALE.",
+        (GENERATIONS,),
+    ),
+    Fault(
+        "generation-past-is-there-for-ever",
+        "kafkafs/generations.py",
+        "max(self.first_valid, (*places, self._cut)[number + 1])",
+        "max(self.first_valid, (*places, self._cut)[number])",
+        "A deleted segment's bytes are looked for, and a traceback found.",
+        (GENERATIONS,),
+    ),
+    Fault(
+        "view-file-of-another-nonce",
+        "kafkafs/tree/view_file.py",
+        "        if generation.nonce != self._nonce or (self.lookups",
+        "        if (self.lookups",
+        "An inode shows another history than when it was looked up.",
+        (VIEW_FILE, REWRITE),
+    ),
+    Fault(
+        "raw-file-that-was-replaced",
+        "kafkafs/tree/raw_file.py",
+        "        if found is None or _number(self.partition, self._name, found) != self.inode:",
+        "        if found is None:",
+        "An inode of .raw shows another file than before.",
+        ("tests/kafkafs/tree/test_raw_file.py",),
+    ),
+    # -- a log that another process writes -----------------------------------------------------
+    Fault(
+        "follow-aborted-of-an-old-tail-stay",
+        "storage/follow.py",
+        "            index.entries = tuple(entry for entry in index.entries if entry.last_offset"
+        " < offset)",
+        "            index.entries = tuple(entry for entry in index.entries if offset >= 0)",
+        "Committed records are hidden behind a transaction that another process has cut off.",
+        (FOLLOW,),
+    ),
+    Fault(
+        "follow-a-log-in-its-place-is-the-same",
+        "storage/follow_tail.py",
+        "        if identity is None or identity[:2] != (found.st_dev, found.st_ino):\n"
+        "            return False\n",
+        "        if identity is None:\n            return False\n",
+        "A cleaned segment is taken for the one that was read: tail -f repeats records.",
+        (FOLLOW,),
+    ),
+    Fault(
+        "follow-inode-numbers-given-again",
+        "storage/follow_tail.py",
+        "            return self.log.files.born_ns(segment.log_path) == identity[2]",
+        "            return self.log.files.born_ns(segment.log_path) >= 0",
+        "Another file of the same inode number is taken for the one that was read.",
+        (FOLLOW,),
+    ),
+    Fault(
+        "follow-cut-log-that-has-grown-again",
+        "storage/follow_tail.py",
+        "        return now.st_size < active.size or not self._stands(active, self._marks[-1:])",
+        "        return now.st_size < active.size",
+        "What was written over a cut is read in the middle of a batch.",
+        (FOLLOW,),
+    ),
+    Fault(
+        "follow-transactions-behind-the-high-watermark",
+        "storage/follow_tail.py",
+        "        log.producers, _ = replay(self._origin(), [Loaded(each) for each in segments],"
+        " names)\n",
+        "        _ = replay, names\n",
+        "until=high-watermark shows records of aborted transactions.",
+        (FOLLOW, "tests/storage/test_follow_directory.py"),
+    ),
+    Fault(
+        "follow-batch-that-reaches-the-high-watermark",
+        "storage/follow_tail.py",
+        "        if last >= limit or size <= LOG_OVERHEAD:",
+        "        if last > limit or size <= LOG_OVERHEAD:",
+        "A record at the high watermark is shown.",
+        (FOLLOW, "tests/storage/test_follow_directory.py"),
+    ),
+    Fault(
+        "follow-aborted-not-observed",
+        "storage/log.py",
+        "            for aborted in staged.aborted:\n"
+        "                segment.txn_index.observe(aborted)\n",
+        "            _ = staged.aborted\n",
+        "Records that a broker has aborted are shown.",
+        (FOLLOW,),
+    ),
+]
