@@ -16,7 +16,8 @@ the same as long as its log has the inode, size and time that it had.
 
 The writer renames files between our looking at names and opening them: then the look begins again,
 and is left for the next time where that does not help.  While a cleaner's ``.swap`` files are
-there, old and new segments are mixed, and only what follows the active one is looked at.
+there, old and new segments are mixed, and only what follows the active one is looked at; unless the
+old ones can be read no longer, as the writer was stopped there: then it counts as finished.
 
 What the writer has appended comes before what it has done to the head since: a cleaner takes only
 what is decided, so what decides it is in the log by then.  Where that cannot be seen yet (beyond
@@ -34,6 +35,7 @@ Not here: what is read at the end (``follow_tail``), which partitions there are
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable
 
@@ -43,6 +45,7 @@ from storage.follow_tail import LogTail, Moved
 from storage.log import Log
 from storage.recovery import load_segment, recover
 from storage.segment import Segment
+from storage.swap import as_if_finished
 
 # A time of change so young, in ns, may be that of a later change too.
 FRESH_NS = 100_000_000
@@ -65,6 +68,8 @@ class LogFollower(LogTail):
         super().__init__(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
+        # Segments whose files' names still end in ``.swap``, though they are taken for swapped.
+        self._swapped: frozenset[int] = frozenset()
         if limit is not None:
             self._hide_from(max(limit(), log.log_start_offset))
         self._mark_last()
@@ -109,23 +114,38 @@ class LogFollower(LogTail):
         is_done = True
         if stamp != self._names_seen:
             found, deleted, is_mixed = self._find()
-            is_done = self._compare(found, deleted, is_mixed)
+            self._swapped = frozenset()
+            if not is_mixed:
+                self._strip_swap()
+                is_done = self._compare(found, deleted)
+            elif self._keep_readable():
+                self._go_on_while_mixed(found, deleted)
+                is_done = False
+            else:
+                self._compare(self._find_as_if_finished(), deleted)
+                is_done = False
             if is_done and stamp + FRESH_NS < self._clock_ns():
                 self._names_seen = stamp
         self._look_at_tail()
         return is_done
 
-    def _keep_readable(self) -> None:
+    def _keep_readable(self) -> bool:
         """Open what the writer has put aside already, before it removes it: the log still has it,
         as what comes before it cannot be seen yet, or the writer is not ready.
+
+        Whether all of the log can be read.
         """
+        all_can = True
         for segment in self.log.segments:
             if segment.is_log_open:
                 # So that it stays.
                 segment.recently_used = True
             elif not self._leads_to(segment):
-                with contextlib.suppress(SegmentGone, OSError):
+                try:
                     segment.open_log()
+                except (SegmentGone, OSError):
+                    all_can = False
+        return all_can
 
     def _leads_to(self, segment: Segment) -> bool:
         """Whether its name still leads to its file."""
@@ -156,6 +176,27 @@ class LogFollower(LogTail):
                         deleted[base] = files.file_stat(path)
         return dict(sorted(found.items())), deleted, is_mixed
 
+    def _find_as_if_finished(self) -> _Found:
+        """The same as they will be when the writer has finished the swap: it was stopped in the
+        middle, and what it replaces is gone already.
+        """
+        files, directory = self.log.files, self.log.directory
+        names = [name for name, is_directory in files.scan(directory) if not is_directory]
+        names, self._swapped = as_if_finished(files, directory, names)
+        found: _Found = {}
+        for name in names:
+            base = paths.base_offset_of(name)
+            if base is not None and name.endswith(paths.LOG):
+                suffix = paths.SWAP if base in self._swapped else ""
+                found[base] = files.file_stat(os.path.join(directory, name + suffix))
+        return dict(sorted(found.items()))
+
+    def _strip_swap(self) -> None:
+        """Where the writer was stopped in a swap it has finished that by now."""
+        for segment in self.log.segments:
+            if segment.log_path.endswith(paths.SWAP):
+                segment.is_called("")
+
     def _first_kept(self, found: _Found) -> int:
         """From which segment on all are as they were; how many there are where the last is not."""
         segments = self.log.segments
@@ -164,17 +205,18 @@ class LogFollower(LogTail):
             kept -= 1
         return kept
 
-    def _compare(self, found: _Found, deleted: _Found, is_mixed: bool) -> bool:
+    def _go_on_while_mixed(self, found: _Found, deleted: _Found) -> None:
+        """Take what follows the active segment, which is as it is: it is never cleaned."""
+        self._learn_limit(found)
+        lost = self._first_kept(found) == len(self.log.segments)
+        if not lost or (not self._is_written_over(found) and self._outlive(found, deleted)):
+            self._roll_all(found)
+
+    def _compare(self, found: _Found, deleted: _Found) -> bool:
         """Make the log's segments those of these names; False where it has to be done again."""
         self._learn_limit(found)
         segments = self.log.segments
         kept = self._first_kept(found)
-        if is_mixed:
-            # The writer's active one is never cleaned: what leads to it is as it is.
-            lost = kept == len(segments)
-            if not lost or (not self._is_written_over(found) and self._outlive(found, deleted)):
-                self._roll_all(found)
-            return False
         if kept == len(segments):
             if not found:
                 return True
@@ -312,6 +354,8 @@ class LogFollower(LogTail):
             log.config,
             writable=False,
         )
+        if base in self._swapped:
+            following.is_called(paths.SWAP)
         following.identity = self._identity(following.log_path + suffix, found[base])
         following.mtime_ns = found[base].st_mtime_ns
         active.next_offset = base
@@ -417,8 +461,11 @@ class LogFollower(LogTail):
         self, bases: list[int], end: int, found: _Found, old: tuple[Segment, ...]
     ) -> list[Segment]:
         known = {segment.base_offset: segment for segment in old}
-        present = {name for name, _ in self.log.files.scan(self.log.directory)}
-        origin = self._origin()
+        present = {
+            name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in self._swapped else name
+            for name, _ in self.log.files.scan(self.log.directory)
+        }
+        origin = dataclasses.replace(self._origin(), swapped=self._swapped)
         new: list[Segment] = []
         for base, following in zip(bases, [*bases[1:], end], strict=True):
             segment = known.get(base)

@@ -54,8 +54,10 @@ Ts = TypeVarTuple("Ts")
 #: Worker threads for what waits for a disk, and apart from them for fsync.
 READ_THREADS = 32
 SYNC_THREADS = 64
-#: How often a name is looked up that leads to what another process is just rewriting.
-LOOKUPS = 20
+#: How often something is asked for that another process is just rewriting, and the pauses before
+#: that in seconds: the second and the longest one (the first try again comes at once).
+TRIES = 20
+PAUSE_S = 0.001, 0.5
 #: How long such a lookup measures what it leads to, in seconds: others wait for the directory.
 LOOK_AHEAD_S = 0.25
 #: How long a write waits for what it has begun, in seconds: who waits in FUSE cannot be killed.
@@ -139,24 +141,34 @@ class Operations(RefusedOperations):
         try:
             return node.attributes(False)
         except BlockingIOError:
-            waited = await self._waited_attributes(node)
+            waited = await self._waited(node, lambda: node.attributes(True))
         try:
             return node.attributes(False)
         except BlockingIOError:
             # Still not at hand: what we got may be old by now, so the kernel shall not keep it.
             return waited._replace(attr_timeout=0.0)
 
-    async def _waited_attributes(self, node: Node) -> Attributes:
-        for tries_left in reversed(range(LOOKUPS)):
+    async def _waited(self, node: Node, ask: Callable[[], T]) -> T:
+        """Ask a node in a worker thread; again where what it reads there was just removed."""
+        tries = 0
+        while True:
             try:
-                return await self._in_thread(node.attributes, True)
+                return await self._in_thread(ask)
             except SegmentGone as error:
-                if not self._is_rewritten(error) or not tries_left:
-                    raise
+                tries = await self._try_again(error, tries)
                 # The owner's thread, this one, looks at what is there instead.
                 with contextlib.suppress(BlockingIOError):
-                    return node.attributes(False)
-        raise AssertionError("the last try raises")
+                    node.attributes(False)
+
+    async def _try_again(self, error: Exception, tries: int) -> int:
+        """Wait for the next try at something, `tries` of which another process has spoilt before;
+        returns how many it has by now. Raises `error` where it was something else, or too many.
+        """
+        if not self._tree.follows or errno_of(error) != errno.ESTALE or tries == TRIES - 1:
+            raise error
+        with self._spinner.elsewhere():
+            await trio.sleep(min(tries and PAUSE_S[0] * 2 ** (tries - 1), PAUSE_S[1]))
+        return tries + 1
 
     async def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
         """The entry that hands a node to the kernel: counts a lookup."""
@@ -198,23 +210,20 @@ class Operations(RefusedOperations):
         but a cleaner may be quick. Who has looked a file up finds the history that it had then,
         once that is measured; so what is quickly measured is, before it can be another one.
         """
-        for tries_left in reversed(range(LOOKUPS)):
+        tries = 0
+        while True:
             try:
                 try:
                     node = self._tree.lookup(parent_inode, name, False)
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name, True)
                 if self._tree.follows and node.is_behind:
-                    await self._in_thread(node.look_ahead, LOOK_AHEAD_S)
+                    is_measured = await self._in_thread(node.look_ahead, LOOK_AHEAD_S)
+                    if is_measured and node.is_behind:
+                        raise SegmentGone("rewritten since it was measured")
                 return self._listed(node)
             except (SegmentGone, OSError) as error:
-                if not self._is_rewritten(error) or not tries_left:
-                    raise
-        raise AssertionError("the last try raises")
-
-    def _is_rewritten(self, error: Exception) -> bool:
-        """Whether something has failed only because another process has rewritten it meanwhile."""
-        return self._tree.follows and errno_of(error) == errno.ESTALE
+                tries = await self._try_again(error, tries)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self._requests["forget"] += 1
@@ -286,7 +295,7 @@ class Operations(RefusedOperations):
             try:
                 return node.xattr(text, False)
             except BlockingIOError:
-                return await self._in_thread(node.xattr, text, True)
+                return await self._waited(node, lambda: node.xattr(text, True))
         except Exception as error:
             self._fail(f"getxattr of {name!r}", error)
 
@@ -390,7 +399,7 @@ class Operations(RefusedOperations):
             try:
                 handle = node.open(flags, False)
             except BlockingIOError:
-                handle = await self._in_thread(node.open, flags, True)
+                handle = await self._waited(node, lambda: node.open(flags, True))
             return self._opened(handle)
         except Exception as error:
             self._fail("open", error)

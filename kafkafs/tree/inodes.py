@@ -91,12 +91,14 @@ class Node:
         """Whether `look_ahead` may have something to do."""
         return False
 
-    def look_ahead(self, patience_s: float | None = None) -> None:
+    def look_ahead(self, patience_s: float | None = None) -> bool:
         """In a worker thread, before it is listed: have at hand what that shows, where it takes
-        next to no time. Raises nothing.
+        next to no time; whether that is so. Raises nothing.
 
-        With `patience_s` it may take so long, and raises SegmentGone where it was rewritten.
+        With `patience_s` it may take so long, and raises SegmentGone where it was rewritten. It may
+        take much longer where who had looked it up was too late just before.
         """
+        return True
 
     def set_attributes(self, change: Change) -> None:
         """chmod, chown, truncate, utimens. EPERM where filesystem.md does not allow it."""

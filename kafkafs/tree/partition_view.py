@@ -30,6 +30,9 @@ ViewGeneration = Generation[Piece]
 _TRIES = 100
 """How often what has changed meanwhile is looked at again."""
 
+OVERTAKEN_S = 60.0
+"""How long names that were rewritten before they were measured are measured first."""
+
 LOOK_S = 0.05
 """How long the owner's thread measures, at most, what another process is changing."""
 
@@ -39,7 +42,16 @@ class PartitionView(PlacedView):
     change of the past.
     """
 
-    __slots__ = ("_active", "_current", "_hidden_records", "_left", "_nonce", "_pending", "open")
+    __slots__ = (
+        "_active",
+        "_current",
+        "_hidden_records",
+        "_left",
+        "_nonce",
+        "_overtaken_until",
+        "_pending",
+        "open",
+    )
 
     def __init__(
         self, log: Log, view: View, store: LineStore, cache: str | None, *, keeps_base: bool
@@ -53,6 +65,7 @@ class PartitionView(PlacedView):
         self._nonce: int | None = None
         # Pieces whose segments have left the log, until their files are gone.
         self._left: dict[Segment, SegmentLines] = {}
+        self._overtaken_until = 0.0
         # Text to be kept before a cut that could not be had without waiting.
         self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
 
@@ -119,6 +132,15 @@ class PartitionView(PlacedView):
                 elif same and recorded is not None and not self.behind:
                     return Generation(self.timeline, nonce, position, shift=-recorded, keeps=0)
         raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
+
+    def overtaken(self) -> None:
+        """Somebody has looked it up, and its past was rewritten before it was measured for him."""
+        self._overtaken_until = time.monotonic() + OVERTAKEN_S
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether that was so a short while ago."""
+        return time.monotonic() < self._overtaken_until
 
     @property
     def nonce(self) -> int:

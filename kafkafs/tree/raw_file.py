@@ -63,9 +63,8 @@ class RawFile(Node):
         try:
             found = self.partition.log.files.file_stat(self._path())
         except FileNotFoundError:
-            found = None
-        if found is None or _number(self.partition, self._name, found) != self.inode:
-            raise OSError(errno.ESTALE, "the file has been deleted or replaced")
+            raise self._stale() from None
+        self._check(found)
         mode, uid, gid = self.partition.owner
         base = paths.base_offset_of(self._name)
         if base is None:
@@ -85,11 +84,30 @@ class RawFile(Node):
             0.0,
         )
 
+    def _check(self, found: os.stat_result) -> None:
+        """ESTALE unless this is its file."""
+        if _number(self.partition, self._name, found) != self.inode:
+            raise self._stale()
+
+    @staticmethod
+    def _stale() -> OSError:
+        """Who looks the name up again is led to what is there."""
+        return OSError(errno.ESTALE, "the file has been deleted or replaced")
+
     def open(self, flags: int, wait: bool) -> Handle:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EACCES, "segment files can only be read here")
         files = self.partition.log.files
-        return RawHandle(self.partition, files, files.open(self._path(), os.O_RDONLY))
+        try:
+            fd = files.open(self._path(), os.O_RDONLY)
+        except FileNotFoundError:
+            raise self._stale() from None
+        try:
+            self._check(files.descriptor_stat(fd))
+        except BaseException:
+            files.close(fd)
+            raise
+        return RawHandle(self.partition, files, fd)
 
     def remembered(self) -> None:
         self.partition.known[self.inode] = self

@@ -116,10 +116,6 @@ class StartFile(ViewFile):
                 generation = self._generation
         return generation
 
-    @staticmethod
-    def _stale() -> OSError:
-        return OSError(errno.ESTALE, "the partition's history has been rewritten")
-
     def text_end(self, generation: ViewGeneration, wait: bool, limit: int | None = None) -> int:
         """The absolute position behind what it shows now. BlockingIOError, StorageError, OSError.
 
@@ -200,7 +196,9 @@ class StartFile(ViewFile):
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
 
     def listed_attributes(self) -> Attributes:
-        return super().listed_attributes()._replace(entry_timeout=0.0)
+        attributes = super().listed_attributes()
+        self._keep()
+        return attributes._replace(entry_timeout=0.0)
 
     def _size_told(self) -> int:
         return self._size
@@ -224,10 +222,11 @@ class StartFile(ViewFile):
         self.shown(True, until)
 
     def remembered(self) -> None:
-        """Nobody has to be told of it, and it holds nothing before it is opened.
+        """Nobody has to be told of it, and it holds nothing before it is opened."""
 
-        Where another process may rewrite it at any moment it does for a while: who has looked it up
-        is about to ask what it is, or to open it.
+    def _keep(self) -> None:
+        """Hold what it shows for a while where another process may rewrite it at any moment: who
+        has looked it up is about to ask what it is, or to open it.
         """
         generation = self._generation
         if self.partition.fs.follows and generation is not None:

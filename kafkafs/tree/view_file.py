@@ -75,9 +75,17 @@ class ViewFile(Node):
         until = time.monotonic() + MEASURE_S
         generation = self._within(wait, lambda: self.part.generation(wait, until))
         if generation.nonce != self._nonce or (self.lookups and not self.part.attach(generation)):
-            raise OSError(errno.ESTALE, "the partition's history has been rewritten")
+            raise self._stale()
         self._generation = generation
         return generation
+
+    def _stale(self) -> OSError:
+        """It was looked up and nobody has seen anything of it, and now another has its name.
+
+        The kernel looks the name up once more: that time it must not come too late again.
+        """
+        self.part.overtaken()
+        return OSError(errno.ESTALE, "the partition's history has been rewritten")
 
     def _within(self, wait: bool, measure: Callable[[], ViewGeneration]) -> ViewGeneration:
         """What `measure` gives; a line in the log where that was not there in time."""
@@ -142,23 +150,28 @@ class ViewFile(Node):
     def is_behind(self) -> bool:
         return not self.part.has_generation
 
-    def look_ahead(self, patience_s: float | None = None) -> None:
+    def look_ahead(self, patience_s: float | None = None) -> bool:
         """Load the view's indexes, where they were saved, or measure what is as quickly read: then
         listing it shows its size, and whoever stats or opens all of a topic waits for none of them.
 
         `patience_s`: how long it may take, else it depends on the size.
         """
         small = self.partition.log.size <= MEASURED_WHEN_LISTED
-        patience = patience_s or (LISTED_S if small else 0.0)
+        if patience_s is None:
+            patience = LISTED_S if small else 0.0
+        else:
+            patience = MEASURE_S if self.part.is_overtaken else patience_s
         try:
             self._measure_ahead(time.monotonic() + patience)
             self.partition.blocks(True)
         except SegmentGone:
             if patience_s is not None:
                 raise
+            return False
         except (StorageError, OSError):
             # Who asks for it is told.
-            return
+            return False
+        return True
 
     def _measure_ahead(self, until: float) -> None:
         self.part.generation(True, until)

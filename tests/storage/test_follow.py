@@ -432,6 +432,38 @@ def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
     follow.check()
 
 
+@pytest.mark.parametrize("stopped", [3, 4, 5])
+def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
+    follow: Follow, stopped: int
+) -> None:
+    """A broker that was killed in it removes what is put aside first when it starts."""
+    partition = follow.partition
+    fill(partition)
+    follow.look()
+    for segment in follow.log.segments:
+        segment.close_descriptors()
+    steps = 0
+    seen: list[Any] = []
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == stopped:
+            for path in partition.directory.glob("*.deleted"):
+                path.unlink()
+            follow.look()
+            seen.append(values(follow.log))
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert steps == 6
+    assert seen == [partition.values]
+    kept = follow.log.segments[0]
+    assert follow.look() == []
+    assert follow.log.segments[0] is kept
+    follow.check()
+
+
 def test_a_log_that_is_loaded_while_a_cleaner_swaps(tmp_path: Path) -> None:
     data = tmp_path / "data"
     partition = BrokerDirectory(data).partition()

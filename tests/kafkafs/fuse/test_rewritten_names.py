@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pyfuse3
 import pytest
 import trio
+import trio.testing
 
-from kafkafs.fuse.operations import LOOKUPS, Operations
+from kafkafs.fuse import operations
+from kafkafs.fuse.operations import TRIES, Operations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.start_file import KEPT
@@ -19,6 +22,7 @@ from storage.files import Files
 from tests.broker_files import BrokerDirectory
 from tests.kafkafs.trees import Tree
 
+T = TypeVar("T")
 CONTEXT = pyfuse3.RequestContext()
 
 
@@ -64,6 +68,21 @@ class Beside:
         for name in path.split("/"):
             entry = await self.operations.lookup(entry.st_ino, os.fsencode(name), CONTEXT)
         return entry
+
+    async def twice(self, path: str, ask: Callable[[int], Awaitable[T]]) -> T:
+        """As the kernel, which looks a path up once more where it is ESTALE; each time a cleaner
+        has come before the lookup, and comes before what follows.
+        """
+        for is_last in (False, True):
+            self.clean()
+            entry = await self.lookup(path)
+            self.clean()
+            try:
+                return await ask(entry.st_ino)
+            except pyfuse3.FUSEError as error:
+                if is_last or error.errno != errno.ESTALE:
+                    raise
+        raise AssertionError("the last try raises")
 
     async def read(self, inode: int) -> bytes:
         opened = await self.operations.open(inode, os.O_RDONLY, CONTEXT)
@@ -111,7 +130,7 @@ def test_what_was_looked_up_is_there_when_it_is_asked_for(
     trio.run(ask)
 
 
-@pytest.mark.parametrize("times", [1, 2, LOOKUPS - 1])
+@pytest.mark.parametrize("times", [1, 2, TRIES - 1])
 @pytest.mark.parametrize("name", [name for name in NAMES if ".batches" not in name])
 def test_a_name_that_is_rewritten_while_it_is_looked_up(
     beside: Beside, name: str, times: int
@@ -133,6 +152,43 @@ def test_a_name_that_is_rewritten_while_it_is_looked_up(
         again = await beside.operations.getattr(entry.st_ino, CONTEXT)
         assert left == 0
         assert len(await beside.read(entry.st_ino)) == again.st_size > 0
+
+    # Its pauses pass at once.
+    trio.run(ask, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_takes_longer_to_measure_than_a_lookup_may_wait(
+    beside: Beside, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is rewritten before it is measured, once; then who looks it up waits for that."""
+    monkeypatch.setattr(operations, "LOOK_AHEAD_S", -1.0)
+
+    async def ask() -> None:
+        for _ in range(2):
+            entry = await beside.twice(
+                name, lambda inode: beside.operations.getattr(inode, CONTEXT)
+            )
+            assert entry.st_size > 0
+            assert await beside.twice(name, beside.read)
+            beside.clean()
+            assert await beside.twice(
+                name,
+                lambda inode: beside.operations.getxattr(inode, b"user.kafkafs.records", CONTEXT),
+            )
+
+    trio.run(ask)
+
+
+def test_a_file_that_the_kernel_knows_is_kept_when_it_is_looked_up_again(beside: Beside) -> None:
+    async def ask() -> None:
+        known = await beside.lookup("t/0@3")
+        for offset in range(10, 10 + KEPT):
+            await beside.lookup(f"t/0@{offset}")
+        again = await beside.lookup("t/0@3")
+        assert again.st_ino == known.st_ino
+        beside.clean()
+        assert (await beside.operations.getattr(known.st_ino, CONTEXT)).st_size == again.st_size
 
     trio.run(ask)
 

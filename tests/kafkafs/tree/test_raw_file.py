@@ -97,6 +97,26 @@ def test_a_deleted_file_is_stale(tree: Tree) -> None:
     assert not [name for name in tree.directory("t/.raw/0").names() if "deleted" in name]
 
 
+def test_a_file_that_was_replaced_or_deleted_is_not_opened(tree: Tree) -> None:
+    """Between the lookup and that."""
+    tree.append("t/0", b"line\n")
+    tree.log().flush()
+    node = tree.node(LOG)
+    path = Path(tree.log().directory) / Path(LOG).name
+    aside = path.rename(f"{path}.aside")
+    with pytest.raises(OSError, match="deleted or replaced") as raised:
+        tree.open(node)
+    assert raised.value.errno == errno.ESTALE
+    path.write_bytes(b"another")
+    with pytest.raises(OSError, match="deleted or replaced") as raised:
+        tree.open(node)
+    assert raised.value.errno == errno.ESTALE
+    aside.replace(path)
+    handle = tree.open(node)
+    assert read(handle, 0, 1 << 20) == path.read_bytes()
+    handle.release()
+
+
 def test_fsync_of_it_flushes_the_partition(tree: Tree) -> None:
     tree.append("t/0", b"a\n")
     plan = tree.open(LOG).sync_plan()
