@@ -201,11 +201,7 @@ class DirectoryFollower:
             if start > log.log_end_offset:
                 # Written down before its records could be seen; or beyond ``_limit``.
                 continue
-            log.log_start_offset = start
-            if log.producers.first_undecided_offset is not None:
-                log.stabilize()
-            for listener in log.listeners:
-                listener.log_start_moved(log)
+            log.follow_log_start(start)
 
 
 class _Offsets:

@@ -241,6 +241,12 @@ class Log(AppendingLog):
             for listener in self.listeners:
                 listener.stabilized(self)
 
+    def follow_log_start(self, offset: int) -> None:
+        """The process whose log this is has deleted the records below ``offset``."""
+        assert self.read_only
+        self.log_start_offset = offset
+        self._tell_log_start()
+
     def replace_head(
         self, count: int, segments: Sequence[Segment], retired: Sequence[Segment], due_ms: int
     ) -> None:
@@ -283,8 +289,16 @@ class Log(AppendingLog):
         self._check_writable()
         assert self.log_start_offset < offset <= self.high_watermark
         self._start_at(offset)
+        self._tell_log_start()
+
+    def _tell_log_start(self) -> None:
+        """The log start lies inside a segment, and maybe inside a transaction that is open: what
+        comes before it in that counts as stable, as nobody is shown it.
+        """
         if self.producers.first_undecided_offset is not None:
             self.stabilize()
+            for listener in self.listeners:
+                listener.stabilized(self)
         for listener in self.listeners:
             listener.log_start_moved(self)
 

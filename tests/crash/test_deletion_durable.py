@@ -97,6 +97,7 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
     with opened(tmp_path, clock_ms=clock) as manager:
         log = manager.log("t", 0)
         assert log.log_start_offset == 2
+        assert [segment.base_offset for segment in log.segments] == [2]
         assert [record.value for record in log.records()] == [b"2"]
 
 

@@ -93,14 +93,13 @@ FAULTS = [
         (TREE_TRANSACTIONS, TRANSACTIONS),
     ),
     Fault(
-        "deleting-within-a-transaction-leaves-stable-sizes",
+        "log-start-within-a-transaction-not-told",
         "storage/log.py",
-        "        self._start_at(offset)\n"
-        "        if self.producers.first_undecided_offset is not None:\n"
-        "            self.stabilize()\n",
-        "        self._start_at(offset)\n",
-        "What delete-records cut off is counted among what is stable.",
-        (TRANSACTIONS, "tests/storage/test_delete_records.py"),
+        "            self.stabilize()\n            for listener in self.listeners:\n"
+        "                listener.stabilized(self)\n        for listener",
+        "            self.stabilize()\n        for listener",
+        "delete-records into an open transaction: st_size is below 0.",
+        (TREE_TRANSACTIONS, "tests/kafkafs/tree/test_following.py"),
     ),
     Fault(
         "first-undecided-is-the-last-one",
@@ -310,7 +309,7 @@ FAULTS = [
         "    if not first <= last_offset < paths.MAX_OFFSET:",
         "    if not first <= last_offset <= paths.MAX_OFFSET:",
         "A log ends at 2**63, and its partition does not open any more.",
-        (APPEND,),
+        ("tests/storage/test_bad_files.py",),
     ),
     Fault(
         "segment-of-too-many-offsets",
@@ -326,7 +325,7 @@ FAULTS = [
         "    count = sum(base <= origin.log_start for base in following)\n",
         "    count = sum(base < origin.log_start for base in following)\n",
         "After a kill a segment without a visible record stays.",
-        (RECOVERY,),
+        ("tests/crash/test_deletion_durable.py",),
     ),
     Fault(
         "log-start-positions-hang-on-what-is-removed",

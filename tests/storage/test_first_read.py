@@ -113,6 +113,46 @@ def test_nothing_of_a_damaged_batch_is_read(tmp_path: Path, size: int, number: i
         assert [place[:2] for place in segment.damages] == [(start, start + batch_size)]
 
 
+def damage(data: Path) -> None:
+    """A bit of the first batch flips."""
+    changed = bytearray(log_path(data).read_bytes())
+    changed[100] ^= 1
+    log_path(data).write_bytes(changed)
+
+
+def test_what_was_written_here_is_checked_once_it_is_sealed(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"a" * 1000)
+    damage(tmp_path)
+    # What the page cache has of it is what was written.
+    assert log.active.read_into(bytearray(200), 0, True) == 200
+    log.roll(NOW_MS)
+    with pytest.raises(CorruptRecord):
+        log.segments[0].read_into(bytearray(200), 0, True)
+    manager.abandon()
+
+
+def test_what_was_written_here_is_checked_when_it_comes_back_from_the_disk(tmp_path: Path) -> None:
+    class Dropped(Files):
+        """The page cache has nothing of it any more."""
+
+        def preadv_nowait(
+            self, fd: int, buffer: bytearray | memoryview, position: int
+        ) -> int | None:
+            return None
+
+    manager = LogManager.open(str(tmp_path), files=Dropped(), clock_ms=lambda: NOW_MS)
+    active = (log := manager.create_topic("t", 1).partitions[0]).active
+    append(log, b"a" * 1000)
+    damage(tmp_path)
+    with pytest.raises(BlockingIOError):
+        active.read_into(bytearray(200), 0, False)
+    with pytest.raises(CorruptRecord):
+        active.read_into(bytearray(200), 0, True)
+    manager.abandon()
+
+
 def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> None:
     batches = [encode([Record(offset, NOW_MS, 0, None, b"v")]) for offset in (0, 1, 2)]
     size = len(batches[0])
@@ -145,4 +185,6 @@ def test_what_is_known_is_what_was_added(added: list[tuple[int, int]]) -> None:
                 assert {*range(part.start, part.end)} <= known
                 assert part.end not in known
                 assert part.next_offset == part.end * 10
+            for end in (position + 1, min(position + 7, 100)):
+                assert reads.knows(position, end) == ({*range(position, end)} <= known)
         assert reads.whole == (len(known) == 100)

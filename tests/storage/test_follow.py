@@ -573,6 +573,25 @@ def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_as
     assert log.last_stable_offset == log.log_end_offset
 
 
+def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
+    """Who still reads the old end asks of its transactions, and others have its offsets now."""
+    partition, log = follow.partition, follow.log
+    one, two = Producer(1, transactional=True), Producer(1, transactional=True, epoch=1)
+    kept = partition.put(one.batch(b"kept"))
+    partition.put(one.abort())
+    cut = partition.put(one.batch(b"cut"))
+    partition.put(one.abort())
+    follow.look()
+    assert log.is_aborted(1, kept)
+    assert log.is_aborted(1, cut)
+    partition.truncate(cut)
+    assert partition.put(two.batch(b"there"), b"there") == cut
+    partition.put(two.commit())
+    assert follow.look()[0] == "truncated"
+    assert log.is_aborted(1, kept)
+    assert not log.is_aborted(1, cut)
+
+
 class Reusing(Files):
     """A disk that gives every log of one base the same inode number, one after the other."""
 

@@ -532,6 +532,22 @@ def test_a_tick_looks_for_topics_and_log_starts_and_appends(beside: Beside) -> N
     assert tree.log().log_start_offset == 1
 
 
+def test_records_are_deleted_into_an_open_transaction(beside: Beside) -> None:
+    tree, partition = beside.tree, beside.partition
+    one = Producer(1, transactional=True)
+    partition.put(one.batch(b"one", b"two"))
+    last = partition.put(one.batch(b"three"), b"three")
+    tree.file()
+    tree.fs.tick()
+    partition.delete_records(last)
+    tree.fs.tick()
+    assert tree.log().last_stable_offset == last
+    assert tree.attributes(tree.file()).size == 0
+    partition.put(one.commit())
+    assert tree.attributes(tree.file()).size == len(b"three\n")
+    assert tree.read("t/0") == b"three\n"
+
+
 def test_a_partition_that_cannot_be_followed_is_named_once(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
     node = tree.file()

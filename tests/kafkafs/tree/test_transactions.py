@@ -14,6 +14,8 @@ from storage import Log, Record, encode
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
+from storage.retain import delete_records
+from storage.task import Task
 from tests.kafkafs.trees import a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, append
 
@@ -90,6 +92,25 @@ def test_uncommitted_records_are_shown_at_once_where_that_is_asked_for(tmp_path:
         assert tree.read("t/0") == b"one\nx\n"
     with a_tree(tmp_path / "data") as tree:
         assert tree.read("t/0") == b"x\n"
+
+
+def test_records_are_deleted_into_an_open_transaction(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        log = tree.log()
+        one = Producer(log, 1)
+        one.send(b"one", b"two")
+        one.send(b"three")
+        append(log, b"behind")
+        assert tree.read("t/0") == b""
+        delete_records(tree.fs.manager, log, 2, Task())
+        file = tree.file()
+        assert tree.attributes(file).size == 0
+        assert tree.read("t/0") == b""
+        assert log.active.stable_size == log.active.position_of(2)
+        one.end(COMMIT)
+        assert tree.attributes(file).size == len(b"three\nbehind\n")
+        assert tree.read("t/0") == b"three\nbehind\n"
 
 
 @pytest.mark.parametrize("large", [False, True])
