@@ -31,7 +31,8 @@ from storage.task import Task
 # So that no thread waits long for this one, which judges a chunk at a time.
 _CHUNK_BYTES = 256 * 1024
 _LEAST_BYTES = 4096
-_FRAME = 17
+#: What of the batch that follows tells whether a batch's base offset is right.
+FRAME_SIZE = 17
 
 Named = Callable[[int], int | None]
 """The first place behind a position where an index says that a batch begins."""
@@ -98,8 +99,8 @@ def sound_start(data: memoryview, part: Part) -> tuple[Known, int] | None:
     )
     batch_size = size - last
     if part.position + size < part.end:
-        frame = data[size : size + _FRAME]
-        if reason or len(frame) < _FRAME or _falls(frame, next_offset):
+        frame = data[size : size + FRAME_SIZE]
+        if reason or len(frame) < FRAME_SIZE or _falls(frame, next_offset):
             size, next_offset = last, before
     if size <= 0:
         return None
@@ -136,8 +137,8 @@ class Check:
             self.step()
 
     def _falls(self) -> bool:
-        frame = self._source.read(self.position, min(_FRAME, self._part.end - self.position))
-        return len(frame) == _FRAME and _falls(frame, self.next_offset)
+        frame = self._source.read(self.position, min(FRAME_SIZE, self._part.end - self.position))
+        return len(frame) == FRAME_SIZE and _falls(frame, self.next_offset)
 
     def step(self, until: int | None = None) -> None:
         """Go on by one read, which goes little beyond ``until``, or over a damaged place."""
@@ -159,7 +160,7 @@ class Check:
         elif len(data) < size:
             self._fault("the file ends before it", False)
         else:
-            needed = size_at(data, 0) if len(data) >= _FRAME else part.end - start + 1
+            needed = size_at(data, 0) if len(data) >= FRAME_SIZE else part.end - start + 1
             if needed > part.end - start:
                 self._fault("it is longer than the log", False)
             else:
@@ -220,8 +221,8 @@ class Check:
     def _claimed(self, position: int) -> int:
         """The size that a batch says it has; 0 where it cannot be that."""
         left = self._part.end - position
-        frame = self._source.read(position, min(_FRAME, left))
-        size = size_at(frame, 0) if len(frame) == _FRAME else 0
+        frame = self._source.read(position, min(FRAME_SIZE, left))
+        size = size_at(frame, 0) if len(frame) == FRAME_SIZE else 0
         return size if SMALLEST_SIZE[0] + LOG_OVERHEAD <= size <= left else 0
 
     def _proven(self, position: int, end: int) -> int:

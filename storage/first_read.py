@@ -5,7 +5,7 @@ is kept as *parts*: runs of whole batches, ascending and apart from one another,
 offset that comes behind it.  What this process has appended itself is *written*: from
 ``written_from`` on it is as it was written, as long as the page cache holds it.
 
-Any thread may ask and add: the parts are one tuple, replaced as a whole.
+Any thread may ask and add.
 
 Not here: reading and judging (``batch_check``), what becomes of damage (``segment``).
 """
@@ -13,7 +13,7 @@ Not here: reading and judging (``batch_check``), what becomes of damage (``segme
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import NamedTuple
 
 _lock = threading.Lock()
@@ -35,7 +35,8 @@ class FirstRead:
     __slots__ = ("_parts", "batch_size", "whole", "written_from")
 
     def __init__(self) -> None:
-        self._parts: tuple[Known, ...] = ()
+        # Ascending; a list, as who reads at random places adds many. Under the lock.
+        self._parts: list[Known] = []
         self.written_from = 0
         self.whole = True
         # Bytes of a batch that was read lately.
@@ -45,17 +46,20 @@ class FirstRead:
         """Nothing of the log's ``size`` bytes counts as written any longer: a disk has it."""
         with _lock:
             self.written_from = size
-            self.whole = self._knows(0, size)
+            self.whole = self._are_known(0, size)
 
     def knows(self, position: int, end: int) -> bool:
         """Whether all of these bytes have been checked."""
-        return self.whole or self._knows(position, end)
+        if self.whole:
+            return True
+        with _lock:
+            return self._are_known(position, end)
 
-    def _knows(self, position: int, end: int) -> bool:
+    def _are_known(self, position: int, end: int) -> bool:
         end = min(end, self.written_from)
         if position >= end:
             return True
-        part = self.part_at(position)
+        part = self._last_part(position)
         return part is not None and end <= part.end
 
     def to_read(self, position: int, size: int) -> int:
@@ -76,20 +80,25 @@ class FirstRead:
 
     def part_before(self, position: int) -> Known | None:
         """The last part that begins at or before a position."""
-        parts = self._parts
-        number = bisect_right(parts, (position, _BEYOND)) - 1
-        return parts[number] if number >= 0 else None
+        with _lock:
+            return self._last_part(position)
+
+    def _last_part(self, position: int) -> Known | None:
+        number = bisect_right(self._parts, (position, _BEYOND)) - 1
+        return self._parts[number] if number >= 0 else None
 
     def add(self, added: Known) -> None:
         """These bytes have been checked."""
         with _lock:
             parts = self._parts
-            first = bisect_left(parts, added.start, key=lambda part: part.end)
-            behind = bisect_right(parts, added.end, key=lambda part: part.start)
+            behind = bisect_right(parts, (added.end, _BEYOND))
+            first = bisect_right(parts, (added.start, _BEYOND), hi=behind)
+            if first and parts[first - 1].end >= added.start:
+                first -= 1
             if first < behind:
                 # Those that it touches become one with it.
                 start = min(added.start, parts[first].start)
                 last = max(added, parts[behind - 1], key=lambda part: part.end)
                 added = last._replace(start=start)
-            self._parts = (*parts[:first], added, *parts[behind:])
-            self.whole = self._knows(0, self.written_from)
+            parts[first:behind] = (added,)
+            self.whole = self._are_known(0, self.written_from)

@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from storage.batch_check import Check, Part, sound_start
+from storage.batch_check import FRAME_SIZE, Check, Part, sound_start
 from storage.config import LogConfig
 from storage.damage import Damage, Damages, merged, report, sound_size
 from storage.errors import CorruptRecord
@@ -49,24 +49,28 @@ MAX_OFFSET_SPAN = 2**31 - 1
 
 
 class _Cached:
-    """The log through the page cache, for ``batch_check``."""
+    """The log through the page cache, for ``batch_check``.  What was read last is at hand."""
 
     def __init__(self, files: Files, fd: int) -> None:
         self._files = files
         self._fd = fd
-        self._room = bytearray()
+        self._room = memoryview(bytearray())
+        self._start = self._end = 0
 
     def read(self, position: int, size: int) -> memoryview:
-        if size > len(self._room):
-            self._room = bytearray(size)
-        view = memoryview(self._room)[:size]
-        return view[: self._fill(view, position)]
+        if not self._start <= position <= position + size <= self._end:
+            if size > len(self._room):
+                self._room = memoryview(bytearray(size))
+            self._start = self._end = position
+            self._end += self._fill(self._room[:size], position)
+        return self._room[position - self._start : min(position + size, self._end) - self._start]
 
     def _fill(self, view: memoryview, position: int) -> int:
         return self._files.preadv(self._fd, view, position)
 
     def settle(self) -> None:
-        """What is in the cache is there."""
+        """What is in the page cache is there: it is read again."""
+        self._end = self._start
 
 
 class _AtHand(_Cached):
@@ -399,11 +403,11 @@ class Segment(SegmentFiles):
         twice.  So what is read ends with one of them, if there are any.
         """
         reads = self.first_read
-        count = self.read_stored(buffer, position, wait)
         known = reads.part_before(position)
         if position and (known is None or known.end < position):
-            self.verify(position, position + 1, wait=wait)
+            self.verify(position, position + len(buffer), wait=wait)
             known = reads.part_before(position)
+        count = self.read_stored(buffer, position, wait)
         start, next_offset = (0, self.base_offset) if known is None else known[1:]
         if position <= start < position + count:
             part = self._part(start, next_offset)
@@ -484,14 +488,23 @@ class Segment(SegmentFiles):
     def _check(self, position: int, end: int, wait: bool) -> None:
         """Check the batch that ``position`` is in, and on to ``end``."""
         source = (_Cached if wait else _AtHand)(self._files, self._log_fd())
-        start, next_offset = self._start_of_batch(source, position, wait)
+        reads = self.first_read
+        start, next_offset = self._start_of_batch(source, position, end, wait)
         if not wait and end - start > _CHECKED_AT_ONCE:
             raise BlockingIOError
-        check = Check(source, self._part(start, next_offset))
+        part = self._part(start, next_offset)
+        if end - start <= _CHECKED_AT_ONCE:
+            size = min(self._to_check(start, end), part.end - start)
+            found = sound_start(source.read(start, size), part)
+            if found is not None and found[0].end >= end:
+                reads.add(found[0])
+                reads.batch_size = found[1]
+                return
+        check = Check(source, part)
         check.to(end)
         if check.damages:
             self._add_damages(check.damages)
-        self.first_read.add(Known(start, check.position, check.next_offset))
+        reads.add(Known(start, check.position, check.next_offset))
 
     def _part(self, start: int, next_offset: int) -> Part:
         """What is to be checked from a place on where a batch begins."""
@@ -505,7 +518,13 @@ class Segment(SegmentFiles):
             self.index_behind,
         )
 
-    def _start_of_batch(self, source: _Cached, position: int, wait: bool) -> tuple[int, int]:
+    def _to_check(self, start: int, end: int) -> int:
+        """Bytes from ``start`` on that hold all batches up to ``end``, if those are all alike."""
+        return max(end - start + self.first_read.batch_size, HEADER_SIZE) + FRAME_SIZE
+
+    def _start_of_batch(
+        self, source: _Cached, position: int, end: int, wait: bool
+    ) -> tuple[int, int]:
         """Where a batch begins, at or before ``position``, and an offset that it is not below.
 
         At the end of what is known; or where the index names a sound batch that can be meant.
@@ -519,7 +538,8 @@ class Segment(SegmentFiles):
         at = position
         while (entry := self.offset_index.at_or_before(at)) is not None and entry[1] > start:
             offset, named = entry
-            data = source.read(named, HEADER_SIZE)
+            # With all that is to be checked, as a disk takes as long for a little as for that.
+            data = source.read(named, self._to_check(named, end))
             # A message of an older format may be shorter than a header of today.
             size = size_at(data, 0) if len(data) > MAGIC_POSITION else 0
             if MAGIC_POSITION < size <= min(self.size - named, _CHECKED_BYTES):
@@ -528,6 +548,7 @@ class Segment(SegmentFiles):
                     data, len(data), self.base_offset, next_offset, max(self.next_offset, 0)
                 )
                 if taken and after > offset >= next_offset:
+                    self.first_read.batch_size = size
                     return named, next_offset
             at = named - 1
         return start, next_offset

@@ -22,14 +22,16 @@ BATCHES = 40
 
 
 class CountedFiles(Files):
-    """Those of the kernel, and how many bytes were read in the end."""
+    """Those of the kernel, how many bytes were read in the end, and by how many waits."""
 
     def __init__(self) -> None:
         self.read = 0
+        self.waits = 0
 
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         count = super().preadv(fd, buffer, position)
         self.read += count
+        self.waits += 1
         return count
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
@@ -79,6 +81,22 @@ def test_bytes_at_hand_are_checked_without_waiting_and_read_once(tmp_path: Path,
         assert segment.first_read.whole
         # But for pieces of batches that were not whole in what was asked for.
         assert files.read < len(data) * 1.6
+
+
+def test_who_reads_anywhere_waits_for_the_disk_once(tmp_path: Path) -> None:
+    """… for the batches that he needs, which are then in the page cache."""
+    data, files = write(tmp_path), CountedFiles()
+    batch_size = len(data) // BATCHES
+    with unread(tmp_path, files) as segment:
+        for number in (30, 12, 21, 3, 36):
+            position = number * batch_size + batch_size // 2
+            files.waits = 0
+            buffer = bytearray(100)
+            assert segment.read_into(buffer, position, True) == 100
+            assert buffer == data[position : position + 100]
+            if number != 30:
+                assert files.waits == 2, "one for the batch, and one for what is there now"
+                assert segment.first_read.knows(number * batch_size, (number + 1) * batch_size)
 
 
 def read_on(
