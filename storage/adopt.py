@@ -32,7 +32,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -45,6 +44,7 @@ from storage.producer_state import sequence_after
 from storage.staged import AdoptRequest, StagedFile
 from storage.staged_batches import Prepared, StagedBatches
 from storage.task import Task
+from storage.threads import side_by_side
 
 _log = logging.getLogger(__name__)
 
@@ -377,9 +377,7 @@ def _flush(logs: Iterable[Log], task: Task) -> None:
     try:
         for log in logs:
             plans.append(task.by_owner(log.start_flush))
-        with ThreadPoolExecutor(_FLUSHING_THREADS, "adopting") as pool:
-            for _ in pool.map(FlushPlan.run, plans):
-                pass
+        side_by_side(FlushPlan.run, plans, _FLUSHING_THREADS, "adopting")
     finally:
         for plan in plans:
             task.by_owner(plan.finish)

@@ -30,7 +30,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import checkpoint, history, paths
@@ -55,6 +54,7 @@ from storage.old_segment import is_old, refusal
 from storage.recovery import Origin, Recovered, recover
 from storage.reserve import Reserve
 from storage.settings import Settings
+from storage.threads import side_by_side
 
 _log = logging.getLogger(__name__)
 
@@ -215,6 +215,8 @@ class DataDirectory:
             if progress is not None:
                 progress(Progress(state[0], state[1], len(found)))
 
+        logs: list[Log] = []
+
         def load(item: Item) -> Log | None:
             log = None
             with self._as_fault(item):
@@ -232,23 +234,18 @@ class DataDirectory:
                 # A living writer's checkpoint may be ahead of what was seen of its log.
                 if log is not None and not written:
                     self._compare_end(log, recovery_points.get(item, 0))
+            if log is not None:
+                logs.append(log)
             advance(0, 1)
             return log
 
-        logs: list[Log] = []
         try:
             threads = self.files.parallel
             if not clean:
                 threads = max(threads, self.settings.broker.num_recovery_threads_per_data_dir)
-            if (clean and threads == 1) or len(found) < 2:
-                for item in found:
-                    if (log := load(item)) is not None:
-                        logs.append(log)
-            else:
-                with ThreadPoolExecutor(threads, "recovery") as pool:
-                    logs.extend(log for log in pool.map(load, found) if log is not None)
+            loaded = side_by_side(load, found, threads, "recovery")
             # Those first that know their topic's id.
-            for log in sorted(logs, key=lambda log: not log.topic_id):
+            for log in sorted(filter(None, loaded), key=lambda log: not log.topic_id):
                 with self._as_fault((log.topic, log.partition), log):
                     self.add(log)
         except BaseException:
@@ -290,7 +287,9 @@ class DataDirectory:
         try:
             yield
         except Exception as error:
-            everybodys = isinstance(error, OSError) and error.errno in _EVERYBODYS
+            everybodys = isinstance(error, MemoryError) or (
+                isinstance(error, OSError) and error.errno in _EVERYBODYS
+            )
             if not self.keeps_faulty or everybodys or isinstance(error, ReadOnlyFormat):
                 raise
             if log is not None:

@@ -12,6 +12,8 @@ A torn tail found in recovery is an outcome, not an error, and has no class here
 
 from __future__ import annotations
 
+import errno
+
 
 class StorageError(Exception):
     """Base of all; ``str()`` is the message and whichever of path, position, offset is known."""
@@ -47,6 +49,13 @@ class UnusableFile(OSError):
     """What stands in the place of a file is a link, a pipe, a device, a directory, or far too
     large; errno EIO, as for what the disk cannot give.  It is neither followed nor waited for.
     """
+
+
+class NoThread(OSError):
+    """The system lets no further thread start; errno ENOMEM.  What it was for has not begun."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOMEM, "no thread can be started")
 
 
 class CorruptRecord(StorageError):

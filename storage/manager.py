@@ -22,7 +22,6 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from storage import checkpoint, clock, paths
 from storage.adopt import recover as recover_adoption
@@ -45,6 +44,7 @@ from storage.reserve import Reserve
 from storage.retention import check_policy
 from storage.settings import Settings, no_check
 from storage.task import Task
+from storage.threads import side_by_side
 
 __all__ = ["LogManager", "Progress", "Topic"]
 
@@ -515,8 +515,7 @@ class LogManager(DataDirectory):
                 log.age_descriptors()
             if log.producers.by_id:
                 log.producers.expire(wall_ms, expiration_ms)
-        again, self._unremoved = self._unremoved, set()
-        return self.remove_deleted(now_ms, again)
+        return self.remove_deleted(now_ms, self._unremoved)
 
     def remove_deleted(
         self, now_ms: int, again: Iterable[tuple[str, bool]] = ()
@@ -551,20 +550,23 @@ class LogManager(DataDirectory):
         if self.read_only or (left == SWEPT_AT_ONCE and not doomed_paths):
             return None
 
+        # Also where the function is never called.
+        self._unremoved.update(doomed_paths)
+
         def remove() -> None:
             failure: OSError | None = None
             for path, is_directory in doomed_paths:
                 try:
-                    if is_directory:
-                        self._remove_directory(path)
-                    else:
-                        self.files.unlink(path)
-                except FileNotFoundError:
                     # That of a topic which was deleted meanwhile lies elsewhere, and goes with it.
-                    continue
+                    with contextlib.suppress(FileNotFoundError):
+                        if is_directory:
+                            self._remove_directory(path)
+                        else:
+                            self.files.unlink(path)
                 except OSError as error:
-                    self._unremoved.add((path, is_directory))
                     failure = failure or error
+                else:
+                    self._unremoved.discard((path, is_directory))
             self.reserve.restore()
             if failure is not None:
                 raise failure
@@ -588,11 +590,8 @@ class LogManager(DataDirectory):
         after the others have been closed: the next start recovers.
         """
         logs = list(self.logs())
-        if len(logs) < CLOSED_BY_ONE:
-            outcomes = [self._close_log(log) for log in logs]
-        else:
-            with ThreadPoolExecutor(CLOSING_THREADS, "closing") as pool:
-                outcomes = list(pool.map(self._close_log, logs))
+        threads = 1 if len(logs) < CLOSED_BY_ONE else CLOSING_THREADS
+        outcomes = side_by_side(self._close_log, logs, threads, "closing")
         failure = next((error for error in outcomes if error is not None), None)
         try:
             if not self.read_only:

@@ -22,10 +22,8 @@ partitions.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from storage import old_segment, paths
@@ -39,6 +37,7 @@ from storage.producer_state import ProducerState
 from storage.replay import replay
 from storage.segment import Segment
 from storage.swap import as_if_finished, drop_orphan_indexes, finish_swaps
+from storage.threads import side_by_side
 
 __all__ = ["Origin", "Recovered", "load_segment", "recover"]
 
@@ -171,9 +170,12 @@ def _load_all(origin: Origin, bases: list[int], present: set[str]) -> Iterator[L
         for base, following in zip(bases, followings, strict=False):
             yield load(origin, base, following, present)
         return
-    with ThreadPoolExecutor(origin.files.parallel, "segments") as pool:
-        work = functools.partial(load, origin, present=present)
-        yield from pool.map(work, bases, followings)
+
+    def load_pair(pair: tuple[int, int | None]) -> Loaded:
+        return load(origin, *pair, present)
+
+    pairs = zip(bases, followings, strict=True)
+    yield from side_by_side(load_pair, pairs, origin.files.parallel, "segments")
 
 
 def _load_old(origin: Origin, names: list[str]) -> Recovered:

@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from storage.config import LONG_MAX, LogConfig
-from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge
+from storage.errors import CorruptRecord, InvalidRecord, NoThread, RecordTooLarge
 from storage.files import Files
 from storage.record._columns import decode_columns
 from storage.record._stamp import stamp_transaction, survey_staged
 from storage.record.compression import CODECS
 from storage.record.header import parse_header
 from storage.record.scan import whole_batches
+from storage.threads import submit
 from storage.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites
 
 _CHUNK_BYTES = 1 << 20
@@ -122,12 +123,22 @@ class StagedBatches:
 
 
 def _ahead(items: Generator[Prepared]) -> Generator[Prepared]:
-    """The same, each made in another thread while the one before it is appended."""
+    """The same, each made in another thread, where there is one, while the one before it is
+    appended.
+    """
+
+    def one() -> Prepared | None:
+        return next(items, None)
+
     try:
         with ThreadPoolExecutor(1, "preparing") as pool:
-            following = pool.submit(next, items, None)
+            try:
+                following = submit(pool, one)
+            except NoThread:
+                yield from items
+                return
             while (item := following.result()) is not None:
-                following = pool.submit(next, items, None)
+                following = submit(pool, one)
                 yield item
     finally:
         items.close()

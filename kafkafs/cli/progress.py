@@ -57,6 +57,8 @@ class Opening:
                 if time.monotonic() < self._show_at:
                     return
                 self._bar = _begin(progress.partitions_total)
+                if self._bar is None:
+                    return
             mib = progress.bytes_read >> 20
             self._bar.update(self._bar.task_ids[0], completed=progress.partitions, mib=mib)
 
@@ -67,7 +69,7 @@ class Opening:
             self._bar = None
 
 
-def _begin(partitions: int) -> Bar:
+def _begin(partitions: int) -> Bar | None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -81,6 +83,18 @@ def _begin(partitions: int) -> Bar:
         transient=True,
     )
     bar.add_task("", total=partitions, mib=0)
+    return _started(bar)
+
+
+def _started(bar: Bar) -> Bar | None:
+    """None where the system has no thread for who draws it."""
+    from storage.errors import NoThread
+    from storage.threads import start
+
+    try:
+        start(threading.Thread(target=lambda: None))
+    except NoThread:
+        return None
     bar.start()
     return bar
 
@@ -114,6 +128,8 @@ class Reading:
             if time.monotonic() < self._show_at:
                 return
             self._bar = _begin_reading(self._what, self._total)
+            if self._bar is None:
+                return
         self._bar.update(self._bar.task_ids[0], completed=self._done)
 
     def end(self) -> None:
@@ -148,6 +164,8 @@ class Work:
             if time.monotonic() < self._show_at:
                 return
             self._bar = _begin_reading("{task.description}", None)
+            if self._bar is None:
+                return
         task = self._bar.task_ids[0]
         self._bar.update(task, description=phase, completed=done, total=total or None)
 
@@ -171,7 +189,7 @@ class Lines:
             print(f"kafkafs: {phase}: {done}{of} bytes", file=sys.stderr, flush=True)
 
 
-def _begin_reading(what: str, total: int | None) -> Bar:
+def _begin_reading(what: str, total: int | None) -> Bar | None:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -192,5 +210,4 @@ def _begin_reading(what: str, total: int | None) -> Bar:
         transient=True,
     )
     bar.add_task("", total=total)
-    bar.start()
-    return bar
+    return _started(bar)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pyfuse3
 
@@ -58,6 +59,8 @@ def errno_of(error: Exception) -> int | None:
     if isinstance(error, OSError):
         # BlockingIOError may come bare: a wait that was given up.
         return error.errno or (errno.EAGAIN if isinstance(error, BlockingIOError) else None)
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
     for kind in type(error).__mro__:
         if kind in ERRNO:
             return ERRNO[kind]
@@ -66,6 +69,8 @@ def errno_of(error: Exception) -> int | None:
 
 def reason_of(error: Exception) -> str:
     """What to say of an error in the log."""
+    if isinstance(error, MemoryError):
+        return os.strerror(errno.ENOMEM)
     if not isinstance(error, OSError):
         return str(error)
     return f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror)

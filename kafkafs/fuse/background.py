@@ -33,10 +33,13 @@ def run_in_background(program: Program) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     # Whoever ends this process while it waits does not want the child any more: from the fork on.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    pid = os.fork()
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_ENDS, signal.SIGINT))
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise MountError(f"no process can be started: {error.strerror}") from None
     if pid == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDS, signal.SIGINT))
         os.close(reader)
         os._exit(_run_child(program, writer))
     os.close(writer)
@@ -45,7 +48,7 @@ def run_in_background(program: Program) -> None:
         if handler != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _given_up)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDS, signal.SIGINT))
         with open(reader, "rb") as pipe:
             outcome = pipe.read()
     except BaseException:

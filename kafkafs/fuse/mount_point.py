@@ -86,10 +86,13 @@ def ask(path: str) -> tuple[Answer, int | None]:
     """Ask the daemon of a mount for its process id, with the patience of `ANSWER_S`.
 
     A process of its own asks: who asks a daemon that does not answer may not be killed before the
-    connection has ended.
+    connection has ended. MountError where there can be none.
     """
     reader, writer = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        raise MountError(f"{path}: no process can be started: {error.strerror}") from None
     if child == 0:
         try:
             said = os.getxattr(path, PID_ATTRIBUTE)
@@ -213,6 +216,8 @@ def unmount(path: str, *, lazy: bool = False) -> None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except FileNotFoundError:
         raise MountError("there is no fusermount3 (Debian's package fuse3)") from None
+    except OSError as error:
+        raise MountError(f"{path}: fusermount3 cannot be started: {error.strerror}") from None
     if done.returncode:
         reason = done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"]
         raise MountError(reason[-1])

@@ -39,10 +39,11 @@ from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, first_entry_o
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
+from kafkafs.fuse.threads import in_thread
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, ToldError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
-from storage.errors import SegmentGone, StorageError
+from storage.errors import NoThread, SegmentGone, StorageError
 from storage.log import Log
 from storage.rescue import rescue
 from storage.task import Task
@@ -62,6 +63,8 @@ PAUSE_S = 0.001, 0.5
 LOOK_AHEAD_S = 0.25
 #: How long a write waits for what it has begun, in seconds: who waits in FUSE cannot be killed.
 JOB_S = 10.0
+#: How long to wait for a thread that cannot be started yet, where nobody could be told, in seconds.
+THREAD_AGAIN_S = 1.0
 
 
 class Operations(RefusedOperations):
@@ -95,18 +98,26 @@ class Operations(RefusedOperations):
 
     async def _in_thread(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         with self._spinner.elsewhere():
-            return await trio.to_thread.run_sync(function, *arguments, limiter=self._readers)
+            return await in_thread(self._readers, function, *arguments)
 
     async def _alone(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """A change of the tree: in a worker thread, one at a time."""
         async with self.structural:
             return await self._in_thread(function, *arguments)
 
+    async def _alone_at_last(self, function: Callable[[], T]) -> T:
+        """The same, as soon as there is a thread for it."""
+        while True:
+            try:
+                return await self._alone(function)
+            except NoThread:
+                await trio.sleep(THREAD_AGAIN_S)
+
     async def sync(self, plan: FlushPlan) -> None:
         """Run a flush plan: its fsyncs in a thread, what follows from them here."""
         try:
             with self._spinner.elsewhere():
-                await trio.to_thread.run_sync(plan.run, limiter=self._syncers)
+                await in_thread(self._syncers, plan.run)
         finally:
             plan.finish()
 
@@ -114,7 +125,7 @@ class Operations(RefusedOperations):
         """Have what is left of a log on the disk, after an fsync that failed (`storage.rescue`)."""
         task = Task(self._tree.jobs.by_owner)
         now_ms = self._tree.manager.clock_ms()
-        await trio.to_thread.run_sync(rescue, log, task, now_ms, limiter=self._syncers)
+        await in_thread(self._syncers, rescue, log, task, now_ms)
 
     async def _sync(self, handle: Handle) -> None:
         plan = handle.sync_plan()
@@ -132,7 +143,9 @@ class Operations(RefusedOperations):
             number = errno.EIO
             lines = "".join(traceback.format_exception(error)).rstrip()
             self._tree.events(f"{what}: unforeseen, answered with EIO\n{lines}")
-        elif number in WORTH_A_LINE and not isinstance(error, told):
+        elif number in WORTH_A_LINE and (
+            isinstance(error, NoThread) or not isinstance(error, told)
+        ):
             self._tree.events(f"{what}: {reason_of(error)}")
         raise pyfuse3.FUSEError(number) from None
 
@@ -474,7 +487,7 @@ class Operations(RefusedOperations):
         try:
             handle = self._handles.remove(fh)
             if handle.structural:
-                await self._alone(handle.release)
+                await self._alone_at_last(handle.release)
             else:
                 # Before the first await: who opens the file next sees the last line.
                 handle.release()

@@ -31,6 +31,7 @@ from typing import TypeVar
 import trio
 
 from kafkafs.fuse.retries import Retries
+from kafkafs.fuse.threads import in_thread
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
@@ -221,4 +222,4 @@ class Schedule:
 
 async def _looked(look: Callable[[], T]) -> T:
     """Look at the facts of all segments of many logs, in a thread: it reads none of them."""
-    return await trio.to_thread.run_sync(look)
+    return await in_thread(None, look)

@@ -20,6 +20,7 @@ import trio
 
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.retries import Retries
+from kafkafs.fuse.threads import in_thread
 from kafkafs.tree.filesystem import FileSystem
 from storage.log import Log
 from storage.manager import LogManager
@@ -111,17 +112,20 @@ class Ticks:
     async def _tick(self) -> None:
         with self._duties.attempt("saving of what is shown"):
             self._tree.tick()
-        await trio.to_thread.run_sync(self._tree.housekeeping)
+        await in_thread(None, self._tree.housekeeping)
 
     async def _sweep(self) -> None:
         async with self._operations.structural:
             remove = self._manager.sweep(self._manager.monotonic_ms())
         while remove is not None:
-            await trio.to_thread.run_sync(remove)
+            await in_thread(None, remove)
             async with self._operations.structural:
                 remove = self._manager.remove_deleted(self._manager.monotonic_ms())
 
     async def _checkpoint(self) -> None:
+        await in_thread(None, lambda: trio.from_thread.run(self._start_checkpoint)())
+
+    async def _start_checkpoint(self) -> Callable[[], None]:
+        """What was started must be written down: so only when there is a thread to do it."""
         async with self._operations.structural:
-            write = self._manager.start_checkpoint()
-        await trio.to_thread.run_sync(write)
+            return self._manager.start_checkpoint()

@@ -24,6 +24,8 @@ import trio
 
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job
+from storage import threads
+from storage.errors import NoThread
 from storage.owner_requests import KINDS, SWAP
 from storage.task import Task
 
@@ -109,8 +111,8 @@ class Workers:
                 with trio.CancelScope(shield=True):
                     self._jobs.started(job)
                     await _in_thread(job.kind, job.carry_out, job.kind in LONG)
-        except RuntimeError as error:
-            job.fail(error)  # the system has no thread left
+        except NoThread as error:
+            job.fail(error)
         finally:
             turns.leave(turn)
             self._jobs.ended(job)
@@ -169,7 +171,7 @@ class _Turns:
 
 
 async def _in_thread(name: str, function: Callable[[], None], low: bool) -> None:
-    """Call it in a new thread; not to be cancelled."""
+    """Call it in a new thread; not to be cancelled. NoThread."""
     ended = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
@@ -185,5 +187,5 @@ async def _in_thread(name: str, function: Callable[[], None], low: bool) -> None
         finally:
             token.run_sync_soon(ended.set)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threads.start(threading.Thread(target=run, name=name, daemon=True))
     await ended.wait()

@@ -15,14 +15,17 @@ Not here: names, listings (`arrow_files`).
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
-from storage.errors import SegmentGone
+from storage.errors import NoThread, SegmentGone
+from storage.threads import submit
 
 # Of a log: what the first read takes at least, and the largest block.
 _FIRST_BLOCK = 4 * 1024
@@ -209,8 +212,10 @@ class OpenObject:
             at = wanted
         self._start, self._data = position, b"".join(parts) if rest else b"".join(parts[1:])
         if self._large_reads > 1 and at < self.size:
+            fetch = functools.partial(self._fetch, at, min(self._block, self.size - at))
             self._next_at = at
-            self._next = self._ahead().submit(self._fetch, at, min(self._block, self.size - at))
+            with contextlib.suppress(NoThread):
+                self._next = submit(self._ahead(), fetch)
 
     def _fetch(self, position: int, size: int) -> bytes:
         """These bytes, all of them, of the version that was opened."""

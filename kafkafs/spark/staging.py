@@ -20,7 +20,6 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from storage.partitioner import STAY_BYTES, another
 from storage.record._rows import RowEncoder
 from storage.settings import Settings
 from storage.staged import StagedFile, StagedName
+from storage.threads import side_by_side
 from storage.validator import rewrites, rewritten
 
 if TYPE_CHECKING:
@@ -258,9 +258,7 @@ class _StagedFiles:
 
     def sync(self) -> None:
         """Have all bytes and names on the disk, and close everything."""
-        with ThreadPoolExecutor(_SYNCING_THREADS, "staging") as pool:
-            for _ in pool.map(self._sync, list(self._sizes)):
-                pass
+        side_by_side(self._sync, list(self._sizes), _SYNCING_THREADS, "staging")
         self._close()
 
     def _sync(self, path: str) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import errno
 import json
 import os
@@ -29,6 +30,7 @@ from typing import Any, ClassVar
 
 import pyfuse3
 import trio
+import trio.testing
 
 from kafkafs.config import parse_mount_options
 from kafkafs.fuse import daemon, mount_point, operations
@@ -46,6 +48,7 @@ from storage.files import Files, is_temporary
 from storage.log import Log
 from storage.manager import LogManager
 from tests.kafkafs.trees import clean
+from tests.no_threads import no_free_threads
 
 PATIENCE_S = 20.0
 FOR_EVER = 1 << 62
@@ -232,6 +235,7 @@ class Commands:
         self._disk = disk
         self._token: trio.lowlevel.TrioToken | None = None
         self._holds: list[_Hold] = []
+        self._taken = contextlib.ExitStack()
 
     def begin(self) -> None:
         """On the trio thread, when the mount is ready."""
@@ -362,6 +366,22 @@ class Commands:
     def name_changes(self) -> int:
         """How often the kernel was told to look up all names again."""
         return self._notices.changes
+
+    def take_threads(self) -> None:
+        """From now on no thread is left, and none can be started."""
+        while not self._owner(self._take_threads):
+            time.sleep(0.001)
+
+    def _take_threads(self) -> bool:
+        """False where one is at work, and would be free later."""
+        if trio.testing.active_thread_count():
+            return False
+        self._taken.enter_context(no_free_threads())
+        return True
+
+    def give_threads(self) -> None:
+        """There are threads again."""
+        self._taken.close()
 
     def break_version(self) -> None:
         """`.kafkafs/version` has a bug from now on."""

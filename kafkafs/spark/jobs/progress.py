@@ -18,6 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from storage.errors import NoThread
+from storage.threads import start
+
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
@@ -83,7 +86,8 @@ def working(session: SparkSession, what: str) -> Iterator[Working]:
     before = {name: context.getLocalProperty(name) for name in _PROPERTIES}
     context.setJobGroup(group, what, interruptOnCancel=True)
     watcher = _Watcher(context.statusTracker(), work)
-    watcher.start()
+    with suppress(NoThread):
+        start(watcher)
     try:
         yield work
     except BaseException:
@@ -144,7 +148,8 @@ class _Watcher(threading.Thread):
     def end(self) -> None:
         """Take the bar away."""
         self._ended.set()
-        self.join()
+        if self.ident is not None:  # it was started
+            self.join()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

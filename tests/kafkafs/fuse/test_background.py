@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -26,6 +27,16 @@ try:
 except MountError as error:
     sys.exit(f"not started: {{error}}")
 print("started")
+"""
+
+
+# Root may start as many as it likes: this becomes a user of its own.
+LIMITED = """
+import os, resource
+import kafkafs.fuse.background
+if not os.geteuid():
+    os.setresuid(1_000_000 + os.getpid(), 1_000_000 + os.getpid(), 1_000_000 + os.getpid())
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 """
 
 
@@ -72,6 +83,13 @@ def test_an_end_without_a_word() -> None:
     assert done.stderr == "not started: the daemon ended with status 3 before it was ready\n"
     done = start("os.kill(os.getpid(), signal.SIGKILL)")
     assert done.stderr == "not started: the daemon was ended by signal 9 before it was ready\n"
+
+
+def test_no_process_can_be_started() -> None:
+    program = LIMITED + START.format(body="return 0")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    refused = f"no process can be started: {os.strerror(errno.EAGAIN)}\n"
+    assert (done.returncode, done.stderr) == (1, f"not started: {refused}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from kafkafs.fuse.operations import Operations
-from kafkafs.fuse.schedule import CLEAN_AGAIN_S, Schedule
+from kafkafs.fuse.schedule import CLEAN_AGAIN_S, RETRY_S, Schedule
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.ticks import TICK_S, Ticks
 from kafkafs.fuse.workers import Workers
@@ -26,6 +26,7 @@ from storage.files import Files
 from storage.log import Log
 from storage.manager import LogManager
 from storage.task import Task
+from tests.no_threads import no_free_threads
 from tests.storage.logs import append, values, write_settings
 
 SETTINGS: dict[str, object] = {
@@ -273,6 +274,8 @@ DUTIES = [
     Duty(SAVING, something_measured, "open", ".lines", NO_DESCRIPTOR, 1, 1),
     Duty("saving of the history", something_shown, "pwrite", ".history.tmp", NO_ROOM, 1, 1),
 ]
+#: One for each thing to be done.
+KINDS = list({duty.begin: duty for duty in DUTIES}.values())
 CASES = [(duty, error) for duty in DUTIES for error in duty.errors]
 
 
@@ -340,3 +343,25 @@ def test_it_goes_on_when_what_was_wrong_is_over(
 
     # Others write the same files.
     in_world(tmp_path / "data", test, 10_000 if duty.name == "checkpoint" else 2**31 - 1)
+
+
+@pytest.mark.parametrize("duty", KINDS, ids=lambda duty: duty.begin.__name__)
+def test_it_goes_on_when_there_are_threads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty
+) -> None:
+    monkeypatch.setattr("kafkafs.tree.filesystem.SAVE_BYTES", 1000)
+
+    async def test(world: World) -> None:
+        with no_free_threads():
+            is_done = duty.begin(world)
+            for _ in range(3):
+                await world.pass_s(duty.turn_s)
+        for _ in range(round(2 * duty.longest_s / duty.turn_s) + 4):
+            await world.pass_s(max(duty.turn_s, RETRY_S))
+        assert is_done()
+        failing = lines(world, " fails, and is tried again: ")
+        assert len(failing) == len(lines(world, " goes on")) > 0, world.said
+        assert all(line.endswith("no thread can be started") for line in failing), world.said
+        assert not any(world.manager.duties.failing.values())
+
+    in_world(tmp_path / "data", test, 10_000)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kafkafs.fuse import mount_point
-from tests.kafkafs.fuse.conftest import BareMount
+from tests.kafkafs.fuse.conftest import ROOT, BareMount
+from tests.kafkafs.fuse.test_background import LIMITED
 
 
 def test_a_directory_on_which_nothing_is_mounted(tmp_path: Path) -> None:
@@ -73,6 +76,27 @@ def test_names_in_the_mount_table_are_unescaped(tmp_path: Path) -> None:
 
 def test_read_ahead_where_it_is_not_permitted() -> None:
     assert not mount_point.raise_read_ahead("0:999999", 1024)
+
+
+def test_no_process_can_be_started() -> None:
+    """… to ask a daemon, or to unmount."""
+    questions = """
+from kafkafs.fuse import mount_point
+for question in (mount_point.ask, mount_point.unmount):
+    try:
+        question("/somewhere")
+    except mount_point.MountError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED + questions], capture_output=True, text=True, cwd=ROOT
+    )
+    why = os.strerror(errno.EAGAIN)
+    assert (done.stdout, done.stderr) == (
+        f"/somewhere: no process can be started: {why}\n"
+        f"/somewhere: fusermount3 cannot be started: {why}\n",
+        "",
+    )
 
 
 def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:

@@ -1,0 +1,110 @@
+"""Threads, of which the system may have none left: for a limit of processes, or of memory.
+
+Who asks for one then gets ``NoThread``, at once and before anything has happened; what only shares
+work among threads does it with those that there are.
+"""
+
+from __future__ import annotations
+
+import mmap
+import resource
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from typing import TypeVar
+
+from storage.errors import NoThread
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: What a thread needs to begin, beside its stack, in bytes; and the stack where that has no limit.
+_ROOM = 1 << 20
+_STACK = 2 << 20
+
+
+def check_room() -> None:
+    """NoThread where a thread could be made and would then find no memory to begin in.
+
+    Whoever starts such a one in CPython waits for it for ever.  It can only be where the address
+    space has a limit.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if stack == resource.RLIM_INFINITY:
+        stack = _STACK
+    try:
+        mmap.mmap(-1, stack + _ROOM).close()
+    except OSError:
+        raise NoThread from None
+
+
+def start(thread: threading.Thread) -> None:
+    """Start it.  NoThread."""
+    check_room()
+    try:
+        thread.start()
+    except RuntimeError:
+        raise NoThread from None
+
+
+def submit(pool: Executor, function: Callable[[], R]) -> Future[R]:
+    """Have a pool call it.  NoThread: it is never called."""
+    refused = False
+
+    def call() -> R:
+        if refused:
+            raise NoThread  # the pool has kept it, for a thread that ends with something else
+        return function()
+
+    try:
+        check_room()
+        return pool.submit(call)
+    except (NoThread, RuntimeError):
+        refused = True
+        raise NoThread from None
+
+
+def side_by_side(
+    function: Callable[[T], R], items: Iterable[T], threads: int, name: str
+) -> list[R]:
+    """What a function makes of each item, in their order, in this thread and ``threads - 1`` more,
+    or as many as there can be.
+
+    After a failure no further item is begun; it is raised when those that were have ended.
+    """
+    todo = deque(enumerate(items))
+    results: dict[int, R] = {}
+    failures: dict[int, Exception] = {}
+
+    def work() -> None:
+        while todo:
+            try:
+                number, item = todo.popleft()
+            except IndexError:
+                return  # another one has taken the last
+            try:
+                results[number] = function(item)
+            except Exception as error:
+                failures[number] = error
+                todo.clear()
+
+    helpers: list[threading.Thread] = []
+    try:
+        for number in range(1, min(threads, len(todo))):
+            helper = threading.Thread(target=work, name=f"{name}_{number}")
+            try:
+                start(helper)
+            except NoThread:
+                break
+            helpers.append(helper)
+        work()
+    finally:
+        todo.clear()  # where this thread was interrupted
+        for helper in helpers:
+            helper.join()
+    if failures:
+        raise failures[min(failures)]
+    return [results[number] for number in sorted(results)]
