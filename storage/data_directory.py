@@ -184,6 +184,8 @@ class DataDirectory:
         self._checkpoints_started = 0
         self._checkpoint_written = 0
         self._checkpoint_lock = threading.Lock()
+        # The topics that the checkpoints on disk may speak of; None: they were not read for it.
+        self._in_checkpoints: frozenset[str] | None = None
 
     def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
         started = time.monotonic()
@@ -318,6 +320,7 @@ class DataDirectory:
                 del topic.faults[item[1]]
                 if not topic.numbers:
                     del self.topics[topic.name]
+                    self.settings.forget(topic.name)
 
     @property
     def faulty(self) -> list[Item]:

@@ -47,7 +47,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
         if files.exists(os.path.join(data_dir, name)):
             files.rename(os.path.join(data_dir, name), _aside(data_dir, name))
     files.sync_directory(data_dir)
-    after = Settings.load(files, data_dir)
+    after = Settings.load(files, data_dir, keeps_faulty=True)
     whys = {name: after.why_kept(name) for name in sorted(found)}
     return [f"{name}: {why}" for name, why in whys.items() if why is not None]
 

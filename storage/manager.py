@@ -1,8 +1,8 @@
 """A data directory: its lock, its topics, their settings, its checkpoints, its periodic work.
 
 Layout: one directory per partition (``TOPIC-N``), and plain files beside them: ``.lock``, the
-offset checkpoints, the clean-shutdown marker (``LogManager.java``, ``LogLoader.java``) and the two
-settings' files of ``config``.
+offset checkpoints, the clean-shutdown marker (``LogManager.java``, ``LogLoader.java``) and the
+settings' file.
 
 Start: take the lock, look for the marker and remove it, load every partition (in threads where
 recovery has to read), delete what was half deleted.  End: close every log, write the checkpoints,
@@ -18,6 +18,7 @@ Not here: how partitions are found and loaded (``data_directory``), and threads 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -45,6 +46,7 @@ from storage.retention import check_policy
 from storage.settings import Settings, no_check
 from storage.task import Task
 from storage.threads import side_by_side
+from storage.topic_file import Owner
 
 __all__ = ["LogManager", "Progress", "Topic"]
 
@@ -217,44 +219,68 @@ class LogManager(DataDirectory):
             )
         return log
 
-    def create_topic(self, name: str, partitions: int | None = None) -> Topic:
+    def create_topic(
+        self, name: str, partitions: int | None = None, *, owner: Owner | None = None
+    ) -> Topic:
         """Create a topic with ``partitions`` (default: num.partitions) empty partitions.
 
+        ``owner``: whose it is, and its mode; nobody sees it before that is written down.
         Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation in a
         broker's directory, OSError; what was made of a topic that failed is removed again.
         """
         self._check_writable()
         self.files.check_room()
         paths.check_topic_name(name)
+        if name in self.topics:
+            raise TopicExists(f"topic {name!r} exists", path=self.path)
+        self._check_collisions(name)
+        self.check_may_create()
+        count = self.settings.broker.num_partitions if partitions is None else partitions
+        topic = Topic(name, checkpoint.new_topic_id())
+        self.settings.identify(name, topic.id)
+        if name in self._checkpointed():
+            # Of a topic that is gone: this one begins at offset 0.
+            self.start_checkpoint(snapshots=False)()
+        try:
+            for partition in range(count):
+                topic.partitions[partition] = self._create_log(topic, partition, owner)
+            self.files.sync_directory(self.path)
+        except OSError:
+            for log in reversed(topic.partitions.values()):
+                self._remove_directory(log.directory)
+            self.settings.forget(name)
+            raise
+        self.topics[name] = topic
+        return topic
+
+    def _check_collisions(self, name: str) -> None:
+        """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""
+        if "." not in name and "_" not in name:
+            return
         collision = name.replace(".", "_")
         for other in self.topics:
-            if other == name:
-                raise TopicExists(f"topic {name!r} exists", path=self.path)
             if other.replace(".", "_") == collision:
                 raise TopicExists(
                     f"topic {name!r} collides with {other!r}: '.' and '_' are one in the names of "
                     "Kafka's metrics",
                     path=self.path,
                 )
-        self.check_may_create()
-        count = self.settings.broker.num_partitions if partitions is None else partitions
-        topic = Topic(name, checkpoint.new_topic_id())
-        self.settings.identify(name, topic.id)
-        # Of a topic whose deletion was interrupted, or of which no more than that is left. Who
-        # creates it may have said before whose it is.
-        self.settings.drop_topic(name, keep_owner=True)
-        if any(each == name for each, _ in self._checkpointed()):
-            self.start_checkpoint(snapshots=False)()
+
+    def _begin_topic(self, name: str, directory: str, owner: Owner | None) -> None:
+        """Make the directory of a new topic's partition 0, with whose it is inside.
+
+        Until then it has a name that the next start removes: who finds it after a kill finds both.
+        """
+        if self.files.exists(directory):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
+        unfinished = os.path.join(self.path, paths.deleted_directory_name(name, 0))
+        self.files.mkdir(unfinished)
         try:
-            for partition in range(count):
-                topic.partitions[partition] = self._create_log(topic, partition)
-            self.files.sync_directory(self.path)
+            self.settings.begin(name, unfinished, owner)
+            self.files.rename(unfinished, directory)
         except OSError:
-            for log in reversed(topic.partitions.values()):
-                self._remove_directory(log.directory)
+            self._remove_directory(unfinished)
             raise
-        self.topics[name] = topic
-        return topic
 
     def create_partition(self, topic_name: str, partition: int) -> Log:
         """Create the next partition of a topic.  InvalidTopic where it is not the next number,
@@ -284,11 +310,14 @@ class LogManager(DataDirectory):
                 f"it comes back; if it will not: kafkafs detach {self.path}",
             )
 
-    def _create_log(self, topic: Topic, partition: int) -> Log:
+    def _create_log(self, topic: Topic, partition: int, owner: Owner | None = None) -> Log:
         directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
         now_ms = self.clock_ms()
+        if partition:
+            self.files.mkdir(directory)
+        else:
+            self._begin_topic(topic.name, directory, owner)
         config = self.settings.log_config(topic.name)
-        self.files.mkdir(directory)
         try:
             metadata = os.path.join(directory, paths.PARTITION_METADATA)
             checkpoint.write_partition_metadata(self.files, metadata, topic.id)
@@ -337,8 +366,8 @@ class LogManager(DataDirectory):
         after file.delete.delay.ms; who reads it goes on until then. A directory that somebody else
         has removed is none to rename.
 
-        OSError, CorruptCheckpoint where what is set on it cannot be taken away: the topic is as it
-        was.
+        OSError, CorruptCheckpoint where it is not known what holds for the directory: the topic is
+        as it was.
         """
         self._check_writable()
         self.settings.check_known()
@@ -372,11 +401,12 @@ class LogManager(DataDirectory):
             self.cleaner_offsets.pop((name, partition), None)
         topic.partitions.clear()
         topic.faults.clear()
+        self.settings.forget(name)
         try:
-            # A new topic of that name must not find the old one's offsets and settings.
+            # A new topic of that name must not find the old one's offsets.
             self.forget_lost_starts(name)
-            self.start_checkpoint(snapshots=False)()
-            self.settings.drop_topic(name)
+            if name in self._checkpointed():
+                self.start_checkpoint(snapshots=False)()
         except OSError as error:
             # The topic is gone all the same; ``create_topic`` looks for what is left of it.
             _log.warning("%s: what was written down of topic %r stays: %s", self.path, name, error)
@@ -401,6 +431,7 @@ class LogManager(DataDirectory):
         del topic.partitions[log.partition]
         if not topic.numbers:
             del self.topics[log.topic]
+            self.settings.forget(log.topic)
         if directory is not None:
             log.relocate(directory)
         due_ms = self.monotonic_ms() + log.config.file_delete_delay_ms
@@ -464,6 +495,7 @@ class LogManager(DataDirectory):
         }
         cleaned = dict(self.cleaner_offsets)
         kept = {name: self._kept_offsets(name) for name in CHECKPOINTS}
+        topics = frozenset(self.topics) | {topic for topic, _ in cleaned}
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.start_snapshot()) is not None]
         self._checkpoints_started += 1
@@ -472,6 +504,7 @@ class LogManager(DataDirectory):
         def write() -> None:
             with self._checkpoint_lock:
                 if number > self._checkpoint_written:
+                    self._in_checkpoints = self._checkpointed() | topics
                     for name, offsets in (
                         (paths.RECOVERY_POINTS, recovery_points),
                         (paths.LOG_STARTS, log_starts),
@@ -480,6 +513,7 @@ class LogManager(DataDirectory):
                     ):
                         path = os.path.join(self.path, name)
                         checkpoint.write_offsets(self.files, path, kept[name] | offsets)
+                    self._in_checkpoints = topics
                     self._checkpoint_written = number
             failure: OSError | None = None
             for write_snapshot in started:
@@ -497,9 +531,13 @@ class LogManager(DataDirectory):
         """Write the recovery points, log starts, high watermarks and snapshots now."""
         self.start_checkpoint()()
 
-    def _checkpointed(self) -> set[tuple[str, int]]:
-        """The partitions that the checkpoints on disk speak of."""
-        return {item for name in CHECKPOINTS for item in self._read_offsets(name)[0]}
+    def _checkpointed(self) -> frozenset[str]:
+        """The topics that the checkpoints on disk may speak of."""
+        if self._in_checkpoints is None:
+            self._in_checkpoints = frozenset(
+                topic for name in CHECKPOINTS for topic, _ in self._read_offsets(name)[0]
+            )
+        return self._in_checkpoints
 
     def _checkpoint_anew(self) -> None:
         """Write the checkpoints where there is something to say or to take back."""

@@ -1,16 +1,9 @@
-"""The settings of a data directory, and the two files that keep them.
+"""The settings of a data directory, and of its topics.
 
-Both are plain files of the data directory, which a broker ignores, in a subset of Java's
-properties syntax: ``name=value`` lines, white space around either dropped, blank lines, and
-comments from ``#`` or ``!`` at a line's start; no escapes.
-
-``kafkafs.properties``
-    Written by people: defaults for all topics and for the daemon, by Kafka's *broker* names
-    (``log.retention.hours=24``).
-``kafkafs-topics.properties``
-    Written by us, replaced atomically: ``TOPIC/name=value`` overrides by Kafka's *topic* names
-    (``orders/retention.ms=1000``), and ``TOPIC/owner=UID:GID:MODE`` or
-    ``TOPIC/PARTITION/owner=…`` for what chown and chmod set (the mode is octal).
+``kafkafs.properties`` in the data directory is written by people: defaults for all topics and for
+the daemon, by Kafka's *broker* names (``log.retention.hours=24``).  What is set on a topic, by
+Kafka's *topic* names (``retention.ms=1000``), and whose it is, lies with the topic
+(``topic_file``), and is read when it is first asked for.  A broker ignores both.
 
 A topic's value is its override, else the first of the broker's names that is given (Kafka's
 order: ms before minutes before hours), else the default (``ServerTopicConfigSynonyms.java``,
@@ -30,12 +23,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from storage import broker_settings
+from storage import broker_settings, paths, topic_file
 from storage.broker_settings import PROTECTING, BrokerFiles, BrokerSettings
 from storage.config import (
     BROKER_SETTINGS,
@@ -55,62 +47,29 @@ from storage.config import (
     whole_number,
     without_unit,
 )
-from storage.errors import CorruptCheckpoint, InvalidConfig, UnusableFile
+from storage.errors import CorruptCheckpoint, InvalidConfig, UnknownTopicOrPartition
+from storage.setting_lines import Line, parse, read_lines
+from storage.topic_file import Owner, TopicFile
 
 SETTINGS_FILE = "kafkafs.properties"
-TOPICS_FILE = "kafkafs-topics.properties"
 
 _BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
-_OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-7]{3,4})")
-_NOBODY = 2**32 - 1  # chown's "leave it as it is"
-_DIGITS = 10
-_HEADER = f"# Written by kafkafs, which replaces this file. Defaults belong into {SETTINGS_FILE}.\n"
 
 
 class SettingsStore(BrokerFiles, Protocol):
     """The part of ``files.Files`` that is needed here."""
 
+    def scan(self, path: str) -> list[tuple[str, bool]]: ...
+
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None: ...
 
 
-class _Line(NamedTuple):
-    number: int
-    name: str
-    value: str
-
-
-def _lines(text: str, path: str | None) -> Iterator[_Line]:
-    for number, raw in enumerate(text.split("\n"), start=1):
-        line = raw.strip()
-        if not line or line[0] in "#!":
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
-            raise InvalidConfig(f"line {number}: {line!r} is not name=value", path=path)
-        yield _Line(number, name.strip(), value.strip())
-
-
-def _read_lines(files: SettingsStore, path: str) -> list[_Line]:
+def _read_lines(files: SettingsStore, path: str) -> list[Line]:
     try:
-        text = files.read_whole(path).decode()
+        return read_lines(files, path)
     except FileNotFoundError:
         return []
-    except UnusableFile as error:
-        raise InvalidConfig(str(error.strerror), path=path) from None
-    except UnicodeDecodeError as error:
-        raise InvalidConfig(f"not UTF-8 at byte {error.start}", path=path) from None
-    return list(_lines(text, path))
-
-
-def _parse(
-    setting: Setting, name: str, text: str, *, line: int = 0, path: str | None = None
-) -> Any:
-    try:
-        return setting.parse(text)
-    except ValueError as error:
-        where = f"line {line}: " if line else ""
-        raise InvalidConfig(f"{where}{name}={text} is not {error}", path=path) from None
 
 
 class _Default(NamedTuple):
@@ -143,7 +102,7 @@ def _parse_written(setting: Setting, text: str) -> Any:
         plain = without_unit(setting.name, text.strip())
     except ValueError as error:
         raise InvalidConfig(f"{setting.name}={text} is not {error}") from None
-    return _parse(setting, setting.name, plain)
+    return parse(setting, setting.name, plain)
 
 
 def _topic_setting(name: str) -> Setting:
@@ -160,7 +119,7 @@ def set_default(files: SettingsStore, data_dir: str, name: str, value: str) -> N
     """
     path = os.path.join(data_dir, SETTINGS_FILE)
     Settings.load(files, data_dir)
-    _parse(BROKER_SETTINGS[name], name, value)
+    parse(BROKER_SETTINGS[name], name, value)
     try:
         lines = files.read_whole(path).decode().splitlines()
     except FileNotFoundError:
@@ -174,19 +133,26 @@ class Settings:
     """The settings of a data directory.  One thread changes them."""
 
     def __init__(
-        self, files: SettingsStore, data_dir: str, given: Mapping[str, _Line], check: Check
+        self,
+        files: SettingsStore,
+        data_dir: str,
+        given: Mapping[str, Line],
+        check: Check,
+        *,
+        keeps_faulty: bool = False,
     ) -> None:
         self._files = files
         self._data_dir = data_dir
-        self._topics_path = os.path.join(data_dir, TOPICS_FILE)
         self._check = check
-        self._overrides: dict[str, dict[str, Any]] = {}
-        self._owners: dict[tuple[str, int | None], tuple[int, int, int]] = {}
+        self._keeps_faulty = keeps_faulty
+        self._topics: dict[str, TopicFile] = {}
         self._configs: dict[str, LogConfig] = {}
+        # The lowest partitions of topics whose partition 0 is not here.
+        self._lowest: dict[str, int] = {}
         self.fault: InvalidConfig | None = None
-        """Why one of the files does not count: then nothing goes, and no setting is changed."""
-        self.owners_known = True
-        """Whether what chown and chmod set is known."""
+        """Why the data directory's own file does not count: then nothing of any topic goes, and no
+        setting is changed.
+        """
         # The ids of the topics that lie here, as far as they are known.
         self._ids: dict[str, str] = {}
         self.given: dict[str, str] = {name: line.value for name, line in given.items()}
@@ -234,58 +200,99 @@ class Settings:
         *,
         keeps_faulty: bool = False,
     ) -> Settings:
-        """Read both files; a missing one sets nothing.  InvalidConfig names file and line; with
-        ``keeps_faulty`` it becomes the ``fault`` of these settings instead.
+        """Read the data directory's file; a missing one sets nothing.  InvalidConfig names file and
+        line; with ``keeps_faulty`` it becomes the ``fault`` of these settings instead.
+
+        So it is with a topic's file, when something is asked about the topic: InvalidConfig from
+        whatever asks, or with ``keeps_faulty`` the fault of that topic (``fault_of``).
 
         ``check`` is asked of all settings that are, or are to be, in force.
         """
-        try:
-            settings = cls._of_file(files, data_dir, check)
-        except InvalidConfig as error:
-            if not keeps_faulty:
-                raise
-            settings = cls(files, data_dir, {}, check)
-            settings.fault = error
-        try:
-            settings._load_topics()
-        except InvalidConfig as error:
-            if not keeps_faulty:
-                raise
-            settings._overrides, settings._owners = {}, {}
-            settings.owners_known = False
-            settings.fault = settings.fault or error
-        return settings
-
-    @classmethod
-    def _of_file(cls, files: SettingsStore, data_dir: str, check: Check) -> Settings:
         path = os.path.join(data_dir, SETTINGS_FILE)
-        given = {line.name: line for line in _read_lines(files, path)}
-        settings = cls(files, data_dir, given, check)
-        settings._check_whole(settings._plain, path)
+        try:
+            given = {line.name: line for line in _read_lines(files, path)}
+            settings = cls(files, data_dir, given, check, keeps_faulty=keeps_faulty)
+            settings._check_whole(settings._plain, path)
+        except InvalidConfig as error:
+            if not keeps_faulty:
+                raise
+            settings = cls(files, data_dir, {}, check, keeps_faulty=True)
+            settings.fault = error
         return settings
 
-    def _load_topics(self) -> None:
-        path = self._topics_path
-        for number, name, text in _read_lines(self._files, path):
-            topic, slash, rest = name.partition("/")
-            partition, between, last = rest.rpartition("/")
-            if not topic or not slash:
-                raise InvalidConfig(f"line {number}: {name!r} is not TOPIC/name", path=path)
-            if last == "owner" and (not between or partition.isdecimal()):
-                owner = _OWNER.fullmatch(text)
-                if owner is None:
-                    raise InvalidConfig(f"line {number}: {text!r} is not UID:GID:MODE", path=path)
-                if len(partition) > _DIGITS or max(map(int, owner.groups()[:2])) >= _NOBODY:
-                    raise InvalidConfig(f"line {number}: {name}={text}: too large", path=path)
-                key = (topic, int(partition) if between else None)
-                self._owners[key] = (int(owner[1]), int(owner[2]), int(owner[3], 8))
-            elif rest in TOPIC_SETTINGS:
-                value = _parse(TOPIC_SETTINGS[rest], rest, text, line=number, path=path)
-                self._overrides.setdefault(topic, {})[rest] = value
-            else:
-                raise InvalidConfig(f"line {number}: there is no setting {rest!r}", path=path)
-        for topic, overrides in self._overrides.items():
-            self._check_whole(self._effective(topic, overrides), f"{path}, topic {topic}")
+    # -- topics' files -------------------------------------------------------------------------
+
+    def _topic(self, topic: str) -> TopicFile:
+        """What is set on a topic, by us; nothing on one that is not there."""
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._read_topic(topic)
+            if found is not None:
+                self._topics[topic] = found
+        return found or TopicFile()
+
+    def _read_topic(self, topic: str) -> TopicFile | None:
+        """None where there is no such topic."""
+        path: str | None = self._path_in(topic, 0)
+        try:
+            try:
+                found = topic_file.read(self._files, self._path_in(topic, 0))
+            except FileNotFoundError:
+                path = self._path(topic)
+                if path is None:
+                    return None
+                found = TopicFile()
+                with contextlib.suppress(FileNotFoundError):
+                    found = topic_file.read(self._files, path)
+            in_force = self._in_force(topic, found.overrides, is_known=True)
+            self._check_whole(_config_of(in_force), f"{path}, topic {topic}")
+        except InvalidConfig as error:
+            if not self._keeps_faulty:
+                raise
+            return TopicFile(fault=error)
+        return found
+
+    def _path_in(self, topic: str, partition: int) -> str:
+        directory = paths.partition_directory(topic, partition)
+        return os.path.join(self._data_dir, directory, topic_file.NAME)
+
+    def _path(self, topic: str) -> str | None:
+        """Where a topic's file lies, or would; None where there is no such topic."""
+        first = self._path_in(topic, 0)
+        if self._files.exists(os.path.dirname(first)):
+            return first
+        if topic not in self._lowest:
+            for name, is_directory in self._files.scan(self._data_dir):
+                parsed = paths.parse_partition_directory(name) if is_directory else None
+                if parsed is not None:
+                    each, number = parsed
+                    self._lowest[each] = min(number, self._lowest.get(each, number))
+        lowest = self._lowest.get(topic)
+        return None if lowest is None else self._path_in(topic, lowest)
+
+    def begin(self, topic: str, directory: str, owner: Owner | None) -> None:
+        """A topic of this name is being made: nothing is set on it but whose it is.
+
+        ``directory``: what becomes its first partition's, and has another name as yet.  OSError.
+        """
+        begun = TopicFile() if owner is None else TopicFile(owners={None: owner})
+        if owner is not None:
+            path = os.path.join(directory, topic_file.NAME)
+            self._files.replace_atomically(path, begun.text().encode())
+        self.forget(topic)
+        self._topics[topic] = begun
+
+    def forget(self, topic: str) -> None:
+        """It is gone, or another one may have its name."""
+        self._topics.pop(topic, None)
+        self._configs.pop(topic, None)
+        self._lowest.pop(topic, None)
+
+    def fault_of(self, topic: str) -> InvalidConfig | None:
+        """Why it is not known what is set on a topic: nothing of it goes then, and no setting of it
+        is changed.
+        """
+        return self.fault or self._topic(topic).fault
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -318,13 +325,14 @@ class Settings:
         """What is in force for a topic, which need not exist."""
         config = self._configs.get(topic)
         if config is None:
-            overrides = self._overrides.get(topic, {})
+            overrides, is_known = self._topic(topic).overrides, self.fault_of(topic) is None
             is_special = topic in INTERNAL_TOPICS or self.is_brokers_topic(topic)
-            if overrides or is_special or self.fault is not None:
-                config = self._effective(topic, overrides)
+            if overrides or is_special or not is_known:
+                config = _config_of(self._in_force(topic, overrides, is_known=is_known))
             else:
                 config = self._plain
-            self._configs[topic] = config
+            if topic in self._topics:
+                self._configs[topic] = config
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
@@ -332,7 +340,7 @@ class Settings:
 
         CorruptCheckpoint where that is not known.
         """
-        self.check_known()
+        self.check_known(topic)
         return {
             name: value
             for name, value, _ in sorted(
@@ -345,8 +353,8 @@ class Settings:
 
         CorruptCheckpoint where they are not known.
         """
-        self.check_known()
-        in_force = self._in_force(topic, self._overrides.get(topic, {}))
+        self.check_known(topic)
+        in_force = self._in_force(topic, self._topic(topic).overrides, is_known=True)
         return _listing({name: in_force[name] for name in TOPIC_SETTINGS})
 
     def why_kept(self, topic: str, called: str | None = None) -> str | None:
@@ -356,9 +364,10 @@ class Settings:
         unknown = self.log_config(topic).unknown
         if not unknown:
             return None
-        if self.fault is not None:
+        fault = self.fault_of(topic)
+        if fault is not None:
             remedy = "mending that, and then mounting again, ends it"
-            return f"{', '.join(unknown)} are not known: {self.fault}; {remedy}"
+            return f"{', '.join(unknown)} are not known: {fault}; {remedy}"
         assert self._theirs is not None
         reason = self._unknown_topic(topic)
         if reason is None and self._theirs.defaults_fault is not None and self.is_brokers:
@@ -383,14 +392,21 @@ class Settings:
                 listing.append((name, format_value(value), source))
         return listing + _listing(self._their_defaults if self.is_brokers else self._defaults)
 
-    def check_known(self) -> None:
-        """CorruptCheckpoint where one of the files does not count, and so is not replaced."""
-        if self.fault is not None:
-            raise CorruptCheckpoint(self.fault.message, path=self.fault.path or self._data_dir)
+    def check_known(self, topic: str | None = None) -> None:
+        """CorruptCheckpoint where the data directory's file does not count, or the topic's, which
+        is not replaced then.
+        """
+        fault = self.fault if topic is None else self.fault_of(topic)
+        if fault is not None:
+            raise CorruptCheckpoint(fault.message, path=fault.path or self._data_dir)
 
-    def get_owner(self, topic: str, partition: int | None) -> tuple[int, int, int] | None:
+    def get_owner(self, topic: str, partition: int | None) -> Owner | None:
         """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
-        return self._owners.get((topic, partition))
+        return self._topic(topic).owners.get(partition)
+
+    def owners_known(self, topic: str) -> bool:
+        """Whether what chown and chmod have set on a topic is known."""
+        return self._topic(topic).fault is None
 
     # -- changing ------------------------------------------------------------------------------
 
@@ -404,51 +420,39 @@ class Settings:
 
     def change_topic(self, topic: str, values: Mapping[str, str | None]) -> None:
         """The same of several settings, which are judged together: all of them or none."""
-        changed = dict(self._overrides.get(topic, {}))
+        known = self._topic(topic)
+        changed = dict(known.overrides)
         for name, value in values.items():
             setting = _topic_setting(name)
             if value is None:
                 changed.pop(name, None)
             else:
                 changed[name] = _parse_written(setting, value)
-        self._check_whole(self._effective(topic, changed), None)
-        self._save({**self._overrides, topic: changed}, self._owners)
+        self._check_whole(_config_of(self._in_force(topic, changed, is_known=True)), None)
+        self._save(topic, TopicFile(changed, known.owners))
 
     def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
-        """Remember who owns a topic (partition None) or a partition, and its mode; durable."""
+        """Remember who owns a topic (partition None) or a partition, and its mode; durable.
+
+        OSError where the disk refuses, and nothing has changed.
+        """
         assert 0 <= mode <= 0o7777
-        self._save(self._overrides, {**self._owners, (topic, partition): (uid, gid, mode)})
+        known = self._topic(topic)
+        owners = {**known.owners, partition: (uid, gid, mode)}
+        self._save(topic, TopicFile(known.overrides, owners))
 
-    def drop_topic(self, topic: str, *, keep_owner: bool = False) -> None:
-        """Forget everything about a topic, with ``keep_owner`` all but whose it is; durable."""
-        overrides = {name: value for name, value in self._overrides.items() if name != topic}
-        kept = (topic, None) if keep_owner else None
-        owners = {
-            key: value for key, value in self._owners.items() if key[0] != topic or key == kept
-        }
-        if len(overrides) != len(self._overrides) or len(owners) != len(self._owners):
-            self._save(overrides, owners)
+    def _save(self, topic: str, changed: TopicFile) -> None:
+        """Write a topic's file, then believe it.
 
-    def _save(
-        self,
-        overrides: dict[str, dict[str, Any]],
-        owners: dict[tuple[str, int | None], tuple[int, int, int]],
-    ) -> None:
-        """Write the topics' file, then believe it.  CorruptCheckpoint: it cannot be understood."""
-        self.check_known()
-        values = {
-            f"{topic}/{name}": format_value(value)
-            for topic, names in overrides.items()
-            for name, value in names.items()
-        }
-        for (topic, partition), (uid, gid, mode) in owners.items():
-            key = f"{topic}/owner" if partition is None else f"{topic}/{partition}/owner"
-            values[key] = f"{uid}:{gid}:{mode:04o}"
-        text = _HEADER + "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
-        self._files.replace_atomically(self._topics_path, text.encode())
-        self._overrides = {topic: names for topic, names in overrides.items() if names}
-        self._owners = owners
-        self._configs = {}
+        CorruptCheckpoint: the one that is there cannot be understood.  UnknownTopicOrPartition.
+        """
+        self.check_known(topic)
+        path = self._path(topic)
+        if path is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=self._data_dir)
+        self._files.replace_atomically(path, changed.text().encode())
+        self._topics[topic] = changed
+        self._configs.pop(topic, None)
 
     def _check_whole(self, config: LogConfig, path: str | None) -> None:
         """InvalidConfig where these settings do not go together, or ``check`` refuses them."""
@@ -460,13 +464,12 @@ class Settings:
 
     # -- what is in force ----------------------------------------------------------------------
 
-    def _effective(self, topic: str, overrides: Mapping[str, Any]) -> LogConfig:
-        return _config_of(self._in_force(topic, overrides))
-
-    def _in_force(self, topic: str, overrides: Mapping[str, Any]) -> dict[str, _Default]:
+    def _in_force(
+        self, topic: str, overrides: Mapping[str, Any], *, is_known: bool
+    ) -> dict[str, _Default]:
         """Every topic setting's value, where it comes from, and whether that is known."""
         found = self._found(topic, overrides)
-        if self.fault is not None:
+        if not is_known:
             found |= {name: found[name]._replace(is_known=False) for name in DECISIVE}
         return found
 
@@ -488,7 +491,7 @@ class Settings:
         return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
 
     def _set_by_us(self, topic: str) -> dict[str, _Default]:
-        return _each(self._overrides.get(topic, {}), _BY_US)
+        return _each(self._topic(topic).overrides, _BY_US)
 
     def _set_at_broker(self, topic: str) -> dict[str, _Default]:
         """What is set on a topic at its broker, as far as it is known, and means something here."""
@@ -504,7 +507,7 @@ class Settings:
 
 
 def _topic_value(name: str, text: str) -> Any:
-    return _parse(TOPIC_SETTINGS[name], name, text)
+    return parse(TOPIC_SETTINGS[name], name, text)
 
 
 def _understood(
@@ -557,19 +560,19 @@ def _unknown(in_force: Mapping[str, _Default]) -> tuple[str, ...]:
 # -- the broker's names ----------------------------------------------------------------------------
 
 
-def _daemon_values(given: Mapping[str, _Line], path: str) -> dict[str, Any]:
+def _daemon_values(given: Mapping[str, Line], path: str) -> dict[str, Any]:
     """The daemon's settings among the lines of a file.  InvalidConfig, also of unknown names."""
     values = {}
     for number, name, text in given.values():
         if name in BROKER_SETTINGS:
             setting = BROKER_SETTINGS[name]
-            values[name.replace(".", "_")] = _parse(setting, name, text, line=number, path=path)
+            values[name.replace(".", "_")] = parse(setting, name, text, line=number, path=path)
         elif name not in SYNONYMS:
             raise InvalidConfig(f"line {number}: there is no setting {name!r}", path=path)
     return values
 
 
-def _synonym_values(given: Mapping[str, _Line], path: str) -> dict[str, Any]:
+def _synonym_values(given: Mapping[str, Line], path: str) -> dict[str, Any]:
     """The defaults for topics among the lines of a file, by the broker's names."""
     return {
         name: _synonym_value(name, line.value, line.number, path)
@@ -582,9 +585,9 @@ def _synonym_value(name: str, text: str, line: int = 0, path: str | None = None)
     """A broker setting's value as the topic setting has it."""
     setting, synonym = SYNONYMS[name]
     if synonym.factor == 1 and not synonym.negative_is_unlimited:
-        return _parse(setting, name, text, line=line, path=path)
+        return parse(setting, name, text, line=line, path=path)
     number = Setting(name, whole_number(-LONG_MAX - 1, LONG_MAX), None)
-    value = _parse(number, name, text, line=line, path=path) * synonym.factor
+    value = parse(number, name, text, line=line, path=path) * synonym.factor
     if synonym.negative_is_unlimited and value < 0:
         value = -1
     try:
@@ -630,13 +633,13 @@ def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Default]) -> dic
     return {**defaults, **_from_synonyms(given), **passed}
 
 
-def _protecting(theirs: BrokerSettings, given: Mapping[str, _Line]) -> dict[str, Any]:
+def _protecting(theirs: BrokerSettings, given: Mapping[str, Line]) -> dict[str, Any]:
     """The daemon's settings that a broker's say, too, and that keep something from going."""
     found = {}
     for name in PROTECTING:
         if name in theirs.defaults and name not in given:
             with contextlib.suppress(InvalidConfig):
-                found[name] = _parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
+                found[name] = parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
     return found
 
 

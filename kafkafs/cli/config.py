@@ -71,9 +71,9 @@ def command(
         else:
             files.scan(path)
         settings = Settings.load(files, path)
+        text = defaults_text(settings) if topic is None else config_text(settings, topic)
     except (OSError, StorageError) as error:
         raise fail(str(error)) from None
-    text = defaults_text(settings) if topic is None else config_text(settings, topic)
     click.echo(text, nl=False)
 
 

@@ -22,8 +22,7 @@ from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.view_file import ViewFile
 from kafkafs.tree.virtual_file import Owner
 from kafkafs.views import View
-from storage import paths
-from storage.errors import InvalidTopic, ReadOnlyLog, StorageError
+from storage.errors import InvalidTopic, StorageError
 from storage.manager import Topic
 
 if TYPE_CHECKING:
@@ -66,21 +65,9 @@ class Root(TreeDirectory):
         """A new topic with num.partitions partitions, which belongs to the caller."""
         if name == ABOUT:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        manager = self.fs.manager
+        owner = (caller.uid, caller.gid, mode & 0o7777)
         try:
-            if name not in manager.topics:
-                # Before anybody can see it, so that it never has another owner.
-                paths.check_topic_name(name)
-                if manager.read_only:
-                    raise ReadOnlyLog("the mount is read-only", path=manager.path)
-                manager.check_may_create()
-                manager.settings.set_owner(name, None, caller.uid, caller.gid, mode & 0o7777)
-            try:
-                topic = manager.create_topic(name)
-            except BaseException:
-                if name not in manager.topics:
-                    manager.settings.drop_topic(name)
-                raise
+            topic = self.fs.manager.create_topic(name, owner=owner)
         except StorageError as error:
             self.fs.events(f"mkdir of {name!r} refused: {error}")
             raise
@@ -169,8 +156,8 @@ class TopicDirectory(TreeDirectory):
     def _partitions_owner(self) -> tuple[int, int, int] | None:
         """(uid, gid, mode) that its partitions have by the topic's, where that was ever set.
 
-        Those of their own are lines of one file, which is written anew for each: of thousands of
-        partitions made alike that is left out.
+        Those of their own are lines of the topic's file, which is written anew for each: of
+        thousands of partitions made alike that is left out.
         """
         owner = self.fs.manager.settings.get_owner(self.topic.name, None)
         return None if owner is None else (owner[0], owner[1], owner[2] & 0o666)

@@ -247,7 +247,7 @@ class FileSystem(LogListener):
         """(permission bits, uid, gid) of a topic's directory."""
         settings = self.manager.settings
         owner = settings.get_owner(topic, None)
-        if not settings.owners_known:
+        if not settings.owners_known(topic):
             # It may have been taken from everybody else.
             mode, uid, gid = self.default_owner
             return mode & 0o700, uid, gid

@@ -3,7 +3,8 @@
 Two topics are there; the first is deleted, swept, and made anew under its name.  Wherever that
 stops, the other topic has all its records.  Of the deleted one the highest partitions may have
 gone and the lower ones have all their records, until the deletion was acknowledged: then none
-comes back.  The new topic begins at offset 0 with settings of its own, and keeps what it was told.
+comes back.  The new topic is its owner's as soon as it is there, begins at offset 0 with settings
+of its own, and keeps what it was told.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 from tests.storage.transactions import Client
 
 PARTITIONS = 3
+OWNER = (1000, 100, 0o700)
 DELAY_MS = 60_000
 
 
@@ -73,7 +75,7 @@ class Life:
         remove = manager.sweep(NOW_MS + DELAY_MS)
         assert remove is not None
         remove()
-        topic = manager.create_topic("gone", 1)
+        topic = manager.create_topic("gone", 1, owner=OWNER)
         self.made_anew = True
         append(topic.partitions[0], b"new 0")
         self.acknowledged = 1
@@ -101,6 +103,8 @@ def check(life: Life, alone: bool, path: Path, stopped: Found) -> None:
         elif deleted:
             # The new one, of which the mkdir may be there before it was acknowledged.
             assert list(topic.partitions) == [0]
+            assert manager.settings.get_owner("gone", None) == OWNER
+            assert manager.settings.overrides("gone") == {}
             log = topic.partitions[0]
             assert log.log_start_offset == 0
             found = values(log)
@@ -111,6 +115,8 @@ def check(life: Life, alone: bool, path: Path, stopped: Found) -> None:
             assert list(topic.partitions) == list(range(len(topic.partitions)))
             for number, log in topic.partitions.items():
                 assert values(log) == life.gone[number]
+            assert manager.settings.overrides("gone")["retention.ms"] == "77"
+            assert manager.settings.get_owner("gone", 1) == (1000, 1000, 0o600)
         remove = manager.sweep(NOW_MS)
         if remove is not None:
             remove()

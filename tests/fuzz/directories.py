@@ -52,7 +52,7 @@ NAMES = (
     "replication-offset-checkpoint",
     ".kafka_cleanshutdown",
     "kafkafs.properties",
-    "kafkafs-topics.properties",
+    "t-0/kafkafs-topic.properties",
     f"t-0/{0:020}.kafka",
     f"t-0/{SECOND:020}.kafka",
 )
@@ -145,7 +145,7 @@ def opened_for_writing(data: bytes) -> None:
     with directory_of(data) as path:
         data_dir = path / "data"
         # Settings may ask for anything; a small segment and no waiting is enough here.
-        (data_dir / "kafkafs-topics.properties").write_bytes(b"")
+        (data_dir / "t-0" / "kafkafs-topic.properties").unlink(missing_ok=True)
         (data_dir / "kafkafs.properties").write_bytes(b"")
         unclean = not (data_dir / ".kafka_cleanshutdown").exists()
         recovered = not (data_dir / "recovery-point-offset-checkpoint").exists()

@@ -29,7 +29,7 @@ from kafkafs.views import TextView
 from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
-from storage import checkpoint, fetch, producer_state
+from storage import checkpoint, fetch, producer_state, topic_file
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.index import txn_index
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
@@ -41,7 +41,7 @@ from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
 from storage.record.legacy_07 import encode_entry, headers_07, plain_07
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
-from storage.settings import SETTINGS_FILE, TOPICS_FILE, Settings
+from storage.settings import SETTINGS_FILE, Settings
 from tests import oracle
 from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page
@@ -716,7 +716,7 @@ def checkpoints(data: bytes) -> None:
 
 @target
 def settings(data: bytes) -> None:
-    for name in (SETTINGS_FILE, TOPICS_FILE):
+    for name in (SETTINGS_FILE, topic_file.NAME):
         with contextlib.suppress(StorageError):
             found = Settings.load(OneFile(data, name), "/d")
             found.log_config("t")

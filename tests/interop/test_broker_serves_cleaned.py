@@ -32,6 +32,7 @@ from tests.interop.cleaner_workload import (
     drawn,
 )
 from tests.interop.clients import consume_all, create_topics, set_topics
+from tests.storage.logs import write_topic_settings
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
@@ -75,13 +76,8 @@ class CopyingFiles(Files):
 
 def write_settings(data: Path, scenarios: Sequence[Scenario]) -> None:
     """Have our library clean the topics by the settings that the broker has for them."""
-    (data / "kafkafs-topics.properties").write_text(
-        "".join(
-            f"{scenario.topic}/{name}={value}\n"
-            for scenario in scenarios
-            for name, value in scenario.settings.items()
-        )
-    )
+    for scenario in scenarios:
+        write_topic_settings(data, scenario.topic, scenario.settings)
 
 
 def clean(manager: LogManager, topics: Sequence[str]) -> None:

@@ -37,6 +37,7 @@ from tests.interop.cleaner_workload import LOG_STARTS as STARTS
 from tests.interop.clients import create_topics, set_topics
 from tests.interop.kafka_tools import dump_log_segments
 from tests.interop.workload import CODECS
+from tests.storage.logs import write_topic_settings
 
 topics = pytest.mark.parametrize("topic", [scenario.topic for scenario in SCENARIOS])
 
@@ -168,13 +169,8 @@ class Cleanings:
         (data / "kafkafs.properties").write_text(
             f"log.cleaner.dedupe.buffer.size={DEDUPE_BYTES}\nlog.retention.ms=-1\n"
         )
-        (data / "kafkafs-topics.properties").write_text(
-            "".join(
-                f"{scenario.topic}/{name}={value}\n"
-                for scenario in SCENARIOS
-                for name, value in scenario.settings.items()
-            )
-        )
+        for scenario in SCENARIOS:
+            write_topic_settings(data, scenario.topic, scenario.settings)
         done: dict[str, list[Round]] = {}
         # The broker had no crash: what its indexes lack by now is not made anew for us.
         (data / ".kafka_cleanshutdown").touch()

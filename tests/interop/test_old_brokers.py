@@ -33,7 +33,7 @@ from tests.interop.conftest import Old
 from tests.interop.kafka_tools import batches, complaints, dump_log_segments
 from tests.interop.old_workload import CODECS
 from tests.mount.mounting import Mount
-from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.logs import NOW_MS, NOW_NS, write_topic_settings
 from tests.view_text import TEXTS, json_lines, values
 
 
@@ -306,8 +306,8 @@ def horizon_of(segments: dict[str, list[tuple[int, int | None, Record]]]) -> int
 
 def clean_ours(data: Path, times: dict[str, int]) -> None:
     """Clean each topic at its time."""
-    lines = [f"{topic}/{name}={value}\n" for topic in times for name, value in CLEANED.items()]
-    (data / "kafkafs-topics.properties").write_text("".join(lines))
+    for topic in times:
+        write_topic_settings(data, topic, CLEANED)
     (data / RECOVERY_POINTS).unlink(missing_ok=True)
     now_ms = 0
     with LogManager.open(str(data), clock_ms=lambda: now_ms) as manager:

@@ -25,6 +25,7 @@ from storage.verify import verify
 from tests.interop import clients
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import Sender, create_topics, offsets, set_topic, set_topics
+from tests.storage.logs import write_topic_settings
 
 HOUR_MS = 3_600_000
 SEGMENTS = 6
@@ -119,8 +120,8 @@ class Retentions:
         return {**case.settings, "retention.bytes": size + more}
 
     def _ours(self) -> dict[str, Left]:
-        lines = [f"{topic}/{name}={value}\n" for topic in TOPICS for name, value in KEEP.items()]
-        (self.before / "kafkafs-topics.properties").write_text("".join(lines))
+        for topic in TOPICS:
+            write_topic_settings(self.before, topic, KEEP)
         with LogManager.open(str(self.before)) as manager:
             for case in CASES:
                 if case.records is not None:

@@ -148,8 +148,10 @@ def test_bad_settings_leave_everything_readable(mount: Mount, orders: Path) -> N
     config = orders.parent / ".config"
     with open(config, "a") as file:
         file.write("retention.ms=1000\n")
+    (mount / "other").mkdir()
     mount.stop()
-    for name in ("kafkafs.properties", "kafkafs-topics.properties"):
+    own = f"{orders.parent.name}-0/kafkafs-topic.properties"
+    for name in ("kafkafs.properties", own):
         path = mount.data / name
         kept = path.read_bytes()
         path.write_bytes(b"?\n")
@@ -157,7 +159,14 @@ def test_bad_settings_leave_everything_readable(mount: Mount, orders: Path) -> N
         assert orders.read_bytes() == b"1\n"
         fails(errno.EIO, cat, config)
         fails(errno.EIO, config.write_text, "retention.ms=1\n")
-        fails(errno.EIO, orders.parent.rmdir)
+        others = mount / "other/.config"
+        if name == own:
+            others.write_text("retention.ms=1\n")
+            assert "retention.ms=1\n" in others.read_text()
+            (mount / "other").rmdir()
+        else:
+            fails(errno.EIO, cat, others)
+            fails(errno.EIO, orders.parent.rmdir)
         for text in (mount.events(), (mount / ".kafkafs/topics").read_text()):
             assert name in text
         mount.stop()

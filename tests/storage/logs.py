@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from storage import Log, LogManager, Record, encode
+from storage import Log, LogManager, Record, encode, topic_file
 from storage.files import Files
 
 NOW_MS = 1_700_000_000_000
@@ -34,6 +34,12 @@ def write_settings(data: Path, **settings: object) -> None:
     """``kafkafs.properties`` with names written with ``_`` for ``.``."""
     text = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in settings.items())
     (data / "kafkafs.properties").write_text(text)
+
+
+def write_topic_settings(data: Path, topic: str, settings: Mapping[str, object]) -> None:
+    """What is set on a topic, of which partition 0 is there; by Kafka's names."""
+    text = "".join(f"{name}={value}\n" for name, value in settings.items())
+    (data / f"{topic}-0" / topic_file.NAME).write_text(text)
 
 
 @contextlib.contextmanager

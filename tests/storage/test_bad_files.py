@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, Record, encode, paths
+from storage import LogManager, Record, encode, paths, topic_file
 from storage.compaction.log_cleaner import LogCleaner
 from storage.data_directory import Mending
 from storage.errors import CorruptCheckpoint, FaultyPartition, InvalidConfig, InvalidRecord
 from storage.history import FILE_NAME as HISTORY
 from storage.retain import delete_records, plan_retention
-from storage.settings import SETTINGS_FILE, TOPICS_FILE
+from storage.settings import SETTINGS_FILE
 from storage.task import Task
 from tests import metadata_log
 from tests.metadata_log import MetadataLog
 
+TOPIC_FILE = f"a-0/{topic_file.NAME}"
 NOW_MS = 1_700_000_000_000
 NOW_NS = NOW_MS * 1_000_000
 
@@ -374,7 +375,7 @@ def test_a_last_offset_at_the_end_of_all(data: Path, clean: bool) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("name", [SETTINGS_FILE, TOPICS_FILE])
+@pytest.mark.parametrize("name", [SETTINGS_FILE, TOPIC_FILE])
 def test_with_bad_settings_nothing_goes(
     data: Path, name: str, rubbish: Callable[[Path], object]
 ) -> None:
@@ -390,16 +391,22 @@ def test_with_bad_settings_nothing_goes(
     later_ms = NOW_MS + 90 * 24 * 3_600_000
     for read_only in (True, False):
         with opened(data, read_only=read_only) as manager:
-            assert manager.settings.fault is not None
-            assert manager.settings.owners_known == (name == SETTINGS_FILE)
-            assert values(manager, "b", 0) == [b"y"]
+            assert (manager.settings.fault is None) == (name == TOPIC_FILE)
+            assert manager.settings.owners_known("a") == (name == SETTINGS_FILE)
+            assert values(manager, "b", 0)[0] == b"y"
+            # A topic's file is the matter of that topic alone.
+            assert manager.settings.owners_known("b")
+            assert (manager.settings.why_kept("b") is None) == (name == TOPIC_FILE)
             with pytest.raises(CorruptCheckpoint, match=name):
                 manager.settings.explain("a")
             if not read_only:
                 with pytest.raises(CorruptCheckpoint, match=name):
                     manager.set_topic_setting("a", "retention.ms", "2")
-                with pytest.raises(CorruptCheckpoint, match=name):
-                    manager.delete_topic("a")
+                if name == SETTINGS_FILE:
+                    with pytest.raises(CorruptCheckpoint, match=name):
+                        manager.delete_topic("a")
+                else:
+                    manager.set_topic_setting("b", "retention.ms", "2")
                 assert plan_retention(manager.log("a", 0), later_ms).doomed == ()
                 assert not LogCleaner(manager).filthiest(later_ms)
                 append(manager, "b", 0, b"z")
@@ -412,7 +419,7 @@ def test_with_bad_settings_nothing_goes(
     if kept is not None:
         (data / name).write_bytes(kept)
     with opened(data) as manager:
-        assert manager.settings.fault is None
+        assert manager.settings.fault_of("a") is None
         assert len(manager.log("a", 0).segments) == count
         assert manager.settings.overrides("a")["retention.ms"] == "1"
 

@@ -423,7 +423,7 @@ def test_a_policy_must_be_there_when_it_is_set_and_when_it_is_loaded(tmp_path: P
             with pytest.raises(InvalidConfig, match="retention policy"):
                 manager.set_topic_setting("t", "kafkafs.retention.policy", text)
         assert log.config.kafkafs_retention_policy == "mtime:7"
-    path = tmp_path / "kafkafs-topics.properties"
+    path = tmp_path / "t-0" / "kafkafs-topic.properties"
     path.write_text(path.read_text().replace("mtime:7", "mtime:x"))
     with pytest.raises(InvalidConfig, match=r"mtime:x.*, topic t"):
         LogManager.open(str(tmp_path))

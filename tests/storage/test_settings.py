@@ -1,4 +1,4 @@
-"""Settings: Kafka's names, precedence and rules; two files that survive a reload."""
+"""Settings: Kafka's names, precedence and rules; files that survive a reload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.config import (
     LogConfig,
     format_value,
 )
-from storage.errors import InvalidConfig
+from storage.errors import CorruptCheckpoint, InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
 from storage.settings import Settings
 
@@ -63,12 +63,20 @@ TABLE = {
 }
 
 
-def load(directory: Path, text: str = "", topics: str = "") -> Settings:
+def load(directory: Path, text: str = "", **of_topics: str) -> Settings:
+    """The settings of a directory with these files; ``of_topics``: those of topics, by name."""
     if text:
         (directory / "kafkafs.properties").write_text(text)
-    if topics:
-        (directory / "kafkafs-topics.properties").write_text(topics)
+    for topic, lines in of_topics.items():
+        topic_file(directory, topic).write_text(lines)
     return Settings.load(Files(), str(directory))
+
+
+def topic_file(directory: Path, topic: str) -> Path:
+    """Where a topic's file lies; its partition 0 is there then."""
+    path = directory / f"{topic}-0" / "kafkafs-topic.properties"
+    path.parent.mkdir(exist_ok=True)
+    return path
 
 
 def listing(settings: Settings, topic: str) -> dict[str, tuple[str, str]]:
@@ -174,7 +182,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
 
 
 def test_overrides_win_and_last(tmp_path: Path) -> None:
-    settings = load(tmp_path, "log.retention.hours=2")
+    settings = load(tmp_path, "log.retention.hours=2", **{"orders": "", "a.b-c_d": ""})
     settings.set_topic("orders", "retention.ms", " 1000 ")
     settings.set_topic("orders", "cleanup.policy", "compact,  delete")
     settings.set_topic("a.b-c_d", "preallocate", "TRUE")
@@ -194,14 +202,14 @@ def test_overrides_win_and_last(tmp_path: Path) -> None:
     assert load(tmp_path).overrides("orders") == {"cleanup.policy": "compact,delete"}
 
 
-def test_the_text_of_the_topics_file(tmp_path: Path) -> None:
-    settings = load(tmp_path)
+def test_the_text_of_a_topics_file(tmp_path: Path) -> None:
+    settings = load(tmp_path, t="")
     settings.set_topic("t", "retention.ms", "+7")
     settings.set_owner("t", None, 1000, 100, 0o750)
     settings.set_owner("t", 11, 0, 0, 0)
-    lines = (tmp_path / "kafkafs-topics.properties").read_text().splitlines()
+    lines = topic_file(tmp_path, "t").read_text().splitlines()
     assert lines[0].startswith("#")
-    assert lines[1:] == ["t/11/owner=0:0:0000", "t/owner=1000:100:0750", "t/retention.ms=7"]
+    assert lines[1:] == ["11/owner=0:0:0000", "owner=1000:100:0750", "retention.ms=7"]
     assert load(tmp_path).get_owner("t", 11) == (0, 0, 0)
     assert load(tmp_path).get_owner("t", None) == (1000, 100, 0o750)
     assert load(tmp_path).get_owner("t", 0) is None
@@ -210,21 +218,58 @@ def test_the_text_of_the_topics_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("retention.ms=1", "'retention.ms' is not TOPIC/name"),
-        ("/retention.ms=1", "'/retention.ms' is not TOPIC/name"),
-        ("t/log.retention.ms=1", "there is no setting 'log.retention.ms'"),
-        ("t/0/retention.ms=1", "there is no setting '0/retention.ms'"),
-        ("t/x/owner=0:0:0644", "there is no setting 'x/owner'"),
-        ("t/retention.ms=-2", "retention.ms=-2 is not a whole number from -1"),
-        ("t/owner=0:0", "'0:0' is not UID:GID:MODE"),
-        ("t/owner=0:0:999", "'0:0:999' is not UID:GID:MODE"),
+        ("retention.ms", "'retention.ms' is not name=value"),
+        ("/retention.ms=1", "there is no setting '/retention.ms'"),
+        ("t/owner=0:0:0644", "there is no setting 't/owner'"),
+        ("log.retention.ms=1", "there is no setting 'log.retention.ms'"),
+        ("0/retention.ms=1", "there is no setting '0/retention.ms'"),
+        ("/owner=0:0:0644", "there is no setting '/owner'"),
+        ("retention.ms=-2", "retention.ms=-2 is not a whole number from -1"),
+        ("owner=0:0", "'0:0' is not UID:GID:MODE"),
+        ("owner=0:0:999", "'0:0:999' is not UID:GID:MODE"),
+        ("owner=4294967295:0:644", "too large"),
+        ("11111111111/owner=0:0:644", "too large"),
     ],
 )
-def test_what_is_wrong_in_the_topics_file_is_named(tmp_path: Path, line: str, reason: str) -> None:
+def test_what_is_wrong_in_a_topics_file_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    settings = load(tmp_path, t=f"# x\n{line}\n", u="retention.ms=5\n")
     with pytest.raises(InvalidConfig) as e:
-        load(tmp_path, topics=f"# x\n{line}\n")
-    assert f"line 2: {reason}" in str(e.value)
-    assert e.value.path == str(tmp_path / "kafkafs-topics.properties")
+        settings.log_config("t")
+    assert "line 2: " in str(e.value)
+    assert reason in str(e.value)
+    assert e.value.path == str(topic_file(tmp_path, "t"))
+    assert settings.log_config("u").retention_ms == 5
+    kept = Settings.load(Files(), str(tmp_path), keeps_faulty=True)
+    assert "retention.ms" in kept.log_config("t").unknown
+    assert reason in str(kept.why_kept("t"))
+    with pytest.raises(CorruptCheckpoint, match="line 2"):
+        kept.set_topic("t", "retention.ms", "1")
+    with pytest.raises(CorruptCheckpoint, match="line 2"):
+        kept.set_owner("t", None, 1, 2, 0o700)
+    assert not kept.owners_known("t")
+    assert kept.log_config("u").unknown == ()
+    assert kept.owners_known("u")
+
+
+def test_a_topic_of_which_partition_0_is_elsewhere(tmp_path: Path) -> None:
+    """What is set on it lies with the lowest partition that is here."""
+    for number in (12, 5, 7):
+        (tmp_path / f"t-{number}").mkdir()
+    settings = load(tmp_path)
+    settings.set_topic("t", "retention.ms", "7")
+    assert [path.parent.name for path in tmp_path.glob("*/*")] == ["t-5"]
+    assert load(tmp_path).log_config("t").retention_ms == 7
+
+
+def test_what_is_set_on_a_topic_that_is_not_there(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert settings.overrides("t") == {}
+    with pytest.raises(UnknownTopicOrPartition, match="'t'"):
+        settings.set_topic("t", "retention.ms", "1")
+    # It is read when it is there.
+    (tmp_path / "t-0").mkdir()
+    topic_file(tmp_path, "t").write_text("retention.ms=9\n")
+    assert settings.log_config("t").retention_ms == 9
 
 
 @pytest.mark.parametrize(
@@ -264,7 +309,7 @@ def test_what_is_wrong_in_the_topics_file_is_named(tmp_path: Path, line: str, re
     ],
 )
 def test_rules(tmp_path: Path, name: str, good: str, bad: str) -> None:
-    settings = load(tmp_path)
+    settings = load(tmp_path, t="")
     for value in good.split():
         settings.set_topic("t", name, value)
         assert load(tmp_path).explain("t") == settings.explain("t")
@@ -277,23 +322,24 @@ def test_rules(tmp_path: Path, name: str, good: str, bad: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "none"])
 def test_no_policy_at_all_is_one(tmp_path: Path, text: str) -> None:
-    settings = load(tmp_path)
+    settings = load(tmp_path, t="")
     settings.set_topic("t", "cleanup.policy", text)
     assert load(tmp_path).log_config("t").cleanup_policy == ()
     assert settings.overrides("t") == {"cleanup.policy": "none"}
 
 
 def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
-    settings = load(tmp_path)
+    settings = load(tmp_path, t="")
     settings.set_topic("t", "max.compaction.lag.ms", "10")
     with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms=11 is above"):
         settings.set_topic("t", "min.compaction.lag.ms", "11")
+    both = "min.compaction.lag.ms=9\nmax.compaction.lag.ms=8\n"
     with pytest.raises(InvalidConfig, match="topic t"):
-        load(tmp_path, topics="t/min.compaction.lag.ms=9\nt/max.compaction.lag.ms=8\n")
+        load(tmp_path, t=both).log_config("t")
 
 
 def test_internal_segment_bytes_overrides(tmp_path: Path) -> None:
-    settings = load(tmp_path)
+    settings = load(tmp_path, t="")
     settings.set_topic("t", "internal.segment.bytes", "100")
     assert settings.log_config("t").segment_bytes == 100
     assert settings.log_config("u").segment_bytes == 1 << 30
@@ -301,19 +347,21 @@ def test_internal_segment_bytes_overrides(tmp_path: Path) -> None:
     assert "internal.segment.bytes" not in listing(settings, "u")
 
 
-def test_dropping_a_topic(tmp_path: Path) -> None:
-    settings = load(tmp_path)
-    settings.drop_topic("t")
-    assert not (tmp_path / "kafkafs-topics.properties").exists()
+def test_a_topic_that_is_gone_and_made_again(tmp_path: Path) -> None:
+    settings = load(tmp_path, t="", t2="")
     for topic in ("t", "t2"):
         settings.set_topic(topic, "flush.ms", "5")
-        settings.set_owner(topic, None, 1, 2, 0o700)
         settings.set_owner(topic, 0, 1, 2, 0o600)
-    settings.drop_topic("t")
+    topic_file(tmp_path, "t").parent.rename(tmp_path / "gone")
+    settings.forget("t")
+    (tmp_path / "aside").mkdir()
+    settings.begin("t", str(tmp_path / "aside"), (3, 4, 0o700))
+    (tmp_path / "aside").rename(tmp_path / "t-0")
     for now in (settings, load(tmp_path)):
         assert now.overrides("t") == {}
         assert now.log_config("t").flush_ms == 1000
-        assert now.get_owner("t", None) is now.get_owner("t", 0) is None
+        assert now.get_owner("t", None) == (3, 4, 0o700)
+        assert now.get_owner("t", 0) is None
         assert now.overrides("t2") == {"flush.ms": "5"}
         assert now.get_owner("t2", 0) == (1, 2, 0o600)
 
@@ -323,6 +371,7 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
         def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
             raise OSError(errno.ENOSPC, "full")
 
+    (tmp_path / "t-0").mkdir()
     settings = Settings.load(Full(), str(tmp_path))
     with pytest.raises(OSError, match="full"):
         settings.set_topic("t", "flush.ms", "5")
@@ -330,7 +379,7 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
         settings.set_owner("t", None, 1, 2, 0o700)
     assert settings.log_config("t").flush_ms == 1000
     assert settings.get_owner("t", None) is None
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*")) == [tmp_path / "t-0"]
 
 
 @given(st.text(max_size=60))

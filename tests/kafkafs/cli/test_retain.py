@@ -115,8 +115,8 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\n")
     (information / "entry_points.txt").write_text("[kafkafs.retention]\nfaulty = faulty:faulty\n")
-    settings = place.data / "kafkafs-topics.properties"
-    settings.write_text(settings.read_text() + "a/kafkafs.retention.policy=faulty:x\n")
+    settings = place.data / "a-0" / "kafkafs-topic.properties"
+    settings.write_text(settings.read_text() + "kafkafs.retention.policy=faulty:x\n")
     done = kafkafs("retain", place.data)
     assert done.returncode == 1
     assert done.stderr.startswith("kafkafs: there is no retention policy 'faulty', only kafka, ")

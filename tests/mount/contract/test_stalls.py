@@ -276,12 +276,12 @@ def test_a_slow_change_of_the_tree_delays_no_data(
     doings: dict[str, tuple[Callable[[], object], str, str]] = {
         "mkdir": (Path(f"{topic}-2").mkdir, "fsync", f"{topic.name}-2-0/partition.metadata.tmp"),
         "touch": ((topic / "1").touch, "fsync", f"{topic.name}-1/partition.metadata.tmp"),
-        "rmdir": (topic.rmdir, "fsync", "kafkafs-topics.properties.tmp"),
-        "chmod": (lambda: topic.chmod(0o700), "fsync", "kafkafs-topics.properties.tmp"),
+        "rmdir": (topic.rmdir, "rename", "-delete"),
+        "chmod": (lambda: topic.chmod(0o700), "fsync", "kafkafs-topic.properties.tmp"),
         "config": (
             lambda: (topic / ".config").write_text("retention.ms=1\n"),
             "fsync",
-            "kafkafs-topics.properties.tmp",
+            "kafkafs-topic.properties.tmp",
         ),
     }
     doing, operation, suffix = doings[change]

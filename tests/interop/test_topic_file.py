@@ -1,0 +1,64 @@
+"""What is set on a topic lies in its partition 0's directory: that is nothing to a broker.
+
+It loads the partition after a clean stop and after a kill, tells the sizes of its directories,
+appends to it, rolls and deletes it, with the file; and DumpLogSegments reads what lies beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from storage import LogManager
+from storage.topic_file import NAME
+from tests.interop.brokers import Broker, eventually
+from tests.interop.clients import SECONDS, Sender, admin, consume, create_topic
+from tests.interop.kafka_tools import batches, dump_log_segments, run_tool
+from tests.interop.workload import mixed
+
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+OWNER = (1000, 100, 0o750)
+
+
+def test_a_broker_passes_over_it(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "broker", log_segment_delete_delay_ms=100)
+    broker.start()
+    create_topic(broker, "t", 2, segment_ms=100)
+    sender = Sender(broker)
+    sender.send("t", mixed(20)).flush()
+    broker.stop()
+    with LogManager.open(str(broker.data)) as manager:
+        manager.set_topic_setting("t", "retention.ms", "1")
+        manager.settings.set_owner("t", None, *OWNER)
+    file = broker.partition("t") / NAME
+    content = file.read_bytes()
+    (broker.data / ".kafka_cleanshutdown").touch()
+
+    for end in (broker.stop, broker.kill, broker.stop):
+        broker.start()
+        sender.send("t", mixed(20)).flush()
+        assert not [line for line in broker.server.lines if NAME in line or "ERROR" in line]
+        told = run_tool(LOG_DIRS, "--bootstrap-server", broker.address, "--describe")
+        found = json.loads(next(line for line in told.stdout.splitlines() if line[:1] == "{"))
+        (directory,) = (each for node in found["brokers"] for each in node["logDirs"])
+        assert directory["error"] is None
+        sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
+        assert sizes["t-0"] == sum(path.stat().st_size for path in file.parent.glob("*.log"))
+        end()
+    assert file.read_bytes() == content
+    printed, errors = dump_log_segments(file.parent.glob("*.log"))
+    assert errors == ""
+    with LogManager.open(str(broker.data), read_only=True) as reader:
+        log = reader.log("t", 0)
+        assert reader.settings.log_config("t").retention_ms == 1
+        assert reader.settings.get_owner("t", None) == OWNER
+        assert sum(count for _, _, count in batches(printed)) == log.log_end_offset
+
+    broker.start()
+    try:
+        assert len(consume(broker, "t")) == log.log_end_offset
+        client = admin(broker)
+        client.delete_topics(["t"])["t"].result(SECONDS)
+        eventually(lambda: not list(broker.data.glob("t-*")))
+    finally:
+        broker.stop()
