@@ -163,6 +163,8 @@ class DataDirectory:
         self.cleaner_counters = CleanerCounters()
         # Up to where each log has been cleaned, by topic and partition.
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
+        # The same as it was before partitions were loaded, also of topics that are gone.
+        self._cleaned_before: dict[Item, int] = {}
         # Why logs could not be cleaned when that was tried last.
         self.uncleanable: dict[Log, str] = {}
         # What was adopted; one at a time may adopt. What the disk is to say of it before anything
@@ -177,6 +179,16 @@ class DataDirectory:
         self.opening_s = 0.0
         self._lock_fd = -1
         self._dirty: set[Log] = set()
+        # Those that wait for segments of theirs to be removed.
+        self._retiring: set[Log] = set()
+        # Whether files of segments may be open that age closes.
+        self._opened_before = -1
+        self._left_open = False
+        # When expired producers are looked for next, by the monotonic clock.
+        self._expiring_ms = 0
+        # How often partitions or settings have changed; those of compacted topics as of one count.
+        self._changes = 0
+        self._compacted: tuple[int, tuple[Log, ...]] = (-1, ())
         self._doomed: list[tuple[int, str, Log | None]] = []
         # What could not be removed, to be tried again: paths, and whether it is a directory.
         self._unremoved: set[tuple[str, bool]] = set()
@@ -195,7 +207,7 @@ class DataDirectory:
             self._refuse_old(found)
         recovery_points, points_known = self._read_offsets(paths.RECOVERY_POINTS)
         log_starts = self._read_log_starts(found)
-        cleaned, _ = self._read_offsets(paths.CLEANER_OFFSETS)
+        cleaned = self.look_at_cleaner_offsets()
         self._offsets_at_open = {
             paths.RECOVERY_POINTS: recovery_points,
             paths.LOG_STARTS: log_starts,
@@ -349,6 +361,11 @@ class DataDirectory:
         except CorruptCheckpoint as error:
             self.set_aside(path, error)
             return {}, False
+
+    def look_at_cleaner_offsets(self) -> dict[Item, int]:
+        """Before partitions are loaded: up to where each has been cleaned."""
+        self._cleaned_before, _ = self._read_offsets(paths.CLEANER_OFFSETS)
+        return self._cleaned_before
 
     def _readable_offsets(self, name: str) -> dict[Item, int]:
         """The same for a first look: nothing is set aside."""
@@ -578,6 +595,7 @@ class DataDirectory:
             read_only=self.read_only,
             may_be_cleaned=may_be_cleaned,
             dirty=self._dirty,
+            retiring=self._retiring,
             counters=self.counters,
             monotonic_ms=self.monotonic_ms,
         )
@@ -599,7 +617,7 @@ class DataDirectory:
         """
         if self.settings.is_brokers_topic(item[0]) and self.files.in_order:
             return True
-        return item in self._read_offsets(paths.CLEANER_OFFSETS)[0]
+        return item in self._cleaned_before
 
     def _holes_to(
         self, item: tuple[str, int], config: LogConfig, recovery_point: int | None
@@ -609,7 +627,7 @@ class DataDirectory:
         Ours has the recovery point written down first, and leaves none behind it.  A broker's may
         have come further; so may that of whoever copied segments without their checkpoints.
         """
-        cleaned = self._read_offsets(paths.CLEANER_OFFSETS)[0].get(item)
+        cleaned = self._cleaned_before.get(item)
         if not (self.settings.is_brokers or config.is_compacted or cleaned is not None):
             return 0
         if self.settings.is_brokers or recovery_point is None or (cleaned or 0) > recovery_point:
@@ -688,6 +706,7 @@ class DataDirectory:
         topic.faults.pop(log.partition, None)
         log.listeners = self.listeners
         topic.partitions[log.partition] = log
+        self._changes += 1
         # What recovery has cut is dirty when it is written again
         # (``LogCleanerManager.maybeTruncateCheckpoint``).
         item = (log.topic, log.partition)

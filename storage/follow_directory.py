@@ -54,6 +54,8 @@ class DirectoryFollower:
         self._names_seen: int | None = None
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
         self._log_starts = _Offsets(manager, paths.LOG_STARTS)
+        # The partitions of which that may be news.
+        self._starting: set[_Item] = set()
         for log in list(manager.logs()):
             if not self._begin(log):
                 self._appear((log.topic, log.partition))
@@ -129,6 +131,8 @@ class DirectoryFollower:
                 self._end(log)
         known = {(log.topic, log.partition) for log in manager.logs()}
         waiting = [item for item in found if item not in known]
+        if waiting:
+            manager.look_at_cleaner_offsets()
         appeared = [new for item in waiting if (new := self._appear(item)) is not None]
         # Those that could not be opened are tried again when something has changed.
         waiting = [item for item in waiting if item not in manager.faulty]
@@ -171,6 +175,7 @@ class DirectoryFollower:
             log.abandon()
             return None
         manager.add(log)
+        self._starting.add(item)
         return log
 
     def _end(self, log: Log) -> None:
@@ -191,17 +196,26 @@ class DirectoryFollower:
 
     def look_at_log_starts(self) -> None:
         """Move log starts up to where the broker has written down that they are.  OSError."""
-        self._log_starts.look()
-        for log in self._manager.logs():
-            start = self._log_starts.offsets.get((log.topic, log.partition), 0)
-            if start <= log.log_start_offset:
-                continue
-            if start > log.log_end_offset:
-                self.look(log)
-            if start > log.log_end_offset:
-                # Written down before its records could be seen; or beyond ``_limit``.
-                continue
-            log.follow_log_start(start)
+        if self._log_starts.look():
+            self._starting = set(self._log_starts.offsets)
+        for item in list(self._starting):
+            topic = self._manager.topics.get(item[0])
+            log = None if topic is None else topic.partitions.get(item[1])
+            # Of one that is not there yet it counts when it comes.
+            if log is not None and self._starts(log, self._log_starts.offsets.get(item, 0)):
+                self._starting.discard(item)
+
+    def _starts(self, log: Log, start: int) -> bool:
+        """Have a log start there; False where that has to wait."""
+        if start <= log.log_start_offset:
+            return True
+        if start > log.log_end_offset:
+            self.look(log)
+        if start > log.log_end_offset:
+            # Written down before its records could be seen; or beyond ``_limit``.
+            return False
+        log.follow_log_start(start)
+        return True
 
 
 class _Offsets:
@@ -213,17 +227,18 @@ class _Offsets:
         self._seen: tuple[int, int] | None = None
         self.offsets: dict[_Item, int] = {}
 
-    def look(self) -> None:
-        """Read the file if it is another than it was.  OSError."""
+    def look(self) -> bool:
+        """Read the file if it is another than it was; whether it is.  OSError."""
         try:
             found = self._files.file_stat(self._path)
         except FileNotFoundError:
-            return
+            return False
         seen = (found.st_ino, found.st_mtime_ns)
         if seen == self._seen:
-            return
+            return False
         try:
             self.offsets = checkpoint.read_offsets(self._files, self._path)
         except CorruptCheckpoint as error:
             _log.warning("%s", error)
         self._seen = seen
+        return True

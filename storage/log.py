@@ -67,6 +67,7 @@ class Log(AppendingLog):
         read_only: bool,
         may_be_cleaned: bool = False,
         dirty: set[Log] | None = None,
+        retiring: set[Log] | None = None,
         counters: LogCounters | None = None,
         monotonic_ms: Callable[[], int] = clock.monotonic_ms,
     ) -> None:
@@ -87,7 +88,8 @@ class Log(AppendingLog):
         self.flush_error: OSError | None = None
         self.listeners: list[LogListener] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
-        self.retired: list[tuple[int, Segment]] = []
+        self._retiring = retiring if retiring is not None else set()
+        self._retired: list[tuple[int, Segment]] = []
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
         # Where the log start is about to be moved to.
         self.intended_log_starts: list[int] = []
@@ -140,6 +142,19 @@ class Log(AppendingLog):
                 aside=self.history_directory,
             )
         return self._history
+
+    @property
+    def retired(self) -> list[tuple[int, Segment]]:
+        """Segments that have left the log, and until when (monotonic) readers are left to them."""
+        return self._retired
+
+    @retired.setter
+    def retired(self, retired: list[tuple[int, Segment]]) -> None:
+        self._retired = retired
+        if retired and not self.closed:
+            self._retiring.add(self)
+        else:
+            self._retiring.discard(self)
 
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
@@ -438,14 +453,19 @@ class Log(AppendingLog):
         self.retired = waiting
         return doomed
 
-    def age_descriptors(self) -> None:
-        """Close the files of segments that were not used since the last call."""
+    def age_descriptors(self) -> bool:
+        """Close the files of segments that were not used since the last call; whether any stay
+        open.
+        """
+        stay = False
         for segment in self.segments:
             if segment.is_open:
                 if segment.recently_used:
                     segment.recently_used = False
-                else:
-                    segment.close_descriptors()
+                    stay = True
+                elif not segment.close_descriptors():
+                    stay = True
+        return stay
 
     # -- settings, end -------------------------------------------------------------------------
 

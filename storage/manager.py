@@ -43,6 +43,7 @@ from storage.recovery import Origin, recover
 from storage.rescue import rescue
 from storage.reserve import Reserve
 from storage.retention import check_policy
+from storage.segment_files import opened
 from storage.settings import Settings, no_check
 from storage.task import Task
 from storage.threads import side_by_side
@@ -57,6 +58,8 @@ _log = logging.getLogger(__name__)
 CLOSING_THREADS = 8
 # Deleted segments that are let go of at a time, some 50 µs each, while nobody else gets a turn.
 SWEPT_AT_ONCE = 100
+# How often expired producers are looked for (``producer.id.expiration.check.interval.ms``).
+EXPIRATION_CHECK_MS = 600_000
 CLOSED_BY_ONE = 32
 
 
@@ -202,6 +205,16 @@ class LogManager(DataDirectory):
         for topic in list(self.topics.values()):
             yield from list(topic.partitions.values())
 
+    @property
+    def compacted(self) -> tuple[Log, ...]:
+        """Every partition of a compacted topic.  Any thread."""
+        changes, logs = self._compacted
+        if changes != self._changes:
+            changes = self._changes
+            logs = tuple(log for log in self.logs() if log.config.is_compacted)
+            self._compacted = changes, logs
+        return logs
+
     def topic(self, name: str) -> Topic:
         """UnknownTopicOrPartition where there is none."""
         topic = self.topics.get(name)
@@ -251,6 +264,7 @@ class LogManager(DataDirectory):
             self.settings.forget(name)
             raise
         self.topics[name] = topic
+        self._changes += 1
         return topic
 
     def _check_collisions(self, name: str) -> None:
@@ -300,6 +314,7 @@ class LogManager(DataDirectory):
         log = self._create_log(topic, partition)
         self.files.sync_directory(self.path)
         topic.partitions[partition] = log
+        self._changes += 1
         return log
 
     def check_may_create(self) -> None:
@@ -353,6 +368,7 @@ class LogManager(DataDirectory):
             clean=True,
             read_only=False,
             dirty=self._dirty,
+            retiring=self._retiring,
             counters=self.counters,
             monotonic_ms=self.monotonic_ms,
         )
@@ -390,6 +406,7 @@ class LogManager(DataDirectory):
                     self.files.rename(directory, where)
             raise
         del self.topics[name]
+        self._changes += 1
         for _, directory, log in renamed:
             if log is not None:
                 log.relocate(directory)
@@ -429,6 +446,7 @@ class LogManager(DataDirectory):
         assert self.read_only
         topic = self.topics[log.topic]
         del topic.partitions[log.partition]
+        self._changes += 1
         if not topic.numbers:
             del self.topics[log.topic]
             self.settings.forget(log.topic)
@@ -462,6 +480,7 @@ class LogManager(DataDirectory):
         config = self.settings.log_config(topic)
         for log in partitions.values():
             log.set_config(config)
+        self._changes += 1
 
     # -- periodic work -------------------------------------------------------------------------
 
@@ -545,15 +564,33 @@ class LogManager(DataDirectory):
             self.start_checkpoint(snapshots=False)()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
-        """Age descriptors, forget producers, and ``remove_deleted``, also what it could not."""
+        """Age descriptors, forget producers, and ``remove_deleted``, also what it could not.
+
+        Where nothing was opened, and nothing is to be removed, no log is looked at.
+        """
+        self._age_descriptors()
+        if now_ms >= self._expiring_ms:
+            self._expiring_ms = now_ms + EXPIRATION_CHECK_MS
+            self._expire_producers()
+        return self.remove_deleted(now_ms, self._unremoved)
+
+    def _age_descriptors(self) -> None:
+        count = opened()
+        if count == self._opened_before and not self._left_open:
+            return
+        self._opened_before, self._left_open = count, False
+        for log in self.logs():
+            with self.duties.attempt("closing of unused files", log.name):
+                stay = True
+                stay = log.age_descriptors()
+            self._left_open |= stay
+
+    def _expire_producers(self) -> None:
         expiration_ms = self.settings.broker.producer_id_expiration_ms
         wall_ms = self.clock_ms()
         for log in self.logs():
-            with self.duties.attempt("closing of unused files", log.name):
-                log.age_descriptors()
             if log.producers.by_id:
                 log.producers.expire(wall_ms, expiration_ms)
-        return self.remove_deleted(now_ms, self._unremoved)
 
     def remove_deleted(
         self, now_ms: int, again: Iterable[tuple[str, bool]] = ()
@@ -566,8 +603,8 @@ class LogManager(DataDirectory):
         """
         doomed_paths = list(again)
         left = SWEPT_AT_ONCE
-        for log in list(self.logs()):
-            if log.retired and left:
+        for log in list(self._retiring):
+            if left:
                 count = len(log.retired)
                 with self.duties.attempt("letting go of what was deleted", log.name):
                     gone = log.release_retired(now_ms, left)

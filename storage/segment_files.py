@@ -29,9 +29,23 @@ _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
 
+_opened = 0
+
+
+def opened() -> int:
+    """How often any segment has opened a file: while it does not rise, none is opened."""
+    return _opened
+
+
 # One lock for all segments: it guards counters for a few instructions, never a disk access other
 # than an open, and the renaming that an open must not come in between of.
 _lease_lock = threading.Lock()
+
+
+def _count_opened() -> None:
+    """Under the lock."""
+    global _opened
+    _opened += 1
 
 
 class SegmentFiles:
@@ -173,6 +187,7 @@ class SegmentFiles:
         self.recently_used = True
         with _lease_lock:
             if self._fd < 0:
+                _count_opened()
                 flags = os.O_RDWR if self._writable and not self.sealed else os.O_RDONLY
                 if self.identity is None:
                     self._fd = self._files.open(self.log_path, flags)
@@ -304,6 +319,7 @@ class SegmentFiles:
         return index
 
     def _open(self, kind: type[_Index], suffix: str) -> _Index:
+        _count_opened()
         return kind(
             self._files,
             self.file_path(suffix),

@@ -25,7 +25,7 @@ Not here: the threads (`workers`), flushes and checkpoints (`ticks`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 import trio
@@ -111,13 +111,15 @@ class Schedule:
     # -- retention -----------------------------------------------------------------------------
 
     async def _retention(self) -> float:
-        await self._retain(lambda log: not (self._cleans and log.config.is_compacted))
+        cleaned = set(self._manager.compacted if self._cleans else ())
+        await self._retain([log for log in self._manager.logs() if log not in cleaned])
         self._tree.counters.retention_passes += 1
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
 
-    async def _retain(self, concerned: Callable[[Log], bool]) -> None:
-        """Retention of the logs that are concerned and have something to lose, topic by topic."""
-        logs = [log for log in self._manager.logs() if concerned(log)]
+    async def _retain(self, logs: Collection[Log]) -> None:
+        """Retention of those of these logs that have something to lose, topic by topic."""
+        if not logs:
+            return
         doomed = await _looked(lambda: [log for log in logs if self._has_doomed(log)])
         for name, group in itertools.groupby(doomed, key=lambda log: log.topic):
             topic = self._manager.topics.get(name)
@@ -156,7 +158,7 @@ class Schedule:
         waiting = self._cleans_again.waiting
         log = await _looked(lambda: cleaner.filthiest(now_ms, waiting))
         cleaned = log is not None and await self._clean(cleaner, log)
-        await self._retain(lambda log: log.config.is_compacted)
+        await self._retain(self._manager.compacted)
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
 
     async def _clean(self, cleaner: LogCleaner, log: Log) -> bool:

@@ -42,6 +42,7 @@ from kafkafs.tree.notices import NoNotices, Notices
 from kafkafs.tree.owner_requests import OwnerRequests
 from kafkafs.tree.partition import Partition
 from kafkafs.tree.start_file import StartNames
+from kafkafs.tree.unsaved import Unsaved
 from kafkafs.tree.virtual_file import Owner
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
@@ -58,10 +59,8 @@ from storage.log_checker import LogChecker
 from storage.manager import LogManager, Topic
 from storage.segment import Segment
 
-SAVE_BYTES = 64 << 20
-"""Bytes of log of one partition after which its view indexes are saved."""
-SAVE_ALL_BYTES = 1 << 30
-"""The same of all partitions together: bounds what their entries take in memory."""
+FOLLOW_TURNS = 60
+"""For how many turns what another process writes is followed when nobody has it open any more."""
 
 MEASURE_SLICE_S = 0.5
 """How long measuring in the background goes on at a time."""
@@ -146,7 +145,13 @@ class FileSystem(LogListener):
         """Of the last command that a control file was given, by (topic id, name of the file)."""
         self.growing: set[Partition] = set()
         """Those of which the kernel keeps no sizes at present."""
+        # Those to which something has happened that `tick`, or `housekeeping`, has to look at.
+        self._stirred: set[Partition] = set()
+        self._untidy: set[Partition] = set()
         self._partitions: dict[Log, Partition] = {}
+        self._unsaved = Unsaved()
+        # Those that are followed by the clock, too: for how many turns without being looked at.
+        self._looked_at: dict[Partition, int] = {}
         # What is still to be followed since `follow_all` began with all.
         self._to_follow: list[Log] = []
         # What is left to be measured in the background; None before it is known.
@@ -199,6 +204,11 @@ class FileSystem(LogListener):
             log.history_directory = self._prepared_cache(log)
             found = self._partitions.setdefault(log, Partition(self, log))
         return found
+
+    def stirred(self, partition: Partition) -> None:
+        """Something has happened to a partition that periodic work looks at. In any thread."""
+        self._stirred.add(partition)
+        self._untidy.add(partition)
 
     def partitions(self) -> list[Partition]:
         """All that were asked for yet."""
@@ -321,6 +331,7 @@ class FileSystem(LogListener):
             if log.closed and segment is log.active:
                 # The last one of a deleted topic: who still has it open has all that is left.
                 partition.vanish()
+                self._unsaved.forget(partition.views.values())
                 del self._partitions[log]
 
     def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -376,7 +387,11 @@ class FileSystem(LogListener):
         while self._to_follow and time.monotonic() < until:
             log = self._to_follow.pop()
             if not log.closed:
-                self.partition(log).follow()
+                self.partition(log).look()
+
+    def followed(self, partition: Partition) -> None:
+        """Somebody has looked at a partition that another process writes."""
+        self._looked_at[partition] = FOLLOW_TURNS
 
     def _measure_soon(self, partition: Partition) -> None:
         """Measure its main view in the background, before any other."""
@@ -394,9 +409,12 @@ class FileSystem(LogListener):
                 return
             self._begin_following()
         self.look_for_partitions()
-        for partition in list(self._partitions.values()):
-            if partition.known:
-                partition.follow()
+        for partition, turns in list(self._looked_at.items()):
+            if partition.log.closed or not (turns or partition.is_open):
+                del self._looked_at[partition]
+            else:
+                self._looked_at[partition] = max(turns - 1, 0)
+                partition.look()
         try:
             follower.look_at_log_starts()
         except OSError as error:
@@ -418,22 +436,21 @@ class FileSystem(LogListener):
     # -- periodic work and the end -------------------------------------------------------------
 
     def tick(self) -> None:
-        """On the owner's thread, once a second or so: save view indexes that have grown."""
+        """On the owner's thread, once a second or so: save view indexes that have grown.
+
+        Only partitions to which something has happened are looked at.
+        """
         self._follow()
+        happened = {*self.growing, *_taken(self._stirred)}
         for partition in list(self.growing):
             partition.rest()
-        partitions = list(self._partitions.values())
         if self._unmeasured is None:
             self._unmeasured = self._foreign()
-        unsaved = [
-            (view.unsaved, view) for partition in partitions for view in partition.views.values()
-        ]
-        total = sum(size for size, _ in unsaved)
-        for size, view in sorted(unsaved, key=lambda item: item[0], reverse=True):
-            if size < SAVE_BYTES and total < SAVE_ALL_BYTES:
-                break
-            view.save()
-            total -= size
+        for partition in happened:
+            if partition.log in self._partitions:
+                self._unsaved.look(partition.views.values())
+                self._untidy.add(partition)
+        self._unsaved.save()
 
     def _foreign(self) -> list[Partition]:
         """Partitions that others have written, the smallest last."""
@@ -445,12 +462,8 @@ class FileSystem(LogListener):
 
     def housekeeping(self) -> None:
         """In a worker thread, once a second or so: what waits for the disk, for a moment."""
-        for partition in list(self._partitions.values()):
-            partition.refresh_history()
-            for view in partition.views.values():
-                view.keep_pending()
-                with contextlib.suppress(StorageError, OSError):
-                    view.catch_up(True, time.monotonic() + MEASURE_SLICE_S)
+        for partition in _taken(self._untidy):
+            partition.keep_house(time.monotonic() + MEASURE_SLICE_S)
         self._measure_some(time.monotonic() + MEASURE_SLICE_S)
 
     def _measure_some(self, until: float) -> None:
@@ -491,3 +504,12 @@ class FileSystem(LogListener):
             for view in partition.views.values():
                 view.give_up_pending()
                 view.save()
+
+
+def _taken(partitions: set[Partition]) -> list[Partition]:
+    """Empty a set that other threads may add to; what was in it."""
+    taken = []
+    while partitions:
+        with contextlib.suppress(KeyError):
+            taken.append(partitions.pop())
+    return taken

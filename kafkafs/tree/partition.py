@@ -113,6 +113,7 @@ class Partition:
                 self.fs.store,
                 self.fs.cache_directory(self.log),
                 keeps_base=view is self.fs.views[0],
+                stir=self.stir,
             )
             # Replaced as a whole, for who walks over it in another thread.
             self.views = {**self.views, view.name: found}
@@ -129,6 +130,7 @@ class Partition:
                 with self._history_lock:
                     assert self.log.history is not None
                     self._history_read = True
+                    self.stir()
             finally:
                 active.release()
         return self.log.history.nonce
@@ -142,11 +144,33 @@ class Partition:
         finally:
             active.release()
 
-    def refresh_history(self) -> None:
-        """Have its fingerprint count what was sealed since. In a worker thread; it waits."""
+    def stir(self) -> None:
+        """Something has happened to it that periodic work looks at. In any thread."""
+        self.fs.stirred(self)
+
+    def keep_house(self, until: float) -> None:
+        """In a worker thread: what waits for the disk, until then (time.monotonic), or so. What is
+        left is for the next time.
+        """
+        self._refresh_history()
+        for view in self.views.values():
+            view.keep_pending()
+            with contextlib.suppress(StorageError, OSError):
+                view.catch_up(True, until)
+        settled = all(view.is_settled for view in self.views.values())
+        if not self.log.closed and not (settled and self._is_counted):
+            self.stir()
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether the fingerprint of its history counts all that is sealed."""
         log = self.log
-        if self._history_read and not log.closed and len(log.segments) > log.history.counted:
-            with self.fs.manager.duties.attempt("saving of the history", log.name):
+        return not self._history_read or log.closed or len(log.segments) <= log.history.counted
+
+    def _refresh_history(self) -> None:
+        """Have its fingerprint count what was sealed since."""
+        if not self._is_counted:
+            with self.fs.manager.duties.attempt("saving of the history", self.log.name):
                 self.save_history()
 
     @property
@@ -277,9 +301,15 @@ class Partition:
         return log.start_flush()
 
     def follow(self) -> None:
+        """Somebody asks: see what the process that writes the data directory has done."""
+        if self.fs.follows:
+            self.fs.followed(self)
+            self.look()
+
+    def look(self) -> None:
         """See what the process that writes the data directory has done."""
         follower = self.fs.follower
-        if follower is None or not self.fs.follows:
+        if follower is None:
             return
         try:
             follower.look(self.log)
@@ -289,6 +319,12 @@ class Partition:
                 self._refused = str(error)
                 log = self.log
                 self.fs.events(f"{log.topic}/{log.partition}: cannot be followed: {error}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may read it on, who has not asked for long."""
+        views = self.views.values()
+        return bool(self.followers or self.ranges) or any(view.open for view in views)
 
     def last_look(self) -> None:
         """Before the log is closed, which writes down how its history ends."""
@@ -323,6 +359,7 @@ class Partition:
 
     def rolled(self, sealed: Segment, active: Segment) -> None:
         """A new segment has begun."""
+        self.stir()
         if self._sealed_blocks is not None:
             self._sealed_blocks += self._disk_blocks(sealed)
         for view in self.views.values():
@@ -344,6 +381,7 @@ class Partition:
 
     def removing(self, segments: Sequence[Segment]) -> None:
         """The log is about to lose its head: a new history, which is written down first."""
+        self.stir()
         count = len(segments)
         self._hold(segments)
         self._catch_up()
@@ -359,6 +397,7 @@ class Partition:
 
     def swapping(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Segments are about to be replaced by cleaned ones: a new history."""
+        self.stir()
         self._hold(old)
         self._catch_up()
         self._rewrite = self._written_down(old, new)
@@ -378,12 +417,14 @@ class Partition:
 
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: another history for who opens it anew."""
+        self.stir()
         self._catch_up()
         rewrite = self._written_down((), (), is_done=True)
         self._carry_out(rewrite, lambda view, nonce: view.removing(0, nonce), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: a new history, and other positions."""
+        self.stir()
         log, segments = self.log, self.log.segments
         self._end_ranges(offset)
         nonce = new_nonce() if self._keeps_history else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kafkafs.generations import Generation
 from kafkafs.line_index import NEVER, LineStore, Piece, SegmentLines
@@ -54,9 +54,16 @@ class PartitionView(PlacedView):
     )
 
     def __init__(
-        self, log: Log, view: View, store: LineStore, cache: str | None, *, keeps_base: bool
+        self,
+        log: Log,
+        view: View,
+        store: LineStore,
+        cache: str | None,
+        *,
+        keeps_base: bool,
+        stir: Callable[[], None],
     ) -> None:
-        super().__init__(log, view, store, cache, keeps_base=keeps_base)
+        super().__init__(log, view, store, cache, keeps_base=keeps_base, stir=stir)
         self.open: dict[ViewGeneration, None] = {}
         self._active = self.timeline.pieces[-1]
         self._current: ViewGeneration | None = None
@@ -385,6 +392,11 @@ class PartitionView(PlacedView):
             return
         else:
             generation.keep(start, bytes(text))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of it is left to be measured or kept in the background."""
+        return not self.behind and not self._pending
 
     def keep_pending(self) -> None:
         """Read what `removing` and `swapped` could not without waiting. Waits."""

@@ -24,7 +24,7 @@ import errno
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kafkafs.generations import Timeline
 from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
@@ -43,7 +43,7 @@ FEW = 10_000
 
 class PlacedView:
     """See the module. `keeps_base`: whether its absolute positions are written down. Who holds
-    `lock` may change the past.
+    `lock` may change the past. `stir` is called, in any thread, when something is measured.
     """
 
     __slots__ = (
@@ -52,6 +52,7 @@ class PlacedView:
         "_preparing",
         "_ready",
         "_slow",
+        "_stir",
         "_store",
         "behind",
         "keeps_base",
@@ -62,13 +63,21 @@ class PlacedView:
     )
 
     def __init__(
-        self, log: Log, view: View, store: LineStore, cache: str | None, *, keeps_base: bool
+        self,
+        log: Log,
+        view: View,
+        store: LineStore,
+        cache: str | None,
+        *,
+        keeps_base: bool,
+        stir: Callable[[], None] = lambda: None,
     ) -> None:
         self.log = log
         self.view = view
         self.keeps_base = keeps_base
         self._store = store
         self._cache = cache
+        self._stir = stir
         self.timeline = Timeline([self._piece(segment) for segment in log.segments])
         self.lock = threading.Lock()
         self._preparing = threading.Lock()
@@ -265,6 +274,8 @@ class PlacedView:
             piece.measure(until)
         except BlockingIOError:
             raise self._still_measuring() from None
+        finally:
+            self._stir()
 
     def _still_measuring(self) -> BlockingIOError:
         measured = sum(piece.covered for piece in self.timeline.pieces)

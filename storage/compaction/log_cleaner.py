@@ -61,7 +61,7 @@ class LogCleaner:
         share of dirty bytes (``grabFilthiestCompactedLog``), but for ``waiting`` ones.
         """
         due = []
-        for log in self._manager.logs():
+        for log in self._manager.compacted:
             if log.closed or log.cleaning or log in waiting:
                 continue
             if log.config.may_be_cleaned:

@@ -235,7 +235,7 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool], scratch: Path) -
         listener.swapping(log, old, [new])
     for segment in old:
         segment.mark_deleted()
-        log.retired.append((0, segment))
+        log.retired = [*log.retired, (0, segment)]
     for path in scratch.iterdir():
         path.rename(Path(log.directory) / path.name)
     new.relocate(log.directory)

@@ -317,7 +317,7 @@ def lines(world: World, part: str) -> list[str]:
 def test_it_goes_on_when_what_was_wrong_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty, error: int, times: int
 ) -> None:
-    monkeypatch.setattr("kafkafs.tree.filesystem.SAVE_BYTES", 1000)
+    monkeypatch.setattr("kafkafs.tree.unsaved.SAVE_BYTES", 1000)
 
     async def test(world: World) -> None:
         is_done = duty.begin(world)

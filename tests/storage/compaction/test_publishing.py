@@ -114,6 +114,7 @@ def test_cleanup_policy_loses_compact_while_it_is_cleaned(tmp_path: Path) -> Non
     with compacted(tmp_path) as (manager, log):
         fill(log)
         before = contents(log)
+        manager.set_topic_setting("t", "cleanup.policy", "compact")
         files = sorted(os.listdir(log.directory))
         cleaner = LogCleaner(manager)
         change = Turns(1, lambda: manager.set_topic_setting("t", "cleanup.policy", "delete"))

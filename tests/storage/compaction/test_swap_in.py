@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager
+from storage import Log, LogManager, topic_file
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
@@ -38,7 +38,9 @@ def fill(log: Log) -> None:
 
 
 def listing(log: Log) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in Path(log.directory).iterdir()}
+    """All but what is set on the topic."""
+    files = Path(log.directory).iterdir()
+    return {path.name: path.read_bytes() for path in files if path.name != topic_file.NAME}
 
 
 def swap(manager: LogManager, request: SwapRequest, task: Task | None = None) -> object:
