@@ -349,7 +349,7 @@ def test_it_goes_on_when_what_was_wrong_is_over(
 def test_it_goes_on_when_there_are_threads_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty
 ) -> None:
-    monkeypatch.setattr("kafkafs.tree.filesystem.SAVE_BYTES", 1000)
+    monkeypatch.setattr("kafkafs.tree.unsaved.SAVE_BYTES", 1000)
 
     async def test(world: World) -> None:
         with no_free_threads():
