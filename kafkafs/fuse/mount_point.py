@@ -1,8 +1,8 @@
 """Mount points: what is mounted where, cleaning up after a killed daemon, unmounting.
 
 All from /proc, without touching the mounted file system itself: a daemon must not ask itself, and
-nobody should wait for one that is dead, stopped or stuck. Only where /proc does not say who serves
-a mount another process asks, which nobody waits for longer than a moment. Imports neither pyfuse3
+nobody should wait for one that is dead or stopped. Whether one is stuck another process asks it,
+which nobody waits for longer than a few seconds. Imports neither pyfuse3
 nor trio, so that `kafkafs umount` starts quickly.
 """
 
@@ -165,18 +165,27 @@ def _stat(pid: int) -> list[str]:
 
 
 def clean(path: str) -> None:
-    """Take away what killed daemons of ours have left at a mount point. MountError."""
+    """Take away what killed daemons of ours have left at a mount point. MountError, also where one
+    lives and does not answer.
+    """
     while (mounted := find(path)) is not None and mounted.type == TYPE:
         daemon, is_certain = find_daemon(mounted)
+        already = f"{path}: {mounted.source} is mounted here already"
         if daemon is not None and is_stopped(daemon):
-            return
+            raise MountError(
+                f"{already}, by process {daemon}, which is stopped: kill -CONT {daemon} lets it "
+                "go on; kafkafs umount --force ends the mount"
+            )
         # Also where a daemon was found: one that was just killed answers when it has ended.
         answer, _ = ask(path)
         if answer is Answer.GIVEN:
             return
         if answer is Answer.NONE:
             if daemon is not None:
-                return
+                raise MountError(
+                    f"{already}, by process {daemon}, which does not answer; "
+                    "kafkafs umount --force ends the mount"
+                )
             if not is_certain:
                 raise MountError(
                     f"{path}: what is mounted here does not answer; kafkafs umount --force ends it"
@@ -219,8 +228,23 @@ def unmount(path: str, *, lazy: bool = False) -> None:
     except OSError as error:
         raise MountError(f"{path}: fusermount3 cannot be started: {error.strerror}") from None
     if done.returncode:
-        reason = done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"]
-        raise MountError(reason[-1])
+        reason = (done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"])[-1]
+        users = list(_users(path))
+        raise MountError(f"{reason}: used by {', '.join(users)}" if users else reason)
+
+
+def _users(path: str) -> Iterator[str]:
+    """The processes that keep something open below a path or have their working directory there,
+    as far as we may look.
+    """
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            opened = [f"fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+            for link in ("cwd", "root", *opened):
+                used = os.readlink(f"/proc/{pid}/{link}")
+                if used == path or used.startswith(f"{path}/"):
+                    yield f"{_name(pid)} (process {pid})"
+                    break
 
 
 def unmount_and_wait(

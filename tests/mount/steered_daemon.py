@@ -367,6 +367,23 @@ class Commands:
         """How often the kernel was told to look up all names again."""
         return self._notices.changes
 
+    def stick(self) -> int:
+        """The thread that answers requests is held; the number is for `release`."""
+        number = self._hold(self._stick)
+        assert self.reached(number)
+        return number
+
+    def _stick(self, release: threading.Event) -> threading.Event:
+        reached = threading.Event()
+
+        def stick() -> None:
+            reached.set()
+            release.wait()
+
+        assert self._token is not None
+        self._token.run_sync_soon(stick)
+        return reached
+
     def take_threads(self) -> None:
         """From now on no thread is left, and none can be started."""
         while not self._owner(self._take_threads):
@@ -420,6 +437,7 @@ def main() -> None:
     DOT_NAMES[".remove-head"] = _remove_head_file
     vars(daemon)["Operations"] = CountingOperations
     mount = daemon.Mount(data, path, options, foreground=True)
+    mount_point.take_name()
     mount_point.clean(path)
     events = Events(lambda: time.time_ns() // 1_000_000)
     disk = Disk(data)

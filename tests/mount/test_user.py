@@ -1,7 +1,7 @@
 """An ordinary user mounts, appends and reads: through fusermount3, with no privilege of its own.
 
-Run as root, the tests become the user `nobody`. Where /dev/fuse is root's alone, as it is on a
-machine without udev, they see one in a mount namespace of their own as udev makes it; and since
+Run as root, the tests become the user `nobody`, in a mount namespace of their own. /dev/fuse, which
+is root's alone on a machine without udev, is there as udev makes it; and since
 the interpreter or the clone may lie where others cannot look, they may read, not write, all files.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import stat
 import subprocess
 import sys
 import tempfile
@@ -24,14 +23,15 @@ from tests.mount.programs import program
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_USER = os.geteuid() != 0
-DEVICE = "/dev/fuse"
 
-# Of a mount namespace: /dev/fuse for everybody.
-OPEN_DEVICE = """
+# Of a mount namespace: /dev/fuse for everybody, and fusectl if $FUSECTL says so.
+NAMESPACE = """
 mount -t tmpfs -o mode=755 tmpfs "$1"
 mknod -m 666 "$1/fuse" c 10 229
 mount --bind "$1/fuse" /dev/fuse
 umount --lazy "$1"
+umount /sys/fs/fuse/connections 2> /dev/null || true
+[ -z "$FUSECTL" ] || mount -t fusectl fusectl /sys/fs/fuse/connections
 shift
 exec "$@"
 """
@@ -43,6 +43,27 @@ kafkafs() { "$PYTHON" -c "$PROGRAM" "$@"; }
 cd "$BASE"
 mkdir --parents data mnt
 """
+
+# What may end a mount whose daemon does nothing, without root: the kernel's file for it. The second
+# time nobody sees the daemon, as after a kill that did not free the mount.
+UNANSWERED = """
+kafkafs mount data mnt
+daemon=$("$PYTHON" -c 'import os; print(os.getxattr("mnt", "user.kafkafs.pid").decode())')
+kill -STOP "$daemon"
+while ! grep --quiet '^State:.T' "/proc/$daemon/status"; do :; done
+{end}
+grep --count " $BASE/mnt fuse" /proc/self/mounts || true
+kill -CONT "$daemon"
+"$PYTHON" -c 'import os, select, sys; select.select([os.pidfd_open(int(sys.argv[1]))], [], [])' \
+    "$daemon" 2> /dev/null || true
+ls data/.kafka_cleanshutdown
+"""
+CLEANED = """"$PYTHON" -c '
+from kafkafs.fuse import mount_point
+mount_point.ANSWER_S = 0.2
+mount_point.find_daemon = lambda mounted: (None, True)
+mount_point.clean(mount_point.resolve("mnt"))
+' 2>&1 | tail --lines=1"""
 
 # Kills the daemon and waits for its end.
 KILL = """
@@ -71,17 +92,16 @@ class User:
         ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
         capabilities = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
         become = [program("setpriv"), *ids, *capabilities, "--bounding-set=+all"]
-        if os.stat(DEVICE).st_mode & (stat.S_IROTH | stat.S_IWOTH):
-            return become
         place = self.base / "device"
         place.mkdir()
         namespace = [program("unshare"), "--mount", "--propagation=private"]
-        return [*namespace, "sh", "-euc", OPEN_DEVICE, "sh", str(place), *become]
+        return [*namespace, "sh", "-euc", NAMESPACE, "sh", str(place), *become]
 
     def run(self, script: str, **variables: object) -> subprocess.CompletedProcess[str]:
         """`kafkafs` is a command; `data` and `mnt` are there; mnt is unmounted at the end."""
         environment = {
             "BASE": self.base,
+            "FUSECTL": "",
             "HOME": self.base,
             "LC_ALL": "C",
             "PATH": os.environ["PATH"],
@@ -180,3 +200,34 @@ def test_a_directory_that_is_another_users_is_refused_by_one_line(user: User) ->
     assert done.stdout == ""
     assert done.stderr == f"kafkafs: {data}/.lock: Permission denied\n"
     assert list(data.iterdir()) == []
+
+
+@pytest.mark.skipif(AS_USER, reason="mounts fusectl")
+@pytest.mark.parametrize("end", ["kafkafs umount --force mnt 2>&1 || true", CLEANED])
+def test_a_mount_that_does_not_answer_is_ended_by_fusectl(user: User, end: str) -> None:
+    done = user.run(UNANSWERED.format(end=end), FUSECTL="yes")
+    assert done.stderr == ""
+    *said, mounts, marker = done.stdout.splitlines()
+    assert (mounts, marker) == ("0", "data/.kafka_cleanshutdown")
+    if end is CLEANED:
+        assert said == []
+    else:
+        assert len(said) == 1
+        assert "is unmounted, but the daemon" in said[0]
+
+
+@pytest.mark.skipif(AS_USER, reason="whether fusectl is mounted is not ours to say")
+def test_without_fusectl_it_says_what_root_can_do(user: User) -> None:
+    end = (
+        CLEANED
+        + """
+kill -CONT "$daemon"
+kafkafs umount mnt"""
+    )
+    done = user.run(UNANSWERED.format(end=end))
+    assert done.stderr == ""
+    said, *_ = done.stdout.splitlines()
+    assert said.endswith(
+        f"{user.base}/mnt: its connection cannot be ended without fusectl at "
+        f"/sys/fs/fuse/connections; as root: umount -f {user.base}/mnt"
+    )

@@ -318,8 +318,14 @@ def test_umount_of_a_busy_mount_says_so_and_changes_nothing(place: Place) -> Non
     place.mount()
     (place.path / "orders").mkdir()
     with open(place.path / "orders/0", "a") as partition:
-        assert "busy" in failed(kafkafs("umount", place.path))
+        line = failed(kafkafs("umount", place.path))
+        assert "busy" in line
+        assert f"(process {os.getpid()})" in line
         partition.write("hello\n")
+    there = subprocess.Popen(["cat"], cwd=place.path, stdin=subprocess.PIPE)
+    line = failed(kafkafs("umount", place.path))
+    assert line.endswith(f"busy: used by cat (process {there.pid})")
+    there.communicate()
     assert (place.path / "orders/0").read_text() == "hello\n"
 
 
@@ -370,7 +376,8 @@ def test_neither_mount_nor_umount_waits_for_a_stopped_daemon(place: Place) -> No
     mounted = mount_point.find(str(place.path))
     with stopped(pid):
         assert f"process {pid}) is stopped" in failed(kafkafs("umount", place.path))
-        assert "is mounted here already" in failed(kafkafs("mount", place.data, place.path))
+        line = failed(kafkafs("mount", place.data, place.path))
+        assert f"is mounted here already, by process {pid}, which is stopped" in line
         assert mount_point.find(str(place.path)) == mounted, "nothing has changed"
     place.umount()
 

@@ -111,7 +111,8 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
     os.waitid(os.P_PID, pid, os.WSTOPPED)
     assert mount_point.find_daemon(mounted) == (pid, True)
     assert mount_point.is_stopped(pid)
-    mount_point.clean(path)
+    with pytest.raises(mount_point.MountError, match=f"by process {pid}, which is stopped"):
+        mount_point.clean(path)
     assert mount_point.find(path) == mounted, "its daemon lives"
     os.kill(pid, signal.SIGCONT)
     mount.ended("fusermount3", "-u")
