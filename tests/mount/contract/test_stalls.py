@@ -262,6 +262,22 @@ def test_measuring_delays_nobody(tmp_path: Path) -> None:
         assert large.read_bytes() == b"record\n"
 
 
+def test_a_first_lookup_delays_only_its_own_topic(tmp_path: Path) -> None:
+    """It reads the last batch, by which the history is known again, in a thread. Meanwhile the
+    kernel lets nobody look up or list names in that directory.
+    """
+    (tmp_path / "data").mkdir()
+    with LogManager.open(str(tmp_path / "data")) as manager:
+        for topic in ("large", "other"):
+            append_records(manager.create_topic(topic, 1).partitions[0], b"record")
+    with steered(tmp_path) as mount:
+        large, other = mount / "large" / "0", mount / "other" / "0"
+        flush_only_when_asked(mount, other)
+        with stuck(mount, "preadv", f"large-0/{LOG}", large.stat):
+            everything_else_goes_on(mount, other)
+        assert large.read_bytes() == b"record\n"
+
+
 # -- changes -------------------------------------------------------------------------------------
 
 
