@@ -74,15 +74,6 @@ class LogFollower(LogTail):
             self._hide_from(max(limit(), log.log_start_offset))
         self._mark_last()
 
-    def _is_there(self, segment: Segment) -> bool:
-        """Whether its name leads to the file that was loaded."""
-        try:
-            return self._is_kept(
-                segment, {segment.base_offset: self.log.files.file_stat(segment.log_path)}
-            )
-        except FileNotFoundError:
-            return False
-
     # -- looking -------------------------------------------------------------------------------
 
     def look(self) -> bool:
@@ -158,23 +149,25 @@ class LogFollower(LogTail):
     def _find(self) -> tuple[_Found, _Found, bool]:
         """Every log by its base offset, rising; those that wait for deletion; and whether a cleaner
         is just swapping some.
+
+        They are looked at in that order: where a cleaner has made one of several meanwhile, that
+        has the first one's name, and those behind it are not there any more (FileNotFoundError).
         """
         files, directory = self.log.files, self.log.directory
         found: _Found = {}
         deleted: _Found = {}
-        is_mixed = False
-        for name, is_directory in files.scan(directory):
-            if name.endswith(paths.LOG + paths.SWAP):
-                is_mixed = True
+        names = sorted(name for name, is_directory in files.scan(directory) if not is_directory)
+        for name in names:
             base = paths.base_offset_of(name)
-            if base is not None and not is_directory:
-                path = os.path.join(directory, name)
-                if name.endswith(paths.LOG):
-                    found[base] = files.file_stat(path)
-                elif name == paths.file_name(base, paths.LOG + paths.DELETED):
-                    with contextlib.suppress(FileNotFoundError):
-                        deleted[base] = files.file_stat(path)
-        return dict(sorted(found.items())), deleted, is_mixed
+            if base is None:
+                continue
+            path = os.path.join(directory, name)
+            if name.endswith(paths.LOG):
+                found[base] = files.file_stat(path)
+            elif name == paths.file_name(base, paths.LOG + paths.DELETED):
+                with contextlib.suppress(FileNotFoundError):
+                    deleted[base] = files.file_stat(path)
+        return found, deleted, any(name.endswith(paths.LOG + paths.SWAP) for name in names)
 
     def _find_as_if_finished(self) -> _Found:
         """The same as they will be when the writer has finished the swap: it was stopped in the
@@ -184,12 +177,12 @@ class LogFollower(LogTail):
         names = [name for name, is_directory in files.scan(directory) if not is_directory]
         names, self._swapped = as_if_finished(files, directory, names)
         found: _Found = {}
-        for name in names:
+        for name in sorted(names):
             base = paths.base_offset_of(name)
             if base is not None and name.endswith(paths.LOG):
                 suffix = paths.SWAP if base in self._swapped else ""
                 found[base] = files.file_stat(os.path.join(directory, name + suffix))
-        return dict(sorted(found.items()))
+        return found
 
     def _strip_swap(self) -> None:
         """Where the writer was stopped in a swap it has finished that by now."""
@@ -207,16 +200,17 @@ class LogFollower(LogTail):
 
     def _go_on_while_mixed(self, found: _Found, deleted: _Found) -> None:
         """Take what follows the active segment, which is as it is: it is never cleaned."""
-        self._learn_limit(found)
-        lost = self._first_kept(found) == len(self.log.segments)
+        kept = self._first_kept(found)
+        self._learn_limit(kept, found)
+        lost = kept == len(self.log.segments)
         if not lost or (not self._is_written_over(found) and self._outlive(found, deleted)):
             self._roll_all(found)
 
     def _compare(self, found: _Found, deleted: _Found) -> bool:
         """Make the log's segments those of these names; False where it has to be done again."""
-        self._learn_limit(found)
         segments = self.log.segments
         kept = self._first_kept(found)
+        self._learn_limit(kept, found)
         if kept == len(segments):
             if not found:
                 return True
@@ -232,15 +226,15 @@ class LogFollower(LogTail):
             raise
         return self._change_head(kept, found) and is_read
 
-    def _learn_limit(self, found: _Found) -> None:
-        """What its writer removes or cleans lies below the high watermark, which it writes down
-        now and then only.
+    def _learn_limit(self, count: int, found: _Found) -> None:
+        """Some of the first ``count`` segments are not those of these names any more.
 
-        A file of which something was below it before has become another for no other reason.
+        What its writer removes or cleans lies below the high watermark, which it writes down now
+        and then only.  A file of which something was below it becomes another for no other reason.
         """
-        if self._limit is None or self._is_written_over(found):
+        if self._limit is None or not count or self._is_written_over(found):
             return
-        for segment in self.log.segments:
+        for segment in self.log.segments[:count]:
             if segment.size and not self._is_kept(segment, found):
                 following = next((base for base in found if base > segment.base_offset), 0)
                 if following > self._decided:
@@ -471,7 +465,7 @@ class LogFollower(LogTail):
             segment = known.get(base)
             if segment is None or not self._is_kept(segment, found):
                 segment = load_segment(origin, base, following, present)
-                if not self._is_there(segment):
+                if not self._is_kept(segment, found):
                     raise Moved
             new.append(segment)
         return new
@@ -484,7 +478,7 @@ class LogFollower(LogTail):
             raise Moved
         recovered = recover(self._origin())
         fresh = recovered.segments
-        if not all(self._is_there(segment) for segment in fresh):
+        if not all(self._is_kept(segment, found) for segment in fresh):
             raise Moved
         old = log.segments
         same = 0

@@ -250,16 +250,17 @@ def write_offsets(data: Path, name: str, offsets: Mapping[tuple[str, int], int])
 
 
 class Between(Files):
-    """Before the daemon's ``number``-th question to the disk from ``begin`` on somebody acts."""
+    """Before the ``number``-th thing that is asked of the disk from ``begin`` on somebody acts."""
 
-    def __init__(self, act: Callable[[], None], number: int) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__()
-        self._act = act
+        self._act = no_step
         self._left: int | None = None
         self._number = number
         self.has_acted = False
 
-    def begin(self) -> None:
+    def begin(self, act: Callable[[], None]) -> None:
+        self._act = act
         self._left = self._number
 
     def end(self) -> None:

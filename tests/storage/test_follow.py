@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from storage.listener import LogListener
 from storage.log import Log
 from storage.record.batch import decode
 from storage.segment import Segment
-from tests.broker_files import NOW_MS, BrokerDirectory, BrokerPartition
+from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
 from tests.storage.logs import append, opened, values
 from tests.storage.producers import Producer
 
@@ -762,27 +763,36 @@ def test_files_that_are_renamed_between_two_looks_at_them(tmp_path: Path) -> Non
     follow.manager.close()
 
 
-def test_a_cleaner_that_begins_while_we_load_what_another_has_made(tmp_path: Path) -> None:
-    files = Counting()
-    follow = Follow(tmp_path / "data", files)
-    fill(follow.partition)
-    follow.look()
-    follow.partition.clean(2, lambda offset, value: value.startswith(b"b"))
-    first = str(follow.partition.log(0))
-    seen = 0
-
-    def clean(path: str) -> None:
-        nonlocal seen
-        seen += path == first
-        if seen == 2:
-            files.on_stat = lambda path: None
-            follow.partition.clean(2, lambda offset, value: value.startswith(b"b0"))
-
-    files.on_stat = clean
-    follow.look()
-    assert seen == 2
-    follow.check()
-    follow.manager.close()
+@pytest.mark.parametrize("segments", [1, 2, 4])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_cleaner_comes_before_anything_that_a_look_asks_of_the_disk(
+    tmp_path: Path, before: int, segments: int
+) -> None:
+    """Nothing is shown twice, and nothing is missed. `before`: what another has cleaned already."""
+    number = 0
+    while True:
+        files = Between(number)
+        follow = Follow(tmp_path / str(number), files)
+        clean = partial(follow.partition.clean, segments)
+        with contextlib.closing(follow.manager):
+            fill(follow.partition, 6)
+            follow.look()
+            if before:
+                follow.partition.clean(before, lambda offset, value: not value.startswith(b"a"))
+            follow.partition.append(b"last")
+            follow.partition.roll()
+            files.begin(lambda: clean(lambda offset, value: value.startswith((b"b", b"last"))))  # noqa: B023
+            follow.look()
+            files.end()
+            offsets = [record.offset for record in follow.log.records()]
+            assert offsets == sorted(set(offsets))
+            assert {offset for offset, _ in follow.partition.records} <= {*offsets}
+            follow.look()
+            follow.check()
+        if not files.has_acted:
+            break
+        number += 1
+    assert number > 10
 
 
 @pytest.mark.parametrize("removed", [False, True])

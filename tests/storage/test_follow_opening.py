@@ -64,8 +64,8 @@ def test_it_is_rewritten_while_it_is_opened(
         partition = _filled(broker)
         if until is not None:
             broker.write_high_watermark(partition, until)
-        files = Between(lambda: change(partition), number)  # noqa: B023
-        files.begin()
+        files = Between(number)
+        files.begin(lambda: change(partition))  # noqa: B023
         with LogManager.open(
             str(broker.data), read_only=True, files=files, keeps_faulty=True
         ) as manager:

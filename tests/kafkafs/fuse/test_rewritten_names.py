@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,7 +20,7 @@ from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.start_file import KEPT
 from storage.files import Files
-from tests.broker_files import BrokerDirectory
+from tests.broker_files import Between, BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Tree
 
 T = TypeVar("T")
@@ -38,19 +39,30 @@ class Rewriting(Files):
         return super().open(path, flags, mode)
 
 
+class Removed(Exception):  # noqa: N818 - nothing is wrong
+    """What somebody has open is not there any more."""
+
+
 class Beside:
     """A broker's directory with a cleaner, and the requests of a kernel that has it mounted."""
 
-    def __init__(self, data: Path) -> None:
-        self.files = Rewriting()
-        self.partition = BrokerDirectory(data).partition()
-        for number in range(200):
+    def __init__(
+        self, data: Path, files: Files, *, records: int = 200, until: int | None = None
+    ) -> None:
+        """Four segments of the records, and one that begins behind. `until`: the high watermark."""
+        broker = BrokerDirectory(data)
+        self.partition = broker.partition()
+        for number in range(records):
             self.partition.append(b"%d" % number)
-            if number % 50 == 49:
+            if number % (records // 4) == records // 4 - 1:
                 self.partition.roll()
         self.partition.append(b"last")
-        options = TreeOptions(read_only=True, attr_timeout=0)
-        self.tree = Tree(data, options, self.files)
+        if until is not None:
+            broker.write_high_watermark(self.partition, until)
+        options = TreeOptions(
+            read_only=True, attr_timeout=0, until_high_watermark=until is not None
+        )
+        self.tree = Tree(data, options, files)
         fs = self.tree.fs
         self.operations = Operations(fs, Spinner(), lambda: None)
 
@@ -84,6 +96,26 @@ class Beside:
                     raise
         raise AssertionError("the last try raises")
 
+    async def cat(self, path: str) -> bytes:
+        """As the kernel and `cat`: a path is looked up once more where it is ESTALE."""
+        for is_last in (False, True):
+            try:
+                entry = await self.lookup(path)
+                await self.operations.getattr(entry.st_ino, CONTEXT)
+                opened = await self.operations.open(entry.st_ino, os.O_RDONLY, CONTEXT)
+                break
+            except pyfuse3.FUSEError as error:
+                if is_last or error.errno != errno.ESTALE:
+                    raise
+        try:
+            return bytes(await self.operations.read(opened.fh, 0, 1 << 20))
+        except pyfuse3.FUSEError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            raise Removed from None
+        finally:
+            await self.operations.release(opened.fh)
+
     async def read(self, inode: int) -> bytes:
         opened = await self.operations.open(inode, os.O_RDONLY, CONTEXT)
         data = await self.operations.read(opened.fh, 0, 1 << 20)
@@ -91,11 +123,19 @@ class Beside:
         return bytes(data)
 
 
+class Rewritten(Beside):
+    """Of which something happens before a log is opened."""
+
+    def __init__(self, data: Path) -> None:
+        self.files = Rewriting()
+        super().__init__(data, self.files)
+
+
 @pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rewritten]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    beside = Beside(tmp_path / "data")
+    beside = Rewritten(tmp_path / "data")
     yield beside
     beside.files.rewrite = lambda: None
     beside.tree.stop()
@@ -133,7 +173,7 @@ def test_what_was_looked_up_is_there_when_it_is_asked_for(
 @pytest.mark.parametrize("times", [1, 2, TRIES - 1])
 @pytest.mark.parametrize("name", [name for name in NAMES if ".batches" not in name])
 def test_a_name_that_is_rewritten_while_it_is_looked_up(
-    beside: Beside, name: str, times: int
+    beside: Rewritten, name: str, times: int
 ) -> None:
     """Before the log is read that its text is measured in; `.batches` measures nothing."""
 
@@ -211,3 +251,79 @@ def test_the_files_that_were_looked_up_last_are_kept_and_no_more(beside: Beside)
         assert (await beside.lookup("t/0@0")).st_ino != first.st_ino
 
     trio.run(ask)
+
+
+# -- before each thing that is asked of the disk ---------------------------------------------------
+
+
+def _clean(partition: BrokerPartition) -> None:
+    partition.clean(len(partition.bases) - 1, lambda offset, value: offset % 2 == 0)
+
+
+def _clean_active(partition: BrokerPartition) -> None:
+    partition.append(b"new")
+    partition.roll()
+    partition.append(b"newer")
+    _clean(partition)
+
+
+def _delete(partition: BrokerPartition) -> None:
+    partition.append(b"new")
+    partition.roll()
+    partition.append(b"newer")
+    partition.delete_head(len(partition.bases) - 1)
+
+
+@pytest.mark.parametrize("name", ["t/0", "t/0@-3"])
+@pytest.mark.parametrize(
+    ("change", "until", "removes"),
+    [
+        (_clean, None, False),
+        (_clean_active, None, True),
+        (_clean_active, 5, False),
+        (_delete, None, False),
+        (_delete, 5, True),
+    ],
+)
+def test_it_is_rewritten_before_anything_that_is_asked_of_the_disk(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[BrokerPartition], None],
+    name: str,
+    until: int | None,
+    removes: bool,
+) -> None:
+    """`until`: the high watermark that was written down before. `removes`: what was put aside is
+    removed at once; then somebody who has it open may be told so when he reads.
+    """
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    async def ask(beside: Beside, files: Between) -> None:
+        def act() -> None:
+            change(beside.partition)
+            if removes:
+                beside.partition.remove_deleted()
+
+        await beside.lookup("t")
+        files.begin(act)
+        with contextlib.suppress(*[Removed] if removes else []):
+            await beside.cat(name)
+        files.end()
+        await beside.cat(name)
+
+    number = 0
+    while True:
+        place = tmp_path / str(number)
+        place.mkdir()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        files = Between(number)
+        beside = Beside(place / "data", files, records=11, until=until)
+        try:
+            trio.run(ask, beside, files)
+        finally:
+            beside.tree.stop()
+        assert not any(segment.damages for segment in beside.tree.log().segments)
+        if not files.has_acted:
+            break
+        number += 1
+    assert number > 3
