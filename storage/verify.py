@@ -54,6 +54,8 @@ _LEFT_OVER = {
     paths.SWAP: "of a swap that was decided; the next start finishes it",
     paths.STAGED: "waits for its adoption; goes after kafkafs.staged.retention.ms",
     ".tmp": "an unfinished write; the next start removes it",
+    paths.UNSYNCED: "an fsync has failed: who has the log open, or the next start, writes what can "
+    "be read of it anew",
 }
 
 _ANEW = "the next start makes it anew"

@@ -195,6 +195,70 @@ def test_commands_make_room_in_what_is_not_mounted(mount: Mount, fill: Filler, d
     append(mount / "orders/0", "more\n")
 
 
+def something_dirty(mount: Mount) -> Path:
+    """A compacted topic of 300 keys, which the clock leaves alone."""
+    mount.topic("keyed")
+    settings = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=1")
+    tell(mount, "keyed/.config", "\n".join([*settings, "internal.segment.bytes=65536"]))
+    for number in range(LINES):
+        append(mount / "keyed/.kv/0", f"{number % 300}\t{line(mount, number)}")
+    tell(mount, "keyed/.control/roll", "run")
+    return mount / "keyed/.kv/0"
+
+
+def remove(filler: Path) -> None:
+    if filler.is_dir():
+        shutil.rmtree(filler)
+    else:
+        filler.unlink()
+
+
+def test_compaction_fails_clearly_and_works_when_there_is_room(
+    mount: Mount, fill: Filler, disk: Path
+) -> None:
+    """It takes nothing of the reserve; what it has written by then goes."""
+    keyed, control = something_dirty(mount), mount / "keyed/.control/compaction"
+    before = keyed.read_bytes()
+    filler = fill(disk)
+    fill_by_appending(mount, "orders")
+    for _ in range(2):
+        tell(mount, "keyed/.control/compaction", "run")
+        done = subprocess.run([*KAFKAFS, "wait", str(control)], capture_output=True, text=True)
+        assert done.returncode == 1
+        said = control.read_text()
+        assert "\nlast_outcome failed\n" in said
+        assert f"\nlast_reason {os.strerror(errno.ENOSPC)}" in said
+        assert keyed.read_bytes() == before
+        assert not list((mount.data / "keyed-0").glob("*.cleaned"))
+    remove(filler)
+    tell(mount, "keyed/.control/compaction", "run")
+    kafkafs("wait", control)
+    latest = dict(text.split("\t") for text in before.decode().splitlines())
+    assert dict(text.split("\t") for text in keyed.read_text().splitlines()) == latest
+    assert len(keyed.read_text().splitlines()) == 300
+
+
+def test_an_unmounted_directory_is_compacted_when_there_is_room(
+    mount: Mount, fill: Filler, disk: Path
+) -> None:
+    before = something_dirty(mount).read_bytes()
+    filler = fill(disk)
+    fill_by_appending(mount, "orders")
+    mount.stop()
+    command = [*KAFKAFS, "compact", str(mount.data), "keyed"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert os.strerror(errno.ENOSPC) in done.stderr
+    assert "Traceback" not in done.stderr
+    mount.start()
+    assert (mount / "keyed/.kv/0").read_bytes() == before
+    mount.stop()
+    remove(filler)
+    kafkafs("compact", mount.data, "keyed")
+    mount.start()
+    assert len((mount / "keyed/.kv/0").read_text().splitlines()) == 300
+
+
 def test_without_a_reserve_what_may_go_goes_first(
     mount: Mount, fill: Filler, disk: Path, tmp_path: Path
 ) -> None:
@@ -243,7 +307,7 @@ def test_what_was_given_up_is_not_for_appends_and_comes_back(
     fails(errno.ENOSPC, append, mount / "orders/0", "more\n")
     fails(errno.ENOSPC, (mount / "new").mkdir)
     assert "what is left is for deleting" in mount.events()
-    filler.unlink()
+    remove(filler)
     mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
     assert len(list(mount.data.glob("kafkafs.reserve.*"))) == RESERVE_FILES
 

@@ -13,6 +13,7 @@ from storage import Log, LogManager, paths
 from storage.errors import CorruptRecord
 from storage.rescue import rescue
 from storage.task import Task
+from storage.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
@@ -59,6 +60,23 @@ def test_what_can_be_read_survives_a_power_cut(tmp_path: Path, error: int, seed:
     disk.materialise(seed)
     with opened(tmp_path) as again:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_verify_names_what_has_not_been_saved_yet(tmp_path: Path) -> None:
+    """While it goes on, and where it was killed."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    mark = str(tmp_path / "t-0" / paths.UNSYNCED)
+    found = verify(str(tmp_path))
+    assert found.faults == []
+    (reason,) = [fault.reason for fault in found.left_over if fault.path == mark]
+    assert reason.startswith("an fsync has failed")
+    manager.abandon()
+    assert any(fault.path == mark for fault in verify(str(tmp_path)).left_over)
+    with opened(tmp_path) as again:
+        rescue(again.log("t", 0), Task(), NOW_MS)
+    assert verify(str(tmp_path)).left_over == []
 
 
 def test_a_flush_of_nothing_new_that_fails_is_tried_again(tmp_path: Path) -> None:
