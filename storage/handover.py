@@ -445,9 +445,9 @@ class _Handover:
         receiver.put(receiver.path(end, paths.SNAPSHOT), EMPTY_SNAPSHOT)
         epochs = os.path.join(partition.directory, paths.LEADER_EPOCH_CHECKPOINT)
         first = [(0, max(first_epochs[0], log.log_start_offset))] if first_epochs else []
+        # The last one: with its name all of the directory's are durable.
         checkpoint.write_epochs(self.files, epochs, first)
         receiver.own(epochs)
-        self.files.sync_directory(partition.directory)
         size = sum(segment.size for segment in log.segments)
         bounds = log.log_start_offset, end
         return Handed(*partition.item, *bounds, len(log.segments), size, linked)

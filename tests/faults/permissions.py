@@ -53,14 +53,6 @@ FAULTS = [
         (BENEATH,),
     ),
     Fault(
-        "files-pipes-waited-for",
-        "storage/files.py",
-        "_AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY",
-        "_AT_ONCE = os.O_NOCTTY",
-        "A pipe in the place of a file holds the daemon up for ever.",
-        (BENEATH,),
-    ),
-    Fault(
         "files-stat-follows-links",
         "storage/files.py",
         "            return os.stat(relative, dir_fd=root.fd, follow_symlinks=False)",
@@ -132,7 +124,7 @@ FAULTS = [
         "os.O_RDWR | os.O_CREAT | os.O_EXCL)",
         "os.O_RDWR | os.O_CREAT)",
         "A new segment goes on in a file that somebody has made meanwhile.",
-        (MANAGER, "tests/storage/test_log.py", BENEATH),
+        ("tests/storage/test_log.py",),
     ),
     Fault(
         "links-as-partitions-are-loaded",
@@ -191,7 +183,7 @@ FAULTS = [
         "                files.unlock(lock_fd)\n            raise\n",
         "        except BaseException:\n            raise\n",
         "A directory that could not be opened cannot be opened by that process again.",
-        (MANAGER, DATA_DIRECTORY),
+        (BAD_FILES,),
     ),
     Fault(
         "settings-changed-without-the-lock",
@@ -257,7 +249,7 @@ FAULTS = [
         "            return mode & 0o700, uid, gid",
         "            return mode, uid, gid",
         "With a bad file of owners everybody reads everything.",
-        (DIRECTORIES, BAD_FILES, "tests/mount/test_hostile_files.py"),
+        (DIRECTORIES,),
     ),
     Fault(
         "umask-not-taken-off",
@@ -360,14 +352,6 @@ FAULTS = [
         (DETACH, "tests/storage/test_taking_over.py"),
     ),
     Fault(
-        "detach-meta-properties-first",
-        "storage/detach.py",
-        "_NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)",
-        "_NAMES = (paths.META_PROPERTIES, paths.METADATA_LOG)",
-        "Killed in between, a broker without meta.properties formats what is left.",
-        (DETACH,),
-    ),
-    Fault(
         "detach-taken-back-over-new-topics",
         "storage/detach.py",
         "        if made:\n            raise PolicyViolation(",
@@ -398,14 +382,6 @@ FAULTS = [
         "            _ = starts\n",
         "Deleted records come back.",
         (HANDOVER,),
-    ),
-    Fault(
-        "handover-names-not-durable",
-        "storage/handover.py",
-        "        receiver.own(epochs)\n        self.files.sync_directory(partition.directory)\n",
-        "        receiver.own(epochs)\n",
-        "After a power cut the broker has recovery points of files that have no names.",
-        (HANDOVER_CRASH,),
     ),
     Fault(
         "handover-beside-a-running-daemon",

@@ -12,6 +12,7 @@ from storage.errors import InvalidConfig, PolicyViolation
 from storage.files import Files
 from storage.settings import Settings
 from tests import metadata_log as made
+from tests.crash.disk import SimulatedDisk
 from tests.metadata_log import BROKER
 from tests.storage.logs import NOW_MS
 from tests.storage.test_taking_over import described, kept, on_topic
@@ -119,6 +120,16 @@ def test_it_is_not_taken_back_over_what_the_broker_would_delete(data: Path) -> N
 def test_where_no_broker_has_been(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="no broker has written this directory"):
         detach(Files(), str(tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_survives_a_power_cut(data: Path, seed: int) -> None:
+    disk = SimulatedDisk(str(data))
+    detach(disk, str(data))
+    disk.materialise(seed)
+    settings = Settings.load(Files(), str(data))
+    assert not settings.is_brokers
+    assert settings.log_config("orders").retention_ms == 5
 
 
 class Killed(Exception):  # noqa: N818 - no error

@@ -302,6 +302,22 @@ def test_threads_of_one_process_exclude_each_other(tmp_path: Path) -> None:
         files.unlock(fd)
 
 
+def test_a_lock_file_that_is_removed_before_it_is_locked(tmp_path: Path) -> None:
+    class Removed(Files):
+        """Its holder goes, with the file, right after we have opened it."""
+
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            fd = super().open(path, flags, mode)
+            self.open = super().open  # type: ignore[method-assign]
+            self.unlink(path)
+            return fd
+
+    path = str(tmp_path / ".lock")
+    fd = Removed().lock(path)
+    assert os.fstat(fd).st_ino == os.stat(path).st_ino
+    files.unlock(fd)
+
+
 def test_a_lock_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     old = files.lock(path)

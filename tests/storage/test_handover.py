@@ -311,6 +311,7 @@ def test_a_source_that_was_killed_is_recovered_first(places: Places) -> None:
     hand(places)
     with LogManager.open(str(places[1]), read_only=True, clock_ms=clock_ms) as given:
         assert values(given.log("plain", 0))[-1] == b"acknowledged"
+    assert checkpoint.has_marker(Files(), str(places[0]))
 
 
 def test_who_would_write_there_meanwhile(places: Places) -> None:

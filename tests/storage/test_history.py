@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from storage import LogManager
+from storage.record.header import size_at
 from storage.retain import delete_records, retain
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append, batch, opened, values
@@ -84,7 +86,7 @@ def test_a_new_one_after_the_machine_went_down(
     assert nonce(tmp_path) != first
 
 
-@pytest.mark.parametrize("change", ["head", "sealed", "last batch"])
+@pytest.mark.parametrize("change", ["head", "sealed", "last batch", "its bytes"])
 def test_a_new_one_where_another_program_rewrote_the_log(tmp_path: Path, change: str) -> None:
     fill(tmp_path)
     first = nonce(tmp_path)
@@ -97,6 +99,14 @@ def test_a_new_one_where_another_program_rewrote_the_log(tmp_path: Path, change:
         logs[0].write_bytes(data[: len(data) // 4])
         for suffix in (".index", ".timeindex"):
             logs[0].with_suffix(suffix).unlink()
+    elif change == "its bytes":
+        other = bytearray(logs[-1].read_bytes())
+        at = 0
+        while (behind := at + size_at(other, at)) < len(other):
+            at = behind
+        other[at + 42] ^= 1
+        other[at + 17 : at + 21] = crc32c(bytes(other[at + 21 :])).to_bytes(4, "big")
+        logs[-1].write_bytes(other)
     else:
         data = logs[-1].read_bytes()
         logs[-1].write_bytes(data[: 3 * len(data) // 4])

@@ -539,3 +539,20 @@ def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:
         log = manager.log("t", 0)
         append(log, b"b")
         assert [header.leader_epoch for _, header in log.active.batches()] == [0, 5]
+
+
+def test_a_file_that_somebody_makes_in_the_place_of_a_new_segment(tmp_path: Path) -> None:
+    class Beside(Files):
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            if flags & os.O_CREAT and path.endswith(f"{1:020}.log"):
+                Path(path).write_bytes(b"no batch")
+            return super().open(path, flags, mode)
+
+    with opened(tmp_path, Beside()) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        with pytest.raises(FileExistsError):
+            log.roll(NOW_MS)
+        append(log, b"b")
+        assert len(log.segments) == 1
+        assert values(log) == [b"a", b"b"]

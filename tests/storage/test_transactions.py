@@ -282,3 +282,26 @@ def test_aborted_transactions_can_be_asked_for_from_any_thread(tmp_path: Path) -
         for thread in threads:
             thread.join()
         assert wrong == []
+
+
+def test_aborted_transactions_before_what_recovery_reads_stay_known(tmp_path: Path) -> None:
+    """It begins at an index entry; what is aborted before that only the transaction index says."""
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=150)
+    producer = Client(log, 7)
+    producer.send(b"first")
+    producer.abort()
+    for _ in range(5):
+        append(log, b"x" * 100)
+    last = producer.send(b"last").base_offset
+    producer.abort()
+    log.flush()
+    manager.checkpoint()
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.unlink()
+    append(log, b"y")
+    manager.abandon()
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert [entry.first_offset for entry in log.aborted_transactions()] == [0, last]
+        assert values(log) == [b"x" * 100] * 5 + [b"y"]

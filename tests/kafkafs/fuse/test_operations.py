@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.fuse.answers import ERRNO, errno_of, reason_of
+from kafkafs.fuse.answers import ERRNO, errno_of, first_entry_of, reason_of
+from kafkafs.tree.inodes import FIRST_KEEP_S, KEEP_S, Attributes, Node
 from storage import errors
 from tests.kafkafs.fuse.conftest import serving
 from tests.kafkafs.fuse.odd_tree import MANY
@@ -117,6 +118,15 @@ def test_what_nobody_foresaw_is_eio_with_a_traceback_and_the_daemon_lives_on(odd
     for what in ("read", "write", "fsync", "flush"):
         assert f"{what}: unforeseen, answered with EIO\nTraceback" in log
     assert "RuntimeError: nobody foresaw this" in log
+
+
+def test_the_first_attributes_of_a_file_are_kept_for_a_moment_only() -> None:
+    """A notice that overtakes them finds no inode to drop them of."""
+    attributes = Attributes(5, stat.S_IFREG | 0o644, 9, 0, 1, 0, 0, 0, KEEP_S, KEEP_S)
+    node = Node(5)
+    assert first_entry_of(node, attributes).attr_timeout == FIRST_KEEP_S
+    node.lookups = 1
+    assert first_entry_of(node, attributes).attr_timeout == KEEP_S
 
 
 # -- waiting -------------------------------------------------------------------------------------

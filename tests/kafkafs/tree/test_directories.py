@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.view_file import ViewFile
+from storage import LogManager
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
+from storage.settings import TOPICS_FILE
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
 from tests.storage.logs import write_settings
 
@@ -305,3 +307,17 @@ def test_mount_options_override_what_is_shown(tmp_path: Path) -> None:
         assert owner(tree, "t") == (0o750, 1, 2)
         assert owner(tree, "t/0") == (0o640, 1, 2)
         assert tree.manager.settings.get_owner("t", None) == (1000, 100, 0o755)
+
+
+def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o755)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t", 0o755)
+        found = os.stat(tmp_path / "data")
+    (tmp_path / "data" / TOPICS_FILE).write_bytes(b"\xff")
+    manager = LogManager.open(str(tmp_path / "data"), keeps_faulty=True)
+    tree_side = FileSystem(manager)
+    assert tree_side.topic_owner("t") == (0o700, found.st_uid, found.st_gid)
+    mode, *_ = tree_side.partition_owner(manager.log("t", 0))
+    assert stat.S_IMODE(mode) == 0o600
+    manager.close()

@@ -118,6 +118,26 @@ def test_they_stay_over_remounts_as_the_history_kept_aside_allows(
         assert tree.read(FOLLOW) == broker.partition.text()
 
 
+def test_what_positions_hang_on_is_durable_before_one_is_shown(tmp_path: Path) -> None:
+    """Killed at once, and the head goes before anybody looks at it again."""
+    (tmp_path / "data").mkdir()
+    tree = Tree(tmp_path / "data")
+    tree.mkdir("t")
+    tree.append("t/0", b"one\n")
+    tree.roll()
+    tree.append("t/0", b"two\n")
+    file = tree.file("t/.follow/0")
+    assert read(tree.open(file)) == b"one\ntwo\n"
+    tree.manager.abandon()
+    tree = Tree(tmp_path / "data")
+    tree.remove_head(1)
+    again = tree.file("t/.follow/0")
+    assert again.inode == file.inode
+    assert tree.attributes(again).size == 8
+    assert read(tree.open(again), 4) == b"two\n"
+    tree.stop()
+
+
 def test_of_a_deleted_topic_an_open_reader_reads_what_is_there(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
