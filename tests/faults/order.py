@@ -290,11 +290,21 @@ FAULTS = [
     Fault(
         "create-topic-names-not-durable",
         "storage/manager.py",
-        "                topic.partitions[partition] = self._create_log(topic, partition)\n"
+        "                topic.partitions[partition] = self._create_log(topic, partition, owner)\n"
         "            self.files.sync_directory(self.path)\n",
-        "                topic.partitions[partition] = self._create_log(topic, partition)\n",
+        "                topic.partitions[partition] = self._create_log(topic, partition, owner)\n",
         "A topic with flushed records is gone after a power cut.",
         (LOG_CRASH,),
+    ),
+    Fault(
+        "create-topic-seen-before-its-owner",
+        "storage/manager.py",
+        "            self.settings.begin(name, unfinished, owner)\n"
+        "            self.files.rename(unfinished, directory)\n",
+        "            self.files.rename(unfinished, directory)\n"
+        "            self.settings.begin(name, directory, owner)\n",
+        "mkdir -m 700 and a kill: everybody reads the topic.",
+        (TOPIC_CRASH, MANAGER, "tests/storage/test_settings.py"),
     ),
     Fault(
         "create-partition-names-not-durable",
@@ -334,10 +344,10 @@ FAULTS = [
     Fault(
         "delete-topic-settings-stay",
         "storage/manager.py",
-        "            self.settings.drop_topic(name)\n        except OSError as error:",
-        "            pass\n        except OSError as error:",
+        "        topic.faults.clear()\n        self.settings.forget(name)\n",
+        "        topic.faults.clear()\n        _ = self.settings.forget\n",
         "A new topic of that name has the old one's settings.",
-        (MANAGER, TOPIC_CRASH),
+        (MANAGER,),
     ),
     # -- after a failed fsync ------------------------------------------------------------------
     Fault(

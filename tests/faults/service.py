@@ -50,8 +50,8 @@ FAULTS = [
         "checkpoint-without-the-lock-of-the-tree",
         "kafkafs/fuse/ticks.py",
         "        async with self._operations.structural:\n"
-        "            write = self._manager.start_checkpoint()\n",
-        "        write = self._manager.start_checkpoint()\n",
+        "            return self._manager.start_checkpoint()\n",
+        "        return self._manager.start_checkpoint()\n",
         "A checkpoint beside rmdir walks over topics that go.",
         (TICKS,),
     ),
@@ -125,10 +125,10 @@ FAULTS = [
         "sync-that-fails-keeps-its-leases",
         "kafkafs/fuse/operations.py",
         "        try:\n            with self._spinner.elsewhere():\n"
-        "                await trio.to_thread.run_sync(plan.run, limiter=self._syncers)\n"
+        "                await in_thread(self._syncers, plan.run)\n"
         "        finally:\n            plan.finish()\n",
         "        with self._spinner.elsewhere():\n"
-        "            await trio.to_thread.run_sync(plan.run, limiter=self._syncers)\n"
+        "            await in_thread(self._syncers, plan.run)\n"
         "        plan.finish()\n",
         "Segments of a flush that failed are never deleted.",
         (OPERATIONS, DUTIES, TICKS),
@@ -258,21 +258,20 @@ FAULTS = [
         (RESERVE, "tests/mount/test_full_disk.py"),
     ),
     Fault(
-        "what-could-not-be-removed-is-forgotten",
+        "removal-ends-with-the-first-that-fails",
         "storage/manager.py",
-        "                    self._unremoved.add((path, is_directory))\n",
-        "                    pass\n",
-        "Deleted files stay on the disk until the next start.",
+        "                except OSError as error:\n                    failure = failure or error\n"
+        "                else:",
+        "                except OSError:\n                    raise\n                else:",
+        "One file that cannot be removed keeps all others.",
         (MANAGER, DUTIES),
     ),
     Fault(
-        "removal-ends-with-the-first-that-fails",
+        "what-could-not-be-removed-is-forgotten",
         "storage/manager.py",
-        "                    self._unremoved.add((path, is_directory))\n"
-        "                    failure = failure or error\n",
-        "                    self._unremoved.add((path, is_directory))\n"
-        "                    raise\n",
-        "One file that cannot be removed keeps all others.",
+        "                    self._unremoved.discard((path, is_directory))\n",
+        "                    self._unremoved.clear()\n",
+        "Deleted files stay on the disk until the next start.",
         (MANAGER, DUTIES),
     ),
     Fault(

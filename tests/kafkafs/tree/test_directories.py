@@ -13,9 +13,8 @@ import pytest
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.view_file import ViewFile
-from storage import LogManager
+from storage import LogManager, topic_file
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
-from storage.settings import TOPICS_FILE
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
 from tests.storage.logs import write_settings
 
@@ -314,7 +313,7 @@ def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Pa
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t", 0o755)
         found = os.stat(tmp_path / "data")
-    (tmp_path / "data" / TOPICS_FILE).write_bytes(b"\xff")
+    (tmp_path / "data" / "t-0" / topic_file.NAME).write_bytes(b"\xff")
     manager = LogManager.open(str(tmp_path / "data"), keeps_faulty=True)
     tree_side = FileSystem(manager)
     assert tree_side.topic_owner("t") == (0o700, found.st_uid, found.st_gid)
