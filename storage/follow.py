@@ -391,6 +391,10 @@ class LogFollower(LogTail):
         while not self._is_kept(log.active, found):
             active = log.active
             if not any(base >= active.next_offset and base > active.base_offset for base in found):
+                now = found.get(active.base_offset)
+                if now and not os.path.samestat(now, log.files.file_stat(active.log_path)):
+                    # It was its file when the names were looked at: what follows it came since.
+                    raise Moved
                 return False
             active.mark_lost()
             with contextlib.suppress(FileNotFoundError, SegmentGone):

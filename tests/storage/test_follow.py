@@ -796,6 +796,48 @@ def test_a_cleaner_comes_before_anything_that_a_look_asks_of_the_disk(
 
 
 @pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_disk(
+    tmp_path: Path, is_seen: bool, removed: bool
+) -> None:
+    """It was rolled before that. Nothing is cut, and what comes is told once."""
+
+    def clean(partition: BrokerPartition) -> None:
+        partition.append(b"unseen")
+        partition.roll()
+        partition.append(b"new")
+        partition.clean(len(partition.bases) - 1, lambda offset, value: len(value) != 2)
+        if removed:
+            partition.remove_deleted()
+
+    number = 0
+    while True:
+        files = Between(number)
+        follow = Follow(tmp_path / str(number), files)
+        with contextlib.closing(follow.manager):
+            fill(follow.partition)
+            follow.partition.append(b"seen")
+            if is_seen:
+                follow.look()
+            for segment in follow.log.segments:
+                # So that only its names tell.
+                segment.close_descriptors()
+            follow.partition.append(b"more")
+            # The names are looked at, though there is no other log.
+            (follow.partition.directory / "other").touch()
+            files.begin(lambda: clean(follow.partition))  # noqa: B023
+            told = follow.look()
+            files.end()
+            if not files.has_acted:
+                break
+            told += follow.look()
+            assert "truncated" not in told
+            follow.check()
+        number += 1
+    assert number > 10
+
+
+@pytest.mark.parametrize("removed", [False, True])
 @pytest.mark.parametrize("first", [0, 4])
 def test_the_active_segment_is_cleaned_between_the_look_at_names_and_at_it(
     tmp_path: Path, first: int, removed: bool

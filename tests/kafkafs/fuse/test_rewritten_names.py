@@ -18,6 +18,7 @@ from kafkafs.fuse import operations
 from kafkafs.fuse.operations import TRIES, Operations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.inodes import KEEP_S
 from kafkafs.tree.start_file import KEPT
 from storage.files import Files
 from tests.broker_files import Between, BrokerDirectory, BrokerPartition
@@ -47,7 +48,13 @@ class Beside:
     """A broker's directory with a cleaner, and the requests of a kernel that has it mounted."""
 
     def __init__(
-        self, data: Path, files: Files, *, records: int = 200, until: int | None = None
+        self,
+        data: Path,
+        files: Files,
+        *,
+        records: int = 200,
+        until: int | None = None,
+        follows: bool = True,
     ) -> None:
         """Four segments of the records, and one that begins behind. `until`: the high watermark."""
         broker = BrokerDirectory(data)
@@ -60,7 +67,9 @@ class Beside:
         if until is not None:
             broker.write_high_watermark(self.partition, until)
         options = TreeOptions(
-            read_only=True, attr_timeout=0, until_high_watermark=until is not None
+            read_only=True,
+            attr_timeout=0.0 if follows else KEEP_S,
+            until_high_watermark=until is not None,
         )
         self.tree = Tree(data, options, files)
         fs = self.tree.fs
@@ -251,6 +260,26 @@ def test_the_files_that_were_looked_up_last_are_kept_and_no_more(beside: Beside)
         assert (await beside.lookup("t/0@0")).st_ino != first.st_ino
 
     trio.run(ask)
+
+
+def test_a_broker_that_has_just_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And rewrites what was mounted while nobody wrote it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    beside = Beside(tmp_path / "data", Files(), follows=False)
+
+    async def ask() -> None:
+        await beside.lookup("t")
+        beside.clean(remove=True)
+        assert not beside.tree.fs.follows
+        monkeypatch.setattr(Files, "is_locked", lambda self, path: True)
+        assert len(await beside.cat("t/0@-10")) > 0
+        assert beside.tree.fs.follows
+
+    try:
+        trio.run(ask)
+    finally:
+        beside.tree.stop()
 
 
 # -- before each thing that is asked of the disk ---------------------------------------------------
