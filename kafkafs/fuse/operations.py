@@ -177,7 +177,8 @@ class Operations(RefusedOperations):
         """Wait for the next try at something, `tries` of which another process has spoilt before;
         returns how many it has by now. Raises `error` where it was something else, or too many.
         """
-        if not self._tree.follows or errno_of(error) != errno.ESTALE or tries == TRIES - 1:
+        is_stale = errno_of(error) == errno.ESTALE and self._tree.follows_by_now()
+        if not is_stale or tries == TRIES - 1:
             raise error
         with self._spinner.elsewhere():
             await trio.sleep(min(tries and PAUSE_S[0] * 2 ** (tries - 1), PAUSE_S[1]))

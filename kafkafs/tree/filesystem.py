@@ -402,12 +402,8 @@ class FileSystem(LogListener):
     def _follow(self) -> None:
         """Once a second: what nobody asks for is noticed too, and that somebody begins to write."""
         follower = self.follower
-        if follower is None:
+        if follower is None or not self.follows_by_now():
             return
-        if not self.follows:
-            if not follower.is_written():
-                return
-            self._begin_following()
         self.look_for_partitions()
         for partition, turns in list(self._looked_at.items()):
             if partition.log.closed or not (turns or partition.is_open):
@@ -419,6 +415,14 @@ class FileSystem(LogListener):
             follower.look_at_log_starts()
         except OSError as error:
             self.events(f"{self.manager.path}: log starts cannot be followed: {error.strerror}")
+
+    def follows_by_now(self) -> bool:
+        """`follows`, where another process may have begun to write just now. On the owner's
+        thread.
+        """
+        if not self.follows and self.follower is not None and self.follower.is_written():
+            self._begin_following()
+        return self.follows
 
     def _begin_following(self) -> None:
         """A broker has started on what was mounted while nobody wrote it.
