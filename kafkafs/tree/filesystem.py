@@ -51,7 +51,7 @@ from kafkafs.views.key_value import KeyValue
 from kafkafs.views.values import Values
 from storage import paths
 from storage.compaction.log_cleaner import LogCleaner
-from storage.errors import StorageError
+from storage.errors import SegmentGone, StorageError
 from storage.follow_directory import DirectoryFollower
 from storage.listener import LogListener
 from storage.log import Log
@@ -478,6 +478,8 @@ class FileSystem(LogListener):
                 partition.view(self.views[0]).prepare(True, until)
             except BlockingIOError:
                 return
+            except SegmentGone:
+                pass  # Its writer has rewritten it: who asks for it has what is there measured.
             except (StorageError, OSError) as error:
                 log = partition.log
                 self.events(f"{log.topic}/{log.partition}: cannot be measured: {error}")
