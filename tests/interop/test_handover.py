@@ -25,8 +25,7 @@ from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import SECONDS, Sender, consume_all, create_topic, offsets
 from tests.interop.kafka_tools import java_command
 from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
-from tests.kafkafs.cli.conftest import kafkafs
-from tests.mount.mounting import SETTINGS, Mount
+from tests.mount.mounting import SETTINGS, Mount, kafkafs
 from tests.storage.old_logs import write_legacy
 from tests.storage.transactions import Client
 

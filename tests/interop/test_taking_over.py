@@ -9,7 +9,6 @@ the topic itself says all; of one where it is named what the broker drops when i
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from tests.interop import clients
 from tests.interop.brokers import Broker, eventually, write_properties
 from tests.interop.clients import Sender, create_topics, set_topic
 from tests.mount.control import until
-from tests.mount.mounting import KAFKAFS, Mount, mounted
+from tests.mount.mounting import Mount, kafkafs, mounted
 from tests.storage.logs import write_settings
 
 DAY_MS = 86_400_000
@@ -163,10 +162,6 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Taken]:
     finally:
         if found is not None:
             found.broker.kill()
-
-
-def kafkafs(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*KAFKAFS, *map(str, arguments)], capture_output=True, text=True)
 
 
 def test_what_is_not_known_is_kept(taken: Taken) -> None:

@@ -28,6 +28,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
+def kafkafs(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, however long that takes."""
+    return subprocess.run([*KAFKAFS, *map(str, arguments)], capture_output=True, text=True)
+
+
 #: A daemon under test begins no retention by itself: records of old dates would go at any moment.
 SETTINGS = "log.initial.task.delay.ms=86400000\n"
 
