@@ -16,13 +16,23 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.record.plain import recompress
 from storage.task import Task
 from tests.interop.brokers import Broker, eventually
-from tests.interop.clients import SECONDS, Sender, consume_all, create_topic, offsets
+from tests.interop.clients import (
+    SECONDS,
+    Sender,
+    admin,
+    console_line,
+    console_producer,
+    consume_all,
+    create_topic,
+    offsets,
+)
 from tests.interop.kafka_tools import java_command
 from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
 from tests.mount.mounting import SETTINGS, Mount, kafkafs
@@ -211,13 +221,22 @@ class Handed:
             f"the data directory is in use by process {broker.server.process.pid}" in first.stderr
         )
         assert run_commands(broker, first.stdout) == len(TOPICS)
-        self.settings = described(broker)
+        java = subprocess.Popen(
+            console_producer(broker, "transactions", "none"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         broker.stop()
         self.refused = kafkafs("handover", data, broker.data, "its-own")
         self.again = kafkafs("handover", data, broker.data, "--dry-run")
         self.done = kafkafs("handover", data, broker.data)
         assert self.done.returncode == 0, self.done.stderr
+        self.ours = {topic: listed(kafkafs("config", data, topic).stdout) for topic in TOPICS}
         broker.start()
+        assert run_commands(broker, self.done.stdout) == len(TOPICS)
+        self.theirs = {topic: described(broker, topic) for topic in TOPICS}
         self.records = consume_all(broker, TOPICS, committed=True)
         self.later = consume_all(broker, LONG, committed=True, first=LATER)
         self.first_at = {
@@ -226,6 +245,9 @@ class Handed:
             for time_ms in TIMES
         }
         self.starts = {topic: offsets(broker, topic)[0] for topic in TOPICS}
+        lines = (console_line(Record(0, 0, 0, b"java", b"%d" % n)) for n in range(20))
+        said, _ = java.communicate("".join(lines))
+        assert java.returncode == 0, said
         plain, transactional = self.go_on("first")
         self.appended = consume_all(broker, TOPICS, committed=True)
         self.lines = list(broker.server.lines)
@@ -263,15 +285,21 @@ class Handed:
             )
 
 
-def described(broker: Broker) -> str:
-    arguments = ["--bootstrap-server", broker.address, "--describe"]
-    done = subprocess.run(
-        java_command("org.apache.kafka.tools.TopicCommand", *arguments),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+def described(broker: Broker, topic: str) -> dict[str, str]:
+    """All settings of a topic, by the broker."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    client = admin(broker)
+    (done,) = client.describe_configs([resource]).values()
+    return {name: str(entry.value) for name, entry in done.result(SECONDS).items()}
+
+
+def listed(text: str) -> dict[str, tuple[str, bool]]:
+    """What `kafkafs config` lists: values, and whether they are set."""
+    found: dict[str, tuple[str, bool]] = {}
+    for line in text.splitlines():
+        name, value = line.removeprefix("# ").split("=", 1)
+        found[name] = value.partition(" ")[0], not line.startswith("#")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +348,12 @@ def test_producers_go_on(topic: str, handed: Handed) -> None:
     assert handed.read[topic] == handed.at_last[topic]
 
 
+def test_a_java_producer_goes_on(handed: Handed) -> None:
+    """It was there before the handover, with an id of this cluster that ours has, too."""
+    found = [each.value for each in handed.at_last["transactions"] if each.key == b"java"]
+    assert found == [b"%d" % number for number in range(20)]
+
+
 def test_the_broker_finds_nothing_to_mend(handed: Handed) -> None:
     names = re.compile("|".join(rf"\b{topic}-0\b" for topic in TOPICS))
     faults = re.compile(
@@ -330,9 +364,16 @@ def test_the_broker_finds_nothing_to_mend(handed: Handed) -> None:
 
 
 def test_settings_are_printed_as_commands(handed: Handed) -> None:
-    compacted = next(each for each in handed.settings.splitlines() if "Topic: compacted" in each)
-    for setting in ("cleanup.policy=compact", "delete.retention.ms=86400000", "retention.ms=-1"):
-        assert setting in compacted
+    """They were run before the handover and after it: the broker has what we have, of what is set
+    and of what decides what goes.
+    """
+    for topic in TOPICS:
+        ours, theirs = handed.ours[topic], handed.theirs[topic]
+        decides = {"cleanup.policy", "retention.ms", "retention.bytes"}
+        told = decides | {name for name, (_, is_set) in ours.items() if is_set}
+        assert {name: theirs[name] for name in told} == {name: ours[name][0] for name in told}
+    assert handed.theirs["compacted"]["cleanup.policy"] == "compact"
+    assert handed.theirs[OURS[0]]["compression.type"] == "producer"
     assert [words[0] for words in broker_commands(handed.done.stdout)] == [
         "kafka.admin.ConfigCommand"
     ] * len(TOPICS)
