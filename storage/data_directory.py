@@ -196,6 +196,8 @@ class DataDirectory:
         self._checkpoints_started = 0
         self._checkpoint_written = 0
         self._checkpoint_lock = threading.Lock()
+        # What each says, as far as this process has written it.
+        self._written_offsets: dict[str, dict[Item, int]] = {}
         # The topics that the checkpoints on disk may speak of; None: they were not read for it.
         self._in_checkpoints: frozenset[str] | None = None
 

@@ -530,8 +530,12 @@ class LogManager(DataDirectory):
                         (paths.HIGH_WATERMARKS, high_watermarks),
                         (paths.CLEANER_OFFSETS, cleaned),
                     ):
-                        path = os.path.join(self.path, name)
-                        checkpoint.write_offsets(self.files, path, kept[name] | offsets)
+                        offsets = kept[name] | offsets
+                        if offsets != self._written_offsets.pop(name, None):
+                            path = os.path.join(self.path, name)
+                            checkpoint.write_offsets(self.files, path, offsets)
+                        # Where that has failed nobody knows what the file says.
+                        self._written_offsets[name] = offsets
                     self._in_checkpoints = topics
                     self._checkpoint_written = number
             failure: OSError | None = None

@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
 from storage.checkpoint import read_offsets
 from storage.errors import (
     CorruptCheckpoint,
@@ -350,7 +351,7 @@ def test_progress_of_opening(tmp_path: Path) -> None:
 def test_running_out_of_descriptors_is_an_error_with_its_reason(tmp_path: Path) -> None:
     script = f"""
 import resource
-from storage import LogManager
+from storage import LogManager, paths
 from tests.storage.logs import append, values
 manager = LogManager.open({str(tmp_path)!r})
 log = manager.create_topic("t", 1).partitions[0]
@@ -410,3 +411,45 @@ def test_the_library_stands_alone(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert done.stdout == "[]\n"
+
+
+class Replacing(Files):
+    """Counts the files that are replaced, by name; the fsync of a directory fails while ``bad``."""
+
+    bad = False
+
+    def __init__(self) -> None:
+        self.replaced: Counter[str] = Counter()
+
+    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        self.replaced[os.path.basename(path)] += 1
+        super().replace_atomically(path, data, sync=sync)
+
+    def sync_directory(self, path: str) -> None:
+        if self.bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        super().sync_directory(path)
+
+
+def test_a_checkpoint_that_says_the_same_is_not_written_again(tmp_path: Path) -> None:
+    files = Replacing()
+    with opened(tmp_path, files) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"one")
+        log.flush()
+        manager.checkpoint()
+        files.replaced.clear()
+        manager.checkpoint()
+        assert not files.replaced
+        append(log, b"two")
+        log.flush()
+        files.bad = True
+        with pytest.raises(OSError, match="Input/output"):
+            manager.start_checkpoint(snapshots=False)()
+        files.bad = False
+        # It may be there or not; what it said before has to be written, too.
+        log.recovery_point = 1
+        manager.start_checkpoint(snapshots=False)()
+        recorded = read_offsets(files, str(tmp_path / paths.RECOVERY_POINTS))
+        assert recorded == {("t", 0): 1}
+        log.recovery_point = 2

@@ -1,0 +1,134 @@
+"""A daemon with nothing to do does as much for many partitions as for few: it looks at none."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import trio
+import trio.testing
+
+from kafkafs.fuse.operations import Operations
+from kafkafs.fuse.schedule import Schedule
+from kafkafs.fuse.session_loop import Spinner
+from kafkafs.fuse.ticks import Ticks
+from kafkafs.fuse.workers import Workers
+from kafkafs.tree.filesystem import FOLLOW_TURNS, FileSystem, TreeOptions
+from storage.manager import LogManager
+from tests.storage.logs import append, write_settings
+
+PARTITIONS = 4
+WALKS_S = 10_000
+"""What has to look at all logs is not due for so long."""
+
+
+@contextmanager
+def calls() -> Iterator[Counter[str]]:
+    """Counts the calls of our own functions, in all threads that begin meanwhile, too."""
+    counted: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        path = frame.f_code.co_filename
+        if (
+            event == "call"
+            and ("/storage/" in path or "/kafkafs/" in path)
+            and "/tests/" not in path
+        ):
+            counted[f"{path.rpartition('/')[2]} {frame.f_code.co_qualname}"] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    threading.setprofile(count)
+    try:
+        yield counted
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+
+
+def made(data: Path, topics: int) -> None:
+    data.mkdir()
+    write_settings(
+        data,
+        log_initial_task_delay_ms=WALKS_S * 1000,
+        log_flush_offset_checkpoint_interval_ms=WALKS_S * 1000,
+        kafkafs_check_interval_ms=WALKS_S * 1000,
+        kafkafs_reserve_bytes=0,
+    )
+    with LogManager.open(str(data)) as manager:
+        for number in range(topics):
+            for log in manager.create_topic(f"t{number}", PARTITIONS).partitions.values():
+                append(log, b"record")
+
+
+def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
+    """What a daemon calls in a minute in which nobody asks for anything, when all was looked at,
+    and, where that may be, appended to, some time before.
+    """
+    clock = trio.testing.MockClock()
+    found: list[Counter[str]] = []
+
+    async def main() -> None:
+        threads = trio.to_thread.current_default_thread_limiter()
+
+        async def pass_s(seconds: int) -> None:
+            for _ in range(seconds * 4):
+                clock.jump(0.25)
+                await trio.testing.wait_all_tasks_blocked()
+                # Worker threads take real time, for which the clock stands still.
+                while threads.borrowed_tokens:
+                    await trio.lowlevel.checkpoint()
+                await trio.testing.wait_all_tasks_blocked()
+
+        def now_ms() -> int:
+            return round(clock.current_time() * 1000)
+
+        manager = LogManager.open(
+            str(data), clock_ms=lambda: 10**12 + now_ms(), monotonic_ms=now_ms, read_only=follows
+        )
+        shown = TreeOptions(read_only=follows, attr_timeout=0.0 if follows else 1.0)
+        tree = FileSystem(manager, shown)
+        workers = Workers(tree, trio.Lock())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(workers.run)
+            nursery.start_soon(Ticks(tree, Operations(tree, Spinner(), lambda: None)).run)
+            if not follows:
+                nursery.start_soon(Schedule(tree, workers).run)
+            for log in manager.logs():
+                partition = tree.partition(log)
+                partition.nonce(True)
+                partition.view(tree.views[0]).generation(True)
+                partition.follow()
+                if not follows:
+                    append(log, b"more", timestamp_ms=10**12)
+            # All is flushed, closed, measured, and not followed any more.
+            await pass_s(FOLLOW_TURNS + 20)
+            with calls() as counted:
+                await pass_s(60)
+            found.append(counted)
+            nursery.cancel_scope.cancel()
+        tree.stop()
+        manager.close()
+
+    trio.run(main, clock=clock)
+    return found[0]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_minute_of_rest_costs_the_same_with_many_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made(tmp_path / "few", 1)
+    made(tmp_path / "many", 12)
+    few = calls_of_a_minute(tmp_path / "few", follows=follows)
+    many = calls_of_a_minute(tmp_path / "many", follows=follows)
+    assert few
+    assert few["filesystem.py FileSystem.tick"] == 60
+    assert many - few == Counter()
