@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +26,18 @@ def append(path: Path, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """As every library does: go on after a short count."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    """As every library does: go on after a short count.
+
+    From the middle of a page on: where the data begins in its page decides where the kernel cuts a
+    large write into pieces.
+    """
+    begin = mmap.PAGESIZE // 2
+    with mmap.mmap(-1, begin + len(data)) as pages:
+        pages[begin:] = data
+        with memoryview(pages) as whole:
+            while begin < len(whole):
+                with whole[begin:] as rest:
+                    begin += os.write(fd, rest)
 
 
 def view(orders: Path, name: str) -> Path:
