@@ -49,6 +49,9 @@ from storage.swap import as_if_finished
 
 # A time of change so young, in ns, may be that of a later change too.
 FRESH_NS = 100_000_000
+# The kernel gives a directory of more names in pieces: what is renamed between two may be in none
+# of them, or in both.
+_LISTED_AT_ONCE = 200
 # How often a look begins again.
 _TRIES = 4
 
@@ -156,7 +159,7 @@ class LogFollower(LogTail):
         files, directory = self.log.files, self.log.directory
         found: _Found = {}
         deleted: _Found = {}
-        names = sorted(name for name, is_directory in files.scan(directory) if not is_directory)
+        names = self._names()
         for name in names:
             base = paths.base_offset_of(name)
             if base is None:
@@ -169,13 +172,22 @@ class LogFollower(LogTail):
                     deleted[base] = files.file_stat(path)
         return found, deleted, any(name.endswith(paths.LOG + paths.SWAP) for name in names)
 
+    def _names(self) -> list[str]:
+        """Of all files, as they were at one moment; Moved where that cannot be known."""
+        scan, directory = self.log.files.scan, self.log.directory
+        names = sorted(name for name, is_directory in scan(directory) if not is_directory)
+        if len(names) > _LISTED_AT_ONCE:
+            again = sorted(name for name, is_directory in scan(directory) if not is_directory)
+            if again != names:
+                raise Moved
+        return names
+
     def _find_as_if_finished(self) -> _Found:
         """The same as they will be when the writer has finished the swap: it was stopped in the
         middle, and what it replaces is gone already.
         """
         files, directory = self.log.files, self.log.directory
-        names = [name for name, is_directory in files.scan(directory) if not is_directory]
-        names, self._swapped = as_if_finished(files, directory, names)
+        names, self._swapped = as_if_finished(files, directory, self._names())
         found: _Found = {}
         for name in sorted(names):
             base = paths.base_offset_of(name)
@@ -191,10 +203,15 @@ class LogFollower(LogTail):
                 segment.is_called("")
 
     def _first_kept(self, found: _Found) -> int:
-        """From which segment on all are as they were; how many there are where the last is not."""
+        """From which segment on all are as they were, and no other is among them; how many there
+        are where the last is not.
+        """
         segments = self.log.segments
         kept = len(segments)
-        while kept and self._is_kept(segments[kept - 1], found):
+        bases = [base for base in found if base <= segments[-1].base_offset]
+        while kept and bases and bases.pop() == segments[kept - 1].base_offset:
+            if not self._is_kept(segments[kept - 1], found):
+                break
             kept -= 1
         return kept
 

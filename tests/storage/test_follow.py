@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from storage import LogManager, Record, encode, paths
 from storage.errors import CorruptRecord, SegmentGone
-from storage.files import Files
+from storage.files import Files, Kind
 from storage.follow import LogFollower
 from storage.index import txn_index
 from storage.listener import LogListener
@@ -793,6 +793,62 @@ def test_a_cleaner_comes_before_anything_that_a_look_asks_of_the_disk(
             break
         number += 1
     assert number > 10
+
+
+class Torn(Files):
+    """Gives a large directory in pieces, as kernels do: ``between`` is called between two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: Callable[[], None] | None = None
+
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
+        before = super().listing(path)
+        if self.between is None or not path.endswith("t-0"):
+            return before
+        between, self.between = self.between, None
+        between()
+        # Logs come in the first piece, what is renamed to such in the second one.
+        return [
+            *[entry for entry in before if not entry[0].endswith(paths.SWAP)],
+            *[entry for entry in super().listing(path) if not entry[0].endswith(paths.LOG)],
+        ]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_swap_ends_while_a_large_directory_is_listed(tmp_path: Path, first: int) -> None:
+    """Neither the old nor the new name is in the list: nothing is missed."""
+    files = Torn()
+    follow = Follow(tmp_path / "data", files)
+    partition = follow.partition
+    with contextlib.closing(follow.manager):
+        for number in range(1000):
+            (partition.directory / f"other.{number}").touch()
+        fill(partition, 6)
+        follow.look()
+        steps = 0
+        seen: list[Any] = []
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 4:
+                # What is replaced is put aside, and it has no name but `.swap` yet.
+                def end() -> None:
+                    final = partition.log(partition.bases[first])
+                    Path(f"{final}{paths.SWAP}").rename(final)
+
+                files.between = end
+                follow.look()
+                seen.append(values(follow.log))
+                final = partition.log(partition.bases[first])
+                final.rename(f"{final}{paths.SWAP}")
+
+        partition.step = step
+        partition.clean(2, lambda offset, value: value.startswith(b"b"), first)
+        assert seen == [partition.values]
+        follow.look()
+        follow.check()
 
 
 @pytest.mark.parametrize("removed", [False, True])
