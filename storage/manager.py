@@ -683,11 +683,20 @@ class LogManager(DataDirectory):
         if failure is not None:
             raise failure
 
+    def rescue(self, log: Log, task: Task) -> None:
+        """Have what is left of a log on the disk, after an fsync that failed; in any thread.
+
+        OSError, StorageError: it has to be tried again.
+        """
+        if rescue(log, task, self.clock_ms()):
+            # By an older recovery point the next start would end the log at what is lost.
+            task.by_owner(lambda: self.start_checkpoint(snapshots=False))()
+
     def _rescue(self, log: Log) -> None:
         """Where an fsync of it has failed; if this does too, the next flush tries again."""
         if log.flush_error is not None:
             with self.duties.attempt("flush", log.name):
-                rescue(log, Task(), self.clock_ms())
+                self.rescue(log, Task())
 
     def _close_log(self, log: Log) -> OSError | None:
         """Close a log, or let go of it: then this is the error."""

@@ -62,14 +62,15 @@ class _Copied(NamedTuple):
     damages: list[Damage]
 
 
-def rescue(log: Log, task: Task, now_ms: int) -> None:
+def rescue(log: Log, task: Task, now_ms: int) -> bool:
     """Carry it out, where an fsync of ``log`` has failed; in a worker's thread.
 
-    OSError, StorageError: it has to be tried again.
+    Whether anything is lost: then the caller has the checkpoints written.  OSError, StorageError:
+    it has to be tried again.
     """
     segments = task.by_owner(lambda: _begin(log, now_ms))
     if segments is None:
-        return
+        return False
     copied: list[_Copied] = []
     try:
         for segment in segments:
@@ -89,6 +90,7 @@ def rescue(log: Log, task: Task, now_ms: int) -> None:
         task.by_owner(lambda: _end(log, segments))
     with contextlib.suppress(FileNotFoundError):
         log.files.unlink(os.path.join(log.directory, paths.UNSYNCED))
+    return any(each.damages for each in copied)
 
 
 def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:

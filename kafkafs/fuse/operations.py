@@ -45,7 +45,6 @@ from kafkafs.tree.handles import FlushPlan, Handle, ToldError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
 from storage.errors import NoThread, SegmentGone, StorageError
 from storage.log import Log
-from storage.rescue import rescue
 from storage.task import Task
 
 _Kinds = tuple[type[Exception], ...]
@@ -124,8 +123,7 @@ class Operations(RefusedOperations):
     async def rescue(self, log: Log) -> None:
         """Have what is left of a log on the disk, after an fsync that failed (`storage.rescue`)."""
         task = Task(self._tree.jobs.by_owner)
-        now_ms = self._tree.manager.clock_ms()
-        await in_thread(self._syncers, rescue, log, task, now_ms)
+        await in_thread(self._syncers, self._tree.manager.rescue, log, task)
 
     async def _sync(self, handle: Handle) -> None:
         plan = handle.sync_plan()
