@@ -141,6 +141,8 @@ class DataDirectory:
         self.settings = settings
         self.read_only = read_only
         self.clean = clean
+        # Whether that was so, and its checkpoints can be read.
+        self.stopped_clean = clean
         self.clock_ms = clock_ms
         self.monotonic_ms = monotonic_ms
         self.reserve = Reserve(files, path)
@@ -208,6 +210,7 @@ class DataDirectory:
         if not self.read_only:
             self._refuse_old(found)
         recovery_points, points_known = self._read_offsets(paths.RECOVERY_POINTS)
+        self.stopped_clean = self.clean and points_known
         log_starts = self._read_log_starts(found)
         cleaned = self.look_at_cleaner_offsets()
         self._offsets_at_open = {
@@ -222,7 +225,7 @@ class DataDirectory:
             checkpoint.remove_marker(self.files, self.path)
         # Who holds the lock has recovered it, or is about to.
         written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
-        clean = ((self.clean and points_known) or written) and not verify
+        clean = (self.stopped_clean or written) and not verify
         state = [0, 0]
 
         def advance(size: int, partitions: int = 0) -> None:
@@ -572,6 +575,7 @@ class DataDirectory:
             now_ms=now_ms,
             may_be_cleaned=may_be_cleaned,
             holes_to=self._holes_to(item, config, recovery_point),
+            booked_to=self._booked_to(recovery_point),
             producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
             progress=advance,
         )
@@ -635,6 +639,12 @@ class DataDirectory:
         if self.settings.is_brokers or recovery_point is None or (cleaned or 0) > recovery_point:
             return paths.MAX_OFFSET
         return recovery_point
+
+    def _booked_to(self, recovery_point: int | None) -> int | None:
+        """Up to where a log's book counts, all of which was flushed; None: a broker keeps none."""
+        if self.settings.is_brokers or not self.files.in_order:
+            return None
+        return paths.MAX_OFFSET if self.stopped_clean else recovery_point or 0
 
     def _topic_id(self, directory: str) -> str:
         """That of ``partition.metadata``; empty where ``add`` has to find it out."""

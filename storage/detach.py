@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from storage import broker_settings, paths
+from storage import book, broker_settings, paths
 from storage.broker_settings import BrokerTopic
 from storage.errors import InvalidConfig, PolicyViolation
 from storage.files import Files
@@ -43,6 +43,10 @@ def detach(files: Files, data_dir: str) -> list[str]:
         )
         assert theirs is not None
         broker_settings.write(files, data_dir, theirs, found)
+    for topic, numbers in found.items():
+        for number in numbers:
+            # From the time before the broker, which has deleted and cleaned without knowing of it.
+            book.drop(files, os.path.join(data_dir, paths.partition_directory(topic, number)))
     for name in _NAMES:
         if files.exists(os.path.join(data_dir, name)):
             files.rename(os.path.join(data_dir, name), _aside(data_dir, name))

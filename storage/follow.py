@@ -296,7 +296,7 @@ class LogFollower(LogTail):
         """Whether this segment's log is the one that it was; the active one may be longer."""
         now = found.get(segment.base_offset)
         if now is None:
-            return False
+            return segment.is_missing
         if segment.identity is None and not segment.sealed and not segment.size:
             # It was made after the partition's directory, in which we looked between the two.
             segment.identity = self._identity(segment.log_path, now)

@@ -58,6 +58,8 @@ class Origin:
     progress: Callable[[int], None] = lambda size: None
     # Segments whose files' names end in ``.swap``: where nothing may be changed they stay so.
     swapped: frozenset[int] = frozenset()
+    # Up to where what the book says of segments counts; None: a broker's log has none.
+    booked_to: int | None = None
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ behind (``recovery``), the other partitions (``manager``).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from storage import clock, paths
 from storage.append import Appended, AppendingLog
+from storage.book import Book
 from storage.check import LogCheck
 from storage.config import LogConfig
 from storage.counters import LogCounters
@@ -107,6 +109,8 @@ class Log(AppendingLog):
         self._recovered_clean = clean
         # What a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
+        self._losses = recovered.losses
+        self.book = Book(self, recovered.book)
         self._history: History | None = None
         # Where the history of a log that is read-only is kept instead.
         self.history_directory: str | None = None
@@ -224,9 +228,34 @@ class Log(AppendingLog):
         self.lost_end = flushed_end
         self._was_cut = True
 
+    @property
+    def losses(self) -> list[str]:
+        """What is gone of what the log had, and was not deleted: a line for each place."""
+        lines = [line for segment, line in self._losses.items() if segment in self.segments]
+        return [*lines, self.what_is_lost] if self.lost_end else lines
+
+    @property
+    def lost_ranges(self) -> list[tuple[int, int]]:
+        """First and last offset of each of these places."""
+        ranges = [
+            (segment.damages[-1].first_offset, segment.next_offset - 1)
+            for segment in self._losses
+            if segment in self.segments
+        ]
+        return [*ranges, (self.log_end_offset, self.lost_end - 1)] if self.lost_end else ranges
+
     def accept_loss(self) -> None:
-        """What was lost of the log's end is given up: its offsets are given out again."""
+        """What was lost is given up: the offsets of the log's end are given out again, and between
+        segments and at the head there is a gap as any other.
+        """
         self.lost_end = 0
+        for segment in self._losses:
+            if not segment.is_missing:
+                segment.accept_size()
+        self._losses = {}
+        self.segments = tuple(each for each in self.segments if not each.is_missing)
+        if self.log_start_offset < self.segments[0].base_offset:
+            self._start_at(self.segments[0].base_offset)
 
     # -- another process's log -----------------------------------------------------------------
 
@@ -343,10 +372,12 @@ class Log(AppendingLog):
         removed = self.segments[:count]
         for listener in self.listeners:
             listener.removing(self, removed)
+        self.book.let_go(self, removed)
         due_ms = now_ms + self.config.file_delete_delay_ms
         # In this order: whoever asks in another thread for an aborted transaction finds it.
         self.retired = [*self.retired, *((due_ms, segment) for segment in removed)]
         self.segments = self.segments[count:]
+        self.book.keep(removed)
         self._start_at(self.segments[0].base_offset)
         self.counters.retentions += 1
         self.counters.segments_deleted += count
@@ -364,13 +395,14 @@ class Log(AppendingLog):
         for segment in segments:
             segment.mark_deleted()
 
-    def stage_replacement(self, new: Sequence[Segment]) -> None:
-        """Decide that ``new``, durable ``.cleaned`` segments, replace what lies in their range.
+    def stage_replacement(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Decide that ``new``, durable ``.cleaned`` segments, replace ``old``, all in their range.
 
         After a crash the next start carries it out (``swap``); who stages must ``replace`` or
         ``unstage``.  Any thread; waits for the disk.  OSError: nothing is decided then.
         """
         try:
+            self.book.let_go(self, old)
             # As long as one is in sight under its old name nothing is decided; and the lowest one
             # decides: its new name is in sight when the others have theirs.
             self.files.sync_directory(self.directory)
@@ -380,10 +412,10 @@ class Log(AppendingLog):
             new[0].set_suffix(paths.SWAP)
             self.files.sync_directory(self.directory)
         except OSError:
-            self.unstage(new)
+            self.unstage(old, new)
             raise
 
-    def unstage(self, new: Sequence[Segment]) -> None:
+    def unstage(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Take back ``stage_replacement``, and remove the files.  Any thread; waits for the disk.
 
         The lowest one becomes ``.cleaned`` again first: with that a crash removes all of them.
@@ -394,6 +426,9 @@ class Log(AppendingLog):
             segment.discard()
         self.files.sync_directory(self.directory)
         new[0].discard()
+        self.book.keep(old)
+        with contextlib.suppress(OSError):
+            self.book.save(self)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Staged segments take the place of ``old``, sealed ones one behind the other.
@@ -414,6 +449,7 @@ class Log(AppendingLog):
         # In this order: whoever asks in another thread for an aborted transaction finds it.
         self.retired = [*self.retired, *((due_ms, segment) for segment in old)]
         self.segments = (*self.segments[:first], *new, *self.segments[end:])
+        self.book.keep(old)
         self.may_be_cleaned = True
         for listener in self.listeners:
             listener.swapped(self, old, new)
@@ -514,6 +550,7 @@ class Log(AppendingLog):
             self._drop_old_snapshots()
             self.directory_dirty = True
             self.flush()
+            self.book.save(self)
         if self._history is not None:
             self._history.log_start = self.log_start_offset
             self._history.save(self.segments)

@@ -20,13 +20,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from storage import checkpoint, paths
+from storage import book, checkpoint, paths
 from storage.config import LogConfig
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
+from storage.index.time_index import TimeIndex
 from storage.retention import LogFacts, SegmentFacts, decide
 from storage.settings import Settings
 
@@ -34,8 +35,6 @@ ROOM = 1 << 20
 """A disk with less free bytes than these counts as full."""
 INODES = 8
 """So does one with fewer free inodes."""
-
-_TIME_ENTRY = struct.Struct(">qi")
 
 Partition = tuple[str, int]
 
@@ -48,19 +47,23 @@ def is_full(files: Files, path: str) -> bool:
     return bool(lacks_bytes or (space.f_files and space.f_favail < INODES))
 
 
-def make_room(
-    files: Files,
-    path: str,
-    settings: Settings,
-    recovery_points: Mapping[Partition, int],
-    log_starts: Mapping[Partition, int],
-    now_ms: int,
-) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A data directory that is about to be opened, and what its checkpoints say."""
+
+    files: Files
+    path: str
+    settings: Settings
+    recovery_points: Mapping[Partition, int]
+    log_starts: Mapping[Partition, int]
+    now_ms: int
+
+
+def make_room(opening: Opening) -> list[str]:
     """Unlink what may go until the disk is not full any more; what went, for people."""
+    files, path = opening.files, opening.path
     gone: list[str] = []
-    steps = itertools.chain(
-        _deleted(files, path), _expired(files, path, settings, recovery_points, log_starts, now_ms)
-    )
+    steps = itertools.chain(_deleted(files, path), _expired(opening))
     while is_full(files, path):
         step = next(steps, None)
         if step is None:
@@ -88,31 +91,29 @@ def _deleted(files: Files, path: str) -> Iterator[str]:
             yield f"{directory}: {len(doomed)} files that had been deleted"
 
 
-def _expired(
-    files: Files,
-    path: str,
-    settings: Settings,
-    recovery_points: Mapping[Partition, int],
-    log_starts: Mapping[Partition, int],
-    now_ms: int,
-) -> Iterator[str]:
-    """Remove segments that retention lets go of, one at a time."""
-    for name, is_directory in sorted(files.scan(path)):
+def _expired(opening: Opening) -> Iterator[str]:
+    """Remove segments that retention lets go of, one at a time.
+
+    A partition whose small files cannot be read is passed over: opening says what is wrong.
+    """
+    files = opening.files
+    for name, is_directory in sorted(files.scan(opening.path)):
         partition = paths.parse_partition_directory(name) if is_directory else None
         if partition is None or name in paths.BROKERS_OWN:
             continue
-        directory = os.path.join(path, name)
-        durable = recovery_points.get(partition, 0)
+        directory = os.path.join(opening.path, name)
+        durable = opening.recovery_points.get(partition, 0)
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         try:
             topic_id = checkpoint.read_partition_metadata(files, metadata)
-        except CorruptCheckpoint:
+            facts = _facts(files, directory, durable, opening.log_starts.get(partition, 0))
+        except (CorruptCheckpoint, OSError):
             continue
-        settings.identify(partition[0], topic_id or "")
-        facts = _facts(files, directory, durable, log_starts.get(partition, 0))
         if facts is None:
             continue
-        for segment in _doomed(facts, settings.log_config(partition[0]), now_ms, durable):
+        opening.settings.identify(partition[0], topic_id or "")
+        config = opening.settings.log_config(partition[0])
+        for segment in _doomed(facts, config, opening.now_ms, durable):
             _remove(files, directory, segment)
             yield f"{directory}: segment {segment.base_offset}, which retention lets go of"
 
@@ -164,25 +165,18 @@ def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFac
 def _newest_timestamp(files: Files, directory: str, base: int, following: int) -> int | None:
     """The largest timestamp of a sealed segment, by its time index; None where it is not known."""
     path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
+    index = TimeIndex(files, path, base, 0, writable=False, mapped=False)
     try:
-        fd = files.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        size = files.size(fd)
-        if not size or size % _TIME_ENTRY.size:
-            return None
-        entry = files.pread(fd, _TIME_ENTRY.size, size - _TIME_ENTRY.size)
+        last = None if index.sanity() is not None else index.last_entry
     finally:
-        files.close(fd)
-    timestamp_ms, relative = _TIME_ENTRY.unpack(entry)
+        index.close()
     # One that was never trimmed ends in zeros.
-    is_entry = timestamp_ms > 0 and 0 <= relative < following - base
-    return int(timestamp_ms) if is_entry else None
+    return last[0] if last is not None and last[0] > 0 and last[1] < following else None
 
 
 def _remove(files: Files, directory: str, segment: SegmentFacts) -> None:
     """The log goes first: of what is left of a segment without one opening makes nothing."""
+    book.drop(files, directory)
     # What is known of the producers of these records is in the next segment's snapshot only.
     snapshot = os.path.join(directory, paths.file_name(segment.next_offset, paths.SNAPSHOT))
     with contextlib.suppress(FileNotFoundError):

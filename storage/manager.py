@@ -38,7 +38,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.listener import LogListener
 from storage.log import Log
-from storage.make_room import is_full, make_room
+from storage.make_room import Opening, is_full, make_room
 from storage.recovery import Origin, recover
 from storage.rescue import rescue
 from storage.reserve import Reserve
@@ -155,7 +155,7 @@ class LogManager(DataDirectory):
         """Where the disk is full and there is no reserve, remove what may go."""
         if self.reserve.is_there or not is_full(self.files, self.path):
             return
-        gone = make_room(
+        opening = Opening(
             self.files,
             self.path,
             self.settings,
@@ -163,7 +163,7 @@ class LogManager(DataDirectory):
             self._readable_offsets(paths.LOG_STARTS),
             self.clock_ms(),
         )
-        for each in gone:
+        for each in make_room(opening):
             _log.warning("the disk is full, removed at the start: %s", each)
 
     def __enter__(self) -> LogManager:
@@ -348,6 +348,7 @@ class LogManager(DataDirectory):
                 log_start=0,
                 writable=True,
                 now_ms=now_ms,
+                booked_to=0,
             )
             recovered = recover(origin)
             self.files.sync_directory(directory)
@@ -521,6 +522,13 @@ class LogManager(DataDirectory):
         number = self._checkpoints_started
 
         def write() -> None:
+            failure: OSError | None = None
+            for log in logs:
+                try:
+                    # Before a recovery point says that what it claims was flushed.
+                    log.book.save(log)
+                except OSError as error:
+                    failure = failure or error
             with self._checkpoint_lock:
                 if number > self._checkpoint_written:
                     self._in_checkpoints = self._checkpointed() | topics
@@ -538,7 +546,6 @@ class LogManager(DataDirectory):
                         self._written_offsets[name] = offsets
                     self._in_checkpoints = topics
                     self._checkpoint_written = number
-            failure: OSError | None = None
             for write_snapshot in started:
                 try:
                     self.files.spend(write_snapshot)

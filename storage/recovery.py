@@ -22,17 +22,20 @@ partitions.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from storage import old_segment, paths
+from storage import book, old_segment, paths
 from storage.bad_file import set_aside
+from storage.book import Claim, Recorded
 from storage.cut import Cut
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import unusable
 from storage.history import read as read_history
 from storage.loading import Loaded, Origin, finish_index, is_empty, load, reaches
+from storage.missing_segment import MissingSegment
 from storage.producer_state import ProducerState
 from storage.replay import replay
 from storage.segment import Segment
@@ -46,8 +49,11 @@ __all__ = ["Origin", "Recovered", "load_segment", "recover"]
 class Recovered:
     """The outcome of ``recover``: segments in order, the last one active.
 
+    ``losses``: which of them lack what they had by the book, and a line for each.
+
     ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
     for a last write that was not finished.
+    ``book``: what it says of sealed segments; None where none is kept.
     ``producers``: as of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk,
     -1 where there is none.
     """
@@ -60,6 +66,17 @@ class Recovered:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    book: Recorded | None = None
+    losses: dict[Segment, str] = field(default_factory=dict)
+
+    def note_loss(self, segment: Segment) -> None:
+        """A sealed segment lacks its end, or all, of what it had by the book."""
+        error = segment.damages[-1].error(segment.log_path)
+        self.losses[segment] = (
+            f"{error}; reading them fails until the file is back (a backup) or kafkafs repair "
+            "--accept-loss"
+        )
+        self.faults.append(self.losses[segment])
 
 
 def recover(origin: Origin) -> Recovered:
@@ -87,12 +104,17 @@ def recover(origin: Origin) -> Recovered:
         behind = next((base for base in bases if base > max(origin.swapped)), -1)
         origin = dataclasses.replace(origin, holes_to=max(origin.holes_to, behind))
     bases = _without_half_rolled(origin, bases)
-    if origin.writable:
-        names = drop_orphan_indexes(origin.files, origin.directory, names, set(bases))
-    present = set(names)
     result = Recovered([], faults=_set_bad_aside(origin, bad))
+    result.book, claims = _read_book(origin, names, result)
+    gone, claims = _missing(origin, claims, bases)
+    if result.book is not None and not bases:
+        origin = dataclasses.replace(origin, log_start=max(origin.log_start, result.book.log_start))
+    if origin.writable:
+        known = {*bases, *(each.base_offset for each in gone)}
+        names = drop_orphan_indexes(origin.files, origin.directory, names, known)
+    present = set(names)
     loaded: list[Loaded] = []
-    for number, item in enumerate(_load_all(origin, bases, present)):
+    for number, item in enumerate(_load_all(origin, bases, present, claims)):
         loaded.append(item)
         result.epochs += item.epochs
         result.cuts += item.cuts
@@ -102,6 +124,8 @@ def recover(origin: Origin) -> Recovered:
             result.torn = item.torn
             _set_aside(origin, result, bases[number + 1 :])
             break
+    loaded = _with_missing(origin, result, loaded, gone)
+    _expect_all(origin, result, loaded, claims)
     result.segments = [item.segment for item in loaded]
     if _starts_anew(origin, result):
         loaded = [Loaded(result.segments[0])]
@@ -148,6 +172,8 @@ def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
                 raise unusable(path, origin.files.file_stat(path).st_mode)
             if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
                 bad.append(name)
+        elif name == book.FILE_NAME:
+            bad.append(name)
     return names, bad
 
 
@@ -163,9 +189,102 @@ def _set_bad_aside(origin: Origin, bad: list[str]) -> list[str]:
     return lines
 
 
-def _load_all(origin: Origin, bases: list[int], present: set[str]) -> Iterator[Loaded]:
-    """Each segment in order, some at a time where that is worth it."""
-    followings = [*bases[1:], None]
+# -- what the book says --------------------------------------------------------------------------
+
+
+def _read_book(
+    origin: Origin, names: list[str], result: Recovered
+) -> tuple[Recorded | None, list[Claim]]:
+    """The book, None where none is kept; and its claims that count.
+
+    One that cannot be read is set aside.
+    """
+    is_there = book.FILE_NAME in names
+    if origin.booked_to is None:
+        if is_there and origin.writable:
+            # From the time before a broker had the directory.
+            origin.files.unlink(os.path.join(origin.directory, book.FILE_NAME))
+        return None, []
+    recorded = Recorded()
+    if is_there:
+        try:
+            recorded = book.read(origin.files, origin.directory)
+        except CorruptCheckpoint as error:
+            line = f"{error}: what is missing of the log may not be noticed"
+            if origin.writable:
+                path = os.path.join(origin.directory, book.FILE_NAME)
+                line += f"; kept as {set_aside(origin.files, path)}"
+            result.faults.append(line)
+    claims = [claim for claim in recorded.claims if claim.next_offset <= origin.booked_to]
+    return recorded, claims
+
+
+def _missing(
+    origin: Origin, claims: list[Claim], bases: list[int]
+) -> tuple[list[Claim], list[Claim]]:
+    """The segments that should be among those of ``bases``, ascending; and the claims that count.
+
+    None where somebody else has rewritten the log.
+    """
+    if not bases or {claim.base_offset for claim in claims}.issubset(bases):
+        return [], claims
+    sizes = _sizes(origin, bases)
+    if not book.fits(claims, sizes):
+        return [], []
+    gone = book.missing(claims, sizes, origin.log_start)
+    for claim in gone:
+        before = [base for base in bases if base < claim.base_offset]
+        if before and reaches(origin, _segment(origin, before[-1]), claim.base_offset):
+            return [], []
+    return gone, claims
+
+
+def _sizes(origin: Origin, bases: list[int]) -> dict[int, int]:
+    """Bytes of the logs of these segments."""
+    return {base: origin.files.file_stat(_segment(origin, base).log_path).st_size for base in bases}
+
+
+def _with_missing(
+    origin: Origin, result: Recovered, loaded: list[Loaded], gone: list[Claim]
+) -> list[Loaded]:
+    """Put a segment in the place of each that is missing, and say so."""
+    made = list(loaded)
+    for claim in gone:
+        if claim.base_offset < loaded[-1].segment.base_offset:
+            segment = MissingSegment(origin.files, origin.directory, claim, origin.config)
+            result.note_loss(segment)
+            made.append(Loaded(segment))
+    return sorted(made, key=lambda item: item.segment.base_offset)
+
+
+def _expect_all(
+    origin: Origin, result: Recovered, loaded: list[Loaded], claims: list[Claim]
+) -> None:
+    """Have the segments that are shorter than they were end where they did."""
+    sealed = {item.segment.base_offset: item.segment for item in loaded[:-1]}
+    sizes = {base: segment.size for base, segment in sealed.items()}
+    for claim in book.short(claims, sizes):
+        segment = sealed[claim.base_offset]
+        if origin.writable and not segment.is_missing:
+            size = segment.size
+            segment.expect(claim.size)
+            segment.verify(size, claim.size)
+            segment.close_descriptors()
+            result.note_loss(segment)
+
+
+def _load_all(
+    origin: Origin, bases: list[int], present: set[str], claims: list[Claim]
+) -> Iterator[Loaded]:
+    """Each segment in order, some at a time where that is worth it.
+
+    Where the book says that one ends before the next one begins, that is no loss of its own.
+    """
+    ends = {claim.base_offset: claim.next_offset for claim in claims}
+    followings: list[int | None] = [
+        min(following, ends.get(base, following)) for base, following in itertools.pairwise(bases)
+    ]
+    followings += [None] * bool(bases)
     if origin.writable or origin.files.parallel == 1 or len(bases) < 2:
         for base, following in zip(bases, followings, strict=False):
             yield load(origin, base, following, present)

@@ -70,6 +70,8 @@ def replay(
 def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
     """Add what a segment has from ``start`` on; its aborted transactions where it was read."""
     rebuilt: list[TxnEntry] = []
+    if item.segment.is_missing:
+        return rebuilt
 
     def take(batches: Sequence[tuple[int, ...]]) -> None:
         for batch in map(ProducerBatch._make, batches):

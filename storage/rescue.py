@@ -106,7 +106,11 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
     finally:
         log.flush_error = error
     log.cleaning = True
-    segments = [each for each in log.segments[:-1] if each.next_offset >= log.recovery_point]
+    segments = [
+        each
+        for each in log.segments[:-1]
+        if each.next_offset >= log.recovery_point and not each.is_missing
+    ]
     for segment in segments:
         segment.lease()
     return segments

@@ -258,6 +258,7 @@ class _Move:
         self.log_start = log_start
         self.config = log.config
         self._is_intended = False
+        self._is_let_go = False
 
     @property
     def size(self) -> int:
@@ -269,6 +270,8 @@ class _Move:
         """
         self._flush(task)
         self._write_history(task)
+        self.log.book.let_go(self.log, self.segments)
+        self._is_let_go = True
         task.by_owner(self._intend)
 
     def _flush(self, task: Task) -> None:
@@ -293,6 +296,8 @@ class _Move:
 
     def end(self) -> None:
         """It was carried out, or is given up."""
+        if self._is_let_go:
+            self.log.book.keep(self.segments)
         if self._is_intended:
             self.log.intended_log_starts.remove(self.log_start)
 

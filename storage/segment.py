@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from storage import paths
 from storage.batch_check import FRAME_SIZE, Check, Part, sound_start
 from storage.config import LogConfig
 from storage.damage import Damage, Damages, merged, report, sound_size
@@ -117,6 +118,8 @@ class Segment(SegmentFiles):
     # Whether the log's bytes never are record batches as they lie there, so that who reads them
     # always goes through ``expand``: a subclass for an older format.
     always_expand = False
+    # Whether its file is gone, and was to be there.
+    is_missing = False
 
     def __init__(
         self,
@@ -226,6 +229,19 @@ class Segment(SegmentFiles):
         self.mtime_ns = mtime_ns
         self.sealed = sealed
         self.first_read.doubt(size)
+
+    def expect(self, size: int) -> None:
+        """The log had ``size`` bytes, more than its file has now: the others are damage."""
+        assert self.sealed
+        assert size > self.size
+        self.size = self.stable_size = size
+        self.first_read.doubt(size)
+
+    def accept_size(self) -> None:
+        """What the log lacks is given up.  OSError."""
+        self.size = self.stable_size = self.file_size(paths.LOG)
+        self.damages = tuple(place for place in self.damages if place.end <= self.size)
+        self.first_read.doubt(self.size)
 
     # -- appending -----------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from storage import checkpoint, paths, producer_state
-from storage.errors import StorageError
+from storage import book, checkpoint, paths, producer_state
+from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.settings import Settings
 from storage.verify_index import Transactions
@@ -292,6 +292,7 @@ class _Directory:
                 end = max(end, verified.next_offset)
                 seen += verified.epochs
                 is_end_known = verified.is_read_whole
+        self._compare_book(listed)
         self._orphans(listed)
         # Behind a damaged batch nobody knows what there is.
         bound = end if is_end_known else paths.MAX_OFFSET
@@ -299,6 +300,37 @@ class _Directory:
         bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, Place)]
         self._snapshots(directory, listed.names, bound, first=min(bases, default=0))
         return bound
+
+    def _compare_book(self, listed: _Partition) -> None:
+        """Name the segments that are gone, or shorter than they were, and that nobody deleted."""
+        directory = listed.directory
+        parsed = paths.parse_partition_directory(os.path.basename(directory))
+        if self.settings.is_brokers or parsed is None or book.FILE_NAME not in listed.names:
+            return
+        places = [piece for piece in listed.pieces if isinstance(piece, Place)]
+        sizes: dict[int, int] = {}
+        for place in places:
+            with contextlib.suppress(FileNotFoundError):
+                size = self.files.file_stat(place.path(paths.LOG)).st_size
+                sizes[place.base_offset] = size
+        try:
+            # After the files were looked at: what was gone by then is not claimed any more.
+            claims = book.read(self.files, directory).claims
+        except CorruptCheckpoint as error:
+            self._fault(os.path.join(directory, book.FILE_NAME), error.message)
+            return
+        if self.was_killed or self.is_live:
+            flushed_end = self.recovery_points.get(parsed, 0)
+            claims = [claim for claim in claims if claim.next_offset <= flushed_end]
+        gone = book.missing(claims, sizes, self.log_starts.get(parsed, 0))
+        cut = [] if self.is_live else book.short(claims, sizes)
+        for claim in [*gone, *cut]:
+            path = os.path.join(directory, paths.file_name(claim.base_offset, paths.LOG))
+            what = "the file is gone"
+            if claim in cut:
+                what = f"the file has {sizes[claim.base_offset]} bytes"
+            reason = f"{what} of offsets {claim.base_offset} to {claim.next_offset - 1}"
+            self._fault(path, f"{reason}, which had {claim.size}", claim.base_offset)
 
     def _unflushed(self, listed: _Partition) -> set[int]:
         """The bases of the segments whose indexes the next start makes anew."""

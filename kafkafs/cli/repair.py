@@ -22,7 +22,7 @@ _FIRST = "first"
 @click.option("--salvage", "wants_salvage", is_flag=True, help="Take back what is valid in it.")
 @click.option("--dry-run", is_flag=True, help="With --salvage: say what it would take and leave.")
 @click.option("--purge", "wants_purge", is_flag=True, help="Remove what was set aside.")
-@click.option("--accept-loss", is_flag=True, help="Append where a log's end was lost.")
+@click.option("--accept-loss", is_flag=True, help="Give up what is gone of logs.")
 @click.option(
     "--log-start",
     "log_starts",
@@ -47,7 +47,8 @@ def command(
     come back, what would not, and why.
 
     A log that ends before what was flushed of it takes nothing, since the offsets of what is lost
-    would be given out again. With --accept-loss they are.
+    would be given out again. With --accept-loss they are. Where a segment's file is gone, or is
+    shorter than it was, reading fails; with --accept-loss readers pass it.
 
     A partition that cannot be opened is named, and the others are mended; the exit status is 1
     then.
@@ -86,11 +87,9 @@ def command(
                     for salvaged in salvage(log, time.time_ns()):
                         click.echo(salvaged)
             for log in logs:
-                if log.lost_end and accept_loss:
-                    click.echo(
-                        f"{log.directory}: offsets {log.log_end_offset} to {log.lost_end - 1} are "
-                        "given up"
-                    )
+                if accept_loss:
+                    for first, last in log.lost_ranges:
+                        click.echo(f"{log.directory}: offsets {first} to {last} are given up")
                     log.accept_loss()
             if wants_purge:
                 for log in logs:
@@ -98,10 +97,10 @@ def command(
                         click.echo(f"{path}: removed")
                 for path in purge(manager.files, manager.path):
                     click.echo(f"{path}: removed")
-            short = [log for log in logs if log.lost_end]
+            short = [log for log in logs if log.lost_ranges]
             if verify:
                 offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
-                state = f"{len(short)} of them lack their end" if short else "whole"
+                state = f"{len(short)} of them lack a part" if short else "whole"
                 click.echo(f"{len(logs)} partitions with {offsets} offsets: {state}")
             faulty = len(manager.faulty)
     except (OSError, StorageError) as error:

@@ -83,16 +83,18 @@ def measure_damaged(lines: MeasuredLines, state: Measure, place: Damage, end: in
         state.step_over(end - position)
         return
     while position < end:
-        data = bytearray(end - position)
-        lines.segment.read_stored(data, position, True)
-        size = size_at(data, 0) if len(data) >= HEADER_SIZE and data[_MAGIC] == MAGIC else 0
-        attributes = data[_ATTRIBUTES] if size else CODEC_BITS
-        if not attributes & CODEC_BITS and HEADER_SIZE <= size <= len(data):
+        head = bytearray(HEADER_SIZE)
+        read = lines.segment.read_stored(head, position, True)
+        size = size_at(head, 0) if read == HEADER_SIZE and head[_MAGIC] == MAGIC else 0
+        attributes = head[_ATTRIBUTES] if size else CODEC_BITS
+        if not attributes & CODEC_BITS and HEADER_SIZE <= size <= end - position:
             try:
                 if attributes & CONTROL_BIT:
                     state.step_over(size)
                 else:
-                    state.add(lines.view.measure, data[:size], size)
+                    data = bytearray(size)
+                    lines.segment.read_stored(data, position, True)
+                    state.add(lines.view.measure, data, size)
                 position += size
                 continue
             except CorruptRecord:

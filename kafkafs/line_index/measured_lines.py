@@ -430,6 +430,16 @@ class MeasuredLines:
             done += got
         return crc32c(buffer)
 
+    def _is_of_log(self, covered: int, log_crc: int) -> bool:
+        """Whether what was saved is this log's, of which it covers so many bytes."""
+        try:
+            if self._log_crc(covered, True) == log_crc:
+                return True
+        except CorruptRecord:
+            # The file is shorter than it was, or gone.
+            pass
+        return self._is_damaged(covered)
+
     def _is_damaged(self, covered: int) -> bool:
         """Whether damage is why the last bytes that are covered are others: how much text there was
         is known all the same.
@@ -443,9 +453,7 @@ class MeasuredLines:
         saved = Saved()
         try:
             found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
-            if 0 < found.covered <= self.end and (
-                self._log_crc(found.covered, True) == log_crc or self._is_damaged(found.covered)
-            ):
+            if 0 < found.covered <= self.end and self._is_of_log(found.covered, log_crc):
                 saved = found
         except (OSError, StorageError, ValueError):
             # As good as missing.

@@ -154,7 +154,7 @@ def topics_text(fs: FileSystem) -> str:
     """A line per topic. `offsets` is from the log starts to the log ends: where nothing was
     compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. Lines
     from `#` on, at the end, say of which topics nothing is deleted or compacted, which partitions
-    could not be opened, and why.
+    could not be opened, and why, and what is gone of logs.
     """
     topics = sorted(fs.manager.topics.items())
     width = max([len("topic"), *(len(name) for name, _ in topics)])
@@ -162,6 +162,7 @@ def topics_text(fs: FileSystem) -> str:
     rows += [_row(name, width, _topic_facts(fs, topic)) for name, topic in topics]
     rows += [f"# {line}\n" for line in fs.manager.kept_topics()]
     rows += [f"# {reason}\n" for _, topic in topics for reason in topic.faults.copy().values()]
+    rows += [f"# {log.name}: {loss}\n" for log in fs.manager.logs() for loss in log.losses]
     return "".join(rows)
 
 

@@ -42,12 +42,12 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
             raise TaskCancelled("cleanup.policy has become one without compact")
         log.replace(old, new, log.monotonic_ms())
 
-    log.stage_replacement(new)
+    log.stage_replacement(old, new)
     try:
         task.by_owner(replace)
     except BaseException:
         if new[0] not in log.segments:
-            log.unstage(new)
+            log.unstage(old, new)
         raise
     for some in in_turns(old):
         task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]

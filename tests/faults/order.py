@@ -14,8 +14,8 @@ SWAP_CRASH = "tests/crash/test_swap_crash.py"
 TOPIC_CRASH = "tests/crash/test_topic_deletion_crash.py"
 LOG_CRASH = "tests/crash/test_log_crash.py"
 MANAGER = "tests/storage/test_manager.py"
+PUBLISH_CRASH = "tests/crash/test_publish_crash.py"
 RESCUE = "tests/storage/test_rescue.py"
-SWAP = "tests/storage/test_swap.py"
 
 FAULTS = [
     # -- adoption ------------------------------------------------------------------------------
@@ -215,19 +215,19 @@ FAULTS = [
     Fault(
         "publish-renames-before-the-decision-is-durable",
         "storage/swap.py",
-        "        files.rename(path + paths.CLEANED, path + paths.SWAP)\n"
-        "    files.sync_directory(directory)\n",
-        "        files.rename(path + paths.CLEANED, path + paths.SWAP)\n",
-        "Reindexing, a power cut: old files and new ones are mixed.",
-        (SWAP_CRASH, NAMES, SWAP),
+        "                files.rename(path + paths.CLEANED, path + paths.SWAP)\n"
+        "        files.sync_directory(directory)\n",
+        "                files.rename(path + paths.CLEANED, path + paths.SWAP)\n",
+        "Converting, a power cut: old files and new ones are mixed.",
+        (PUBLISH_CRASH,),
     ),
     Fault(
         "publish-removes-before-the-names-are-durable",
         "storage/swap.py",
-        "        files.rename(path + paths.SWAP, path)\n    files.sync_directory(directory)\n",
-        "        files.rename(path + paths.SWAP, path)\n",
-        "Reindexing, a power cut: a segment is gone.",
-        (SWAP_CRASH, NAMES, SWAP),
+        " it takes for replaced.\n        files.sync_directory(directory)\n",
+        " it takes for replaced.\n",
+        "Converting, a power cut: a segment is gone.",
+        (PUBLISH_CRASH,),
     ),
     # -- the data directory --------------------------------------------------------------------
     Fault(
@@ -386,10 +386,8 @@ FAULTS = [
     Fault(
         "rescue-segment-that-ends-at-the-recovery-point-is-trusted",
         "storage/rescue.py",
-        "    segments = [each for each in log.segments[:-1] if each.next_offset >="
-        " log.recovery_point]",
-        "    segments = [each for each in log.segments[:-1] if each.next_offset >"
-        " log.recovery_point]",
+        "        if each.next_offset >= log.recovery_point and not each.is_missing\n",
+        "        if each.next_offset > log.recovery_point and not each.is_missing\n",
         "The time index of a segment that was just sealed is lost.",
         (RESCUE,),
     ),

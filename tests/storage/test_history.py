@@ -86,10 +86,16 @@ def test_a_new_one_after_the_machine_went_down(
     assert nonce(tmp_path) != first
 
 
+def mark_as_brokers(data: Path) -> None:
+    """What is gone of its logs a broker has deleted or cleaned."""
+    (data / "meta.properties").write_text("version=1\nnode.id=1\n")
+
+
 @pytest.mark.parametrize("change", ["head", "sealed", "last batch", "its bytes"])
 def test_a_new_one_where_another_program_rewrote_the_log(tmp_path: Path, change: str) -> None:
     fill(tmp_path)
     first = nonce(tmp_path)
+    mark_as_brokers(tmp_path)
     logs = sorted((tmp_path / "t-0").glob("*.log"))
     if change == "head":
         for path in (tmp_path / "t-0").glob(f"{0:020d}.*"):
@@ -196,6 +202,8 @@ def follow_nonce(data: Path) -> int:
 
 
 def delete(data: Path, base: int) -> None:
+    """As a broker does."""
+    mark_as_brokers(data)
     for path in (data / "t-0").glob(f"{base:020d}.*"):
         path.unlink()
 

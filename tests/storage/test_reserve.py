@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from storage.book import FILE_NAME
 from storage.files import Files
 from storage.reserve import COUNT, Reserve
 from tests.storage.logs import NOW_MS, append, opened, values
@@ -36,7 +37,7 @@ class SmallDisk(Files):
         super().allocate(fd, size)
 
     def unlink(self, path: str) -> None:
-        blocks = os.stat(path).st_blocks // 8
+        blocks = os.lstat(path).st_blocks // 8
         super().unlink(path)
         self.blocks += blocks
         self.inodes += 1
@@ -277,3 +278,33 @@ def test_what_is_not_known_stays(left_full: tuple[Path, SmallDisk], what: str) -
         checkpoint.write_text(checkpoint.read_text().replace("old 0 4", "old 0 1"))
     with open_at(path, files) as manager:
         assert manager.log("old", 0).log_start_offset == 0
+
+
+@pytest.mark.parametrize("bad", ["link", "directory"])
+@pytest.mark.parametrize(
+    "name", ["partition.metadata", "00000000000000000000.timeindex", FILE_NAME]
+)
+def test_a_partition_with_a_bad_small_file_is_passed_over(
+    left_full: tuple[Path, SmallDisk], name: str, bad: str
+) -> None:
+    """Opening says what is wrong with it; the others make room."""
+    path, files = left_full
+    with opened(path) as manager:
+        # Looked at before the one that lets go of segments, and would do so too.
+        log = manager.create_topic("first", 1).partitions[0]
+        for number in range(4):
+            append(log, b"%d" % number, timestamp_ms=NOW_MS - DAY_MS)
+            log.roll(NOW_MS)
+        manager.set_topic_setting("first", "retention.ms", "1000")
+    small = path / "first-0" / name
+    small.unlink(missing_ok=True)
+    if bad == "link":
+        small.symlink_to("elsewhere")
+    else:
+        small.mkdir()
+    with LogManager.open(
+        str(path), files=files, clock_ms=lambda: NOW_MS, keeps_faulty=True
+    ) as manager:
+        assert manager.log("old", 0).log_start_offset == 3
+        # (The book goes before segments do.)
+        assert name == FILE_NAME or any(str(small) in fault for fault in manager.faults)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, paths
+from storage.book import drop
 from storage.files import Files
 from storage.producer_state import ProducerEntry, encode
 from storage.record.batch import Record
@@ -480,8 +481,10 @@ def test_what_vanishes_meanwhile_was_deleted(tmp_path: Path) -> None:
 
     class Deleting(Files):
         def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-            if path == str(doomed):
-                doomed.unlink(missing_ok=True)
+            if path == str(doomed) and doomed.exists():
+                # As its owner does: what is claimed of it goes before it.
+                drop(Files(), str(doomed.parent))
+                doomed.unlink()
             return super().open(path, flags, mode)
 
     with LogManager.open(str(tmp_path)) as manager:

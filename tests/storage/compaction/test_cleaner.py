@@ -291,6 +291,7 @@ def test_cancelled_at_any_step_leaves_all_as_it_was(tmp_path: Path) -> None:
         for number in range(3):
             put(log, (b"a", b"%d" % number))
             roll(log)
+        manager.checkpoint()
         before, files = contents(log), sorted(os.listdir(log.directory))
         at = 0
         while True:
@@ -319,6 +320,7 @@ def test_a_full_disk_leaves_all_as_it_was(tmp_path: Path) -> None:
     with compacted(tmp_path, files=Full()) as (manager, log):
         put(log, (b"a", b"1"), (b"a", b"2"))
         roll(log)
+        manager.checkpoint()
         before = sorted(os.listdir(log.directory))
         cleaner = LogCleaner(manager)
         with pytest.raises(OSError, match="No space"):

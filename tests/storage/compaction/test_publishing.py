@@ -115,6 +115,7 @@ def test_cleanup_policy_loses_compact_while_it_is_cleaned(tmp_path: Path) -> Non
         fill(log)
         before = contents(log)
         manager.set_topic_setting("t", "cleanup.policy", "compact")
+        manager.checkpoint()
         files = sorted(os.listdir(log.directory))
         cleaner = LogCleaner(manager)
         change = Turns(1, lambda: manager.set_topic_setting("t", "cleanup.policy", "delete"))
@@ -132,6 +133,7 @@ def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
         before = contents(log)
+        manager.checkpoint()
         files = sorted(os.listdir(log.directory))
         listener = FullDisk()
         log.listeners.append(listener)

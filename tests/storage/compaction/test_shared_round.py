@@ -245,6 +245,7 @@ def test_a_base_offset_that_is_damaged(tmp_path: Path, number: int) -> None:
         path = Path(segment.log_path)
         stored = path.read_bytes()
         path.write_bytes(stored[:at] + (1 << 40).to_bytes(8, "big") + stored[at + 8 :])
+        manager.checkpoint()
         segments, names = log.segments, sorted(os.listdir(log.directory))
         with pytest.raises(StorageError):
             LogCleaner(manager).clean(log, Task())

@@ -135,8 +135,10 @@ def test_it_is_clean_by_now(tmp_path: Path) -> None:
     more than is dirty.
     """
     with compacted(tmp_path) as (manager, log):
+        manager.checkpoint()
         before = listing(log)
         fill(log)
+        manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
         manager.cleaner_offsets["t", 0] = 4
@@ -147,6 +149,7 @@ def test_it_is_clean_by_now(tmp_path: Path) -> None:
 def test_less_can_be_cleaned_now(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
+        manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
         manager.set_topic_setting("t", "min.compaction.lag.ms", "1000")
@@ -156,6 +159,7 @@ def test_less_can_be_cleaned_now(tmp_path: Path) -> None:
 def test_it_is_not_compacted_any_more(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
+        manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
         manager.set_topic_setting("t", "cleanup.policy", "delete")
@@ -165,6 +169,7 @@ def test_it_is_not_compacted_any_more(tmp_path: Path) -> None:
 def test_a_cleaner_is_at_it(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
+        manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
         log.cleaning = True
@@ -259,6 +264,7 @@ def test_new_files_that_are_not_whole(
     with compacted(tmp_path, log_index_interval_bytes=50) as (manager, log):
         fill(log)
         log.flush()
+        manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
         [path] = (
@@ -274,6 +280,7 @@ def test_new_files_that_are_not_whole(
 def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
+        manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
         listener = FullDisk()

@@ -1,0 +1,227 @@
+"""What a log has written down about its sealed segments, so that one that vanishes is missed.
+
+A partition directory of our own holds one more small file, ``kafkafs.segments`` (Kafka ignores it),
+once the log has rolled: the *book*::
+
+    version 0
+    start 17                     log start offset
+    segment 0 40 1048576 1600000000000
+                                 base offset, the offset behind it, bytes, largest timestamp in ms
+    crc 1a2b3c4d                 CRC-32C over the lines before
+
+Each ``segment`` line is a claim: this file was there, and was so long.  Nothing says that a segment
+that is not claimed is none of the log.  So a book that is older than its log claims less than it
+could, and does no harm, as long as one rule holds: *a claim is taken back, durably, before its
+file goes away* or becomes another (``Book.let_go``).  Claims for files that have come are written
+with the next checkpoint, before that names a recovery point behind them (``Book.save``), and when
+the log is closed.  No append and no roll waits for it.
+
+What counts of it when a log is opened: claims above the log start, of segments that had been
+flushed.  A book that does not fit the files that are there says nothing.
+
+In a broker's directory none is kept, as a broker deletes and cleans without knowing of it; who
+rewrites segments of a partition that nobody has open removes the book first (``drop``).
+
+Not here: what becomes of a segment that is missing (``missing_segment``, ``recovery``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from storage.errors import CorruptCheckpoint
+from storage.files import Files
+
+if TYPE_CHECKING:
+    from storage.log import Log
+    from storage.segment import Segment
+
+FILE_NAME = "kafkafs.segments"
+
+
+class Claim(NamedTuple):
+    """A sealed segment: ``next_offset`` is behind it, ``timestamp`` the largest in ms."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A book's content; nothing where there is none."""
+
+    log_start: int = 0
+    claims: Sequence[Claim] = field(default=())
+
+
+def read(files: Files, directory: str) -> Recorded:
+    """A partition's book; empty where there is none.  CorruptCheckpoint, OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    try:
+        return _parse(files.read_whole(path))
+    except FileNotFoundError:
+        return Recorded()
+    except (ValueError, IndexError):
+        raise CorruptCheckpoint("not a book of segments", path=path) from None
+
+
+def drop(files: Files, directory: str) -> None:
+    """Take back all claims, durably: what nobody has open is about to be rewritten.  OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    if files.exists(path):
+        # A directory of that name claims nothing.
+        with contextlib.suppress(IsADirectoryError):
+            files.unlink(path)
+            files.sync_directory(directory)
+
+
+def _parse(data: bytes) -> Recorded:
+    body, mark, crc = data.decode().rpartition("crc ")
+    lines = body.splitlines()
+    if not mark or crc32c(body.encode()) != int(crc, 16) or lines[0] != "version 0":
+        raise ValueError(data)
+    claims = [Claim._make(map(int, line.split(" ")[1:])) for line in lines[2:]]
+    if any(min(claim[:3]) < 0 or claim.next_offset < claim.base_offset for claim in claims):
+        raise ValueError(data)
+    return Recorded(int(lines[1].split(" ")[1]), claims)
+
+
+def _text(recorded: Recorded) -> bytes:
+    lines = ["version 0", f"start {recorded.log_start}"]
+    lines += [f"segment {' '.join(map(str, claim))}" for claim in recorded.claims]
+    body = "".join(f"{line}\n" for line in lines)
+    return f"{body}crc {crc32c(body.encode()):08x}\n".encode()
+
+
+# -- holding a log against its book --------------------------------------------------------------
+
+
+def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -> list[Claim]:
+    """The segments that should be among those of ``sizes`` (bytes by base offset) and are not.
+
+    Only below the last one: what is gone from there on is the log's end.  ``log_start``: claims
+    below it do not count.
+    """
+    bases = sorted(sizes)
+    if not bases or not fits(claims, sizes):
+        return []
+    return [
+        claim
+        for claim in claims
+        if claim.base_offset not in sizes
+        and claim.size
+        and claim.next_offset > log_start
+        and claim.base_offset < bases[-1]
+    ]
+
+
+def short(claims: Sequence[Claim], sizes: Mapping[int, int]) -> list[Claim]:
+    """The segments whose files are shorter than they were.  ``sizes``: those of sealed ones."""
+    found = [claim for claim in claims if sizes.get(claim.base_offset, claim.size) < claim.size]
+    return found if found and fits(claims, sizes) else []
+
+
+def fits(claims: Sequence[Claim], sizes: Mapping[int, int]) -> bool:
+    """Whether nobody else has rewritten the log: no segment begins inside of a claimed one, and
+    none has grown.
+    """
+    if any(sizes.get(claim.base_offset, 0) > claim.size for claim in claims):
+        return False
+    ends = {claim.base_offset: claim.next_offset for claim in claims}
+    starts = sorted({*sizes, *ends})
+    return all(ends.get(base, 0) <= after for base, after in itertools.pairwise(starts))
+
+
+# -- keeping it ----------------------------------------------------------------------------------
+
+
+class Book:
+    """That of an open log, which is handed in.  Any thread may save it, or have it let go."""
+
+    def __init__(self, log: Log, recorded: Recorded | None) -> None:
+        """``recorded``: what the file says; None: none is kept."""
+        self._is_kept = recorded is not None and not log.read_only
+        recorded = recorded or Recorded()
+        # Held while the file is written, and while it is decided what it shall say.
+        self._lock = threading.Lock()
+        self._claims = recorded.claims
+        # What is about to leave the log, as often as it was let go.
+        self._leaving: Counter[Segment] = Counter()
+        # The log's segments when it was last saved; each change makes another tuple of them.
+        self._saved: tuple[Segment, ...] | None = None
+        if list(recorded.claims) == self._wanted(log.segments):
+            self._saved = log.segments
+
+    def save(self, log: Log) -> None:
+        """Claim every sealed segment that stays, durably; where nothing has changed, do nothing.
+
+        OSError from the disk.
+        """
+        with self._lock:
+            if self._is_kept and not log.closed and self._saved is not log.segments:
+                self._write(log)
+
+    def let_go(self, log: Log, segments: Iterable[Segment]) -> None:
+        """Claim none of them any longer, durably, until ``keep`` or until they have left the log.
+
+        Where nothing was claimed of them it waits for nothing.  OSError from the disk: it is as
+        it was.
+        """
+        gone = list(segments)
+        with self._lock:
+            self._leaving.update(gone)
+            bases = {segment.base_offset for segment in gone}
+            if not self._is_kept or not any(claim.base_offset in bases for claim in self._claims):
+                return
+            try:
+                self._write_or_drop(log)
+            except OSError:
+                self._leaving.subtract(gone)
+                raise
+
+    def keep(self, segments: Iterable[Segment]) -> None:
+        """They have left the log, or stay after all: the next ``save`` sees which."""
+        with self._lock:
+            self._leaving.subtract(segments)
+            self._leaving = +self._leaving
+
+    def _write_or_drop(self, log: Log) -> None:
+        """On a full disk a file can still be removed."""
+        try:
+            self._write(log)
+        except OSError:
+            drop(log.files, log.directory)
+            self._claims, self._saved = (), None
+
+    def _write(self, log: Log) -> None:
+        segments = log.segments
+        claims = self._wanted(segments)
+        if claims or self._claims:
+            path = os.path.join(log.directory, FILE_NAME)
+            data = _text(Recorded(log.log_start_offset, claims))
+            try:
+                log.files.replace_atomically(path, data)
+            except FileNotFoundError:
+                # The topic has been deleted meanwhile.
+                if not log.closed:
+                    raise
+        self._claims = claims
+        self._saved = None if self._leaving else segments
+
+    def _wanted(self, segments: Sequence[Segment]) -> list[Claim]:
+        return [
+            Claim(segment.base_offset, segment.next_offset, segment.size, segment.largest_timestamp)
+            for segment in segments[:-1]
+            if not self._leaving[segment]
+        ]
