@@ -17,7 +17,7 @@ import os
 from collections.abc import Collection
 from typing import NamedTuple
 
-from storage import paths
+from storage import book, paths
 from storage.files import Files, FileSource
 from storage.record.scan import batches
 
@@ -35,16 +35,26 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
 
     Durable when it returns (``LocalLog.replaceSegments``).  Nobody has the partition open.
     """
+    book.drop(files, directory)
     rising = sorted(bases)
-    made = [
-        os.path.join(directory, paths.file_name(base, kind))
+    made = {
+        base: [
+            path
+            for kind in _KINDS
+            if files.exists(
+                (path := os.path.join(directory, paths.file_name(base, kind))) + paths.CLEANED
+            )
+        ]
         for base in rising
-        for kind in _KINDS
-        if files.exists(os.path.join(directory, paths.file_name(base, kind) + paths.CLEANED))
-    ]
-    for path in reversed(made):
-        files.rename(path + paths.CLEANED, path + paths.SWAP)
+    }
+    # In this order, whatever names a power cut keeps (``Log.stage_replacement``): as long as a name
+    # of the lowest base is an old one, nothing is decided.
     files.sync_directory(directory)
+    for some in (rising[1:], rising[:1]):
+        for base in reversed(some):
+            for path in reversed(made[base]):
+                files.rename(path + paths.CLEANED, path + paths.SWAP)
+        files.sync_directory(directory)
     old = [
         os.path.join(directory, name)
         for name, _ in files.scan(directory)
@@ -52,9 +62,12 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     ]
     for path in old:
         files.rename(path, path + paths.DELETED)
-    for path in made:
-        files.rename(path + paths.SWAP, path)
     files.sync_directory(directory)
+    for base in rising:
+        for path in made[base]:
+            files.rename(path + paths.SWAP, path)
+        # What a restart finds between two that are still ``.swap`` it takes for replaced.
+        files.sync_directory(directory)
     for path in old:
         files.unlink(path + paths.DELETED)
 
