@@ -95,7 +95,7 @@ class Node:
         """In a worker thread, before it is listed: have at hand what that shows, where it takes
         next to no time; whether that is so. Raises nothing.
 
-        With `patience_s` it may take so long, and raises SegmentGone where it was rewritten. It may
+        With `patience_s` it may take so long, and raises ESTALE where it was rewritten. It may
         take much longer where who had looked it up was too late just before.
         """
         return True

@@ -164,11 +164,12 @@ class ViewFile(Node):
         try:
             self._measure_ahead(time.monotonic() + patience)
             self.partition.blocks(True)
-        except SegmentGone:
-            if patience_s is not None:
+        except (StorageError, OSError) as error:
+            is_rewritten = isinstance(error, SegmentGone) or (
+                isinstance(error, OSError) and error.errno == errno.ESTALE
+            )
+            if is_rewritten and patience_s is not None:
                 raise
-            return False
-        except (StorageError, OSError):
             # Who asks for it is told.
             return False
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +39,19 @@ class Rewriting(Files):
         if path.endswith(".log"):
             self.rewrite()
         return super().open(path, flags, mode)
+
+
+class Measured(Files):
+    """Calls `on_read` when a worker thread reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_read: Callable[[], None] = lambda: None
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            self.on_read()
+        return super().preadv(fd, buffer, position)
 
 
 class Removed(Exception):  # noqa: N818 - nothing is wrong
@@ -227,6 +241,39 @@ def test_what_takes_longer_to_measure_than_a_lookup_may_wait(
             )
 
     trio.run(ask)
+
+
+@pytest.mark.parametrize("name", ["t/0", "t/.jsonl/0", "t/0@-10", "t/0@100..199"])
+def test_a_change_is_seen_while_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By somebody else's question."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(operations, "LOOK_AHEAD_S", 1e9)
+    files = Measured()
+    beside = Beside(tmp_path / "data", files)
+    left = 3
+
+    def change() -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            beside.clean()
+            partition = beside.tree.fs.partition(beside.tree.log())
+            trio.from_thread.run_sync(partition.follow)
+
+    async def ask() -> None:
+        await beside.lookup("t")
+        files.on_read = change
+        entry = await beside.lookup(name)
+        assert left == 0
+        assert (await beside.operations.getattr(entry.st_ino, CONTEXT)).st_size > 0
+
+    try:
+        trio.run(ask, clock=trio.testing.MockClock(autojump_threshold=0))
+    finally:
+        beside.tree.stop()
 
 
 def test_a_file_that_the_kernel_knows_is_kept_when_it_is_looked_up_again(beside: Beside) -> None:
