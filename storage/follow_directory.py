@@ -57,7 +57,10 @@ class DirectoryFollower:
         # The partitions of which that may be news.
         self._starting: set[_Item] = set()
         for log in list(manager.logs()):
-            if not self._begin(log):
+            if self._begin(log):
+                # There may be more logs than this process may have files open.
+                log.active.close_descriptors()
+            else:
                 self._appear((log.topic, log.partition))
 
     def _begin(self, log: Log) -> bool:

@@ -68,6 +68,17 @@ def followed(tmp_path: Path) -> Iterator[Followed]:
     followed.manager.close()
 
 
+def test_logs_are_not_all_kept_open(followed: Followed) -> None:
+    """There may be more of them than this process may have files open."""
+    for partition in range(5):
+        followed.broker.partition("t", partition, "AAAAAAAAAAAAAAAAAAAAAQ").append(b"one")
+    followed.open()
+    assert len(followed.names) == 5
+    assert not any(log.active.is_open for log in followed.manager.logs())
+    for log in followed.manager.logs():
+        assert values(log) == [b"one"]
+
+
 def test_partitions_appear(followed: Followed) -> None:
     first = followed.broker.partition("t", 0, "AAAAAAAAAAAAAAAAAAAAAQ")
     follower = followed.open()
