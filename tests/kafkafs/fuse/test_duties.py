@@ -78,6 +78,10 @@ class BadDisk(Files):
         self._enter("ftruncate", self._paths[fd])
         super().ftruncate(fd, size)
 
+    def fdatasync(self, fd: int) -> None:
+        self._enter("fdatasync", self._paths[fd])
+        super().fdatasync(fd)
+
     def sync_directory(self, path: str) -> None:
         self._enter("sync_directory", path)
         super().sync_directory(path)
@@ -256,6 +260,7 @@ SAVING = "saving of line indexes"
 DUTIES = [
     Duty("flush", a_flush, "sync_directory", "a-0", (*NO_DESCRIPTOR, errno.EIO), 1, 16),
     Duty("flush", a_flush, "pwrite", EPOCHS, NO_ROOM, 1, 16),
+    Duty("flush", a_flush, "fdatasync", ".log", NO_ROOM, 1, 16),
     Duty("checkpoint", a_checkpoint, "pwrite", POINTS, NO_ROOM, 10, 10),
     Duty("checkpoint", a_checkpoint, "open", POINTS, NO_DESCRIPTOR, 10, 10),
     Duty("checkpoint", a_checkpoint, "rename", paths.RECOVERY_POINTS, (errno.EROFS,), 10, 10),
@@ -326,6 +331,8 @@ def test_it_goes_on_when_what_was_wrong_is_over(
             for _ in range(TURNS):
                 await world.pass_s(duty.turn_s)
             assert world.disk.failures > 1
+            if duty.longest_s > duty.turn_s:
+                assert world.disk.failures < TURNS / 2, "the pauses grow"
             assert len(lines(world, " fails, and is tried again: ")) == 1, world.said
             assert world.manager.duties.failing[duty.name] == 1
             world.disk.left = 0
