@@ -22,7 +22,7 @@ from storage.segment import Segment
 from storage.task import Task
 from tests.compaction_model import clean, cleanable
 from tests.crash.cleaned_log import Life
-from tests.crash.moments import Found, stops_of_life
+from tests.crash.moments import Found, during_opening, stops_of_life
 from tests.crash.test_cleaner_crash import check
 from tests.observed import observe, rules_of
 
@@ -69,3 +69,21 @@ def test_a_swap_that_is_taken_back(tmp_path: Path) -> None:
     stops = stops_of_life(life, seeds=range(-40, 0), kinds=(".swap",))
     stops.found = list(filter(changes_names, stops.found))
     stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+def is_undecided(found: Found) -> bool:
+    """Some of the new files have their names, and others not yet."""
+    names = [name for each in found.state.values() if isinstance(each, dict) for name in each]
+    return all(any(name.endswith(end) for name in names) for end in (".cleaned", ".log.swap"))
+
+
+def test_an_opening_amid_a_swap(tmp_path: Path) -> None:
+    """The process was killed, and the machine stops while the next one takes the swap back."""
+    life = Life(tmp_path / "data")
+    stops = stops_of_life(life, seeds=(), kinds=(".swap",))
+    stops.found = list(filter(is_undecided, stops.found))[::3]
+    assert stops.found
+    judge = during_opening(
+        functools.partial(check, life), seeds=SEEDS, clock_ms=lambda: life.now_ms
+    )
+    stops.judge(judge, tmp_path / "found")

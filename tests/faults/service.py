@@ -158,20 +158,12 @@ FAULTS = [
         ("tests/mount/contract/test_appending.py", OPERATIONS),
     ),
     Fault(
-        "stopped-before-the-last-lines",
-        "kafkafs/fuse/daemon.py",
-        "            self._tree.stop()\n            self._workers.stop()",
-        "            self._workers.stop()",
-        "Lines without a newline are lost at SIGTERM, and writes during the end are taken.",
-        (MOUNTING, "tests/kafkafs/fuse/test_daemon.py"),
-    ),
-    Fault(
         "unclean-end-is-a-clean-one",
         "kafkafs/fuse/daemon.py",
         'was not closed cleanly: {error}")\n                status = 1\n',
         'was not closed cleanly: {error}")\n                status = 0\n',
         "systemd and scripts take a daemon for well ended that could not write.",
-        ("tests/kafkafs/fuse/test_daemon.py", MOUNTING),
+        ("tests/kafkafs/cli/test_mount.py::test_a_directory_that_cannot_be_closed_cleanly",),
     ),
     Fault(
         "mounted-on-the-data-itself",
@@ -179,7 +171,7 @@ FAULTS = [
         "    if os.path.commonpath([data, path]) in (data, path):",
         "    if data == path:",
         "A daemon that reads its data through itself hangs.",
-        (MOUNTING, "tests/kafkafs/fuse/test_daemon.py"),
+        ("tests/kafkafs/cli/test_mount.py::test_what_cannot_be_mounted",),
     ),
     Fault(
         "umount-of-a-stopped-daemon-waits",
@@ -187,7 +179,9 @@ FAULTS = [
         "    if pid is not None and is_stopped(pid) and not force:\n",
         "    if pid is not None and pid < 0 and not force:\n",
         "umount of a mount whose daemon is stopped does not say what to do.",
-        (MOUNT_POINT, "tests/mount/test_kill.py", MOUNTING),
+        (
+            "tests/kafkafs/cli/test_mount.py::test_neither_mount_nor_umount_waits_for_a_stopped_daemon",
+        ),
     ),
     Fault(
         "mount-takes-away-one-that-answers",
@@ -247,7 +241,7 @@ FAULTS = [
         "        self.spend(lambda: self._rename(source, target))\n",
         "        self._rename(source, target)\n",
         "rmdir of a topic fails on a full disk.",
-        (RESERVE, "tests/mount/test_full_disk.py"),
+        (RESERVE,),
     ),
     Fault(
         "small-files-do-not-take-the-reserve",
@@ -296,7 +290,7 @@ FAULTS = [
         "            if segment.base_offset not in bases:\n",
         "            if segment.base_offset >= 0:\n",
         "Producers are forgotten after a cleaning and a kill.",
-        (LOG, "tests/storage/compaction/test_publishing.py", "tests/crash/test_cleaner_crash.py"),
+        ("tests/storage/compaction/test_publishing.py",),
     ),
     # -- retention, cleaning -------------------------------------------------------------------
     Fault(

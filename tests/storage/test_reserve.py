@@ -118,6 +118,26 @@ def test_what_may_spend_it_goes_on_until_nothing_is_left(tmp_path: Path, number:
     assert not reserve.is_there
 
 
+def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory may need a block for the name."""
+    files = SmallDisk(COUNT)
+    reserve = Reserve(files, str(tmp_path))
+    files.reserve = reserve
+    assert reserve.keep(SIZE)
+    (tmp_path / "f").touch()
+    rename = os.rename
+
+    def on_a_full_disk(*arguments: object, **options: object) -> None:
+        if files.blocks < 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(*arguments, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "rename", on_a_full_disk)
+    files.rename(str(tmp_path / "f"), str(tmp_path / "g"))
+    assert (tmp_path / "g").exists()
+    assert not reserve.is_whole
+
+
 def test_another_error_spends_nothing(tmp_path: Path) -> None:
     files = SmallDisk(COUNT)
     reserve = Reserve(files, str(tmp_path))
@@ -148,6 +168,31 @@ def test_appends_wait_for_it_to_be_whole(tmp_path: Path) -> None:
         files.blocks = 1
         append(log, b"after")
         assert values(log) == [b"before", b"after"]
+
+
+def test_a_part_that_cannot_be_taken_leaves_nothing(tmp_path: Path) -> None:
+    class Taken(SmallDisk):
+        """Somebody else takes the room between the look at it and the taking."""
+
+        def allocate(self, fd: int, size: int) -> None:
+            super().allocate(fd, 4096)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    reserve = Reserve(Taken(2 * COUNT), str(tmp_path))
+    assert not reserve.keep(2 * SIZE)
+    assert names(tmp_path) == []
+
+
+def test_a_checkpoint_takes_it_again(tmp_path: Path) -> None:
+    """Nobody appends or deletes meanwhile."""
+    files = SmallDisk(COUNT)
+    with opened(tmp_path, files) as manager:
+        manager.create_topic("t", 1)
+        assert manager.reserve.keep(SIZE)
+        assert manager.reserve.give_up()
+        assert not manager.reserve.is_whole
+        manager.checkpoint()
+        assert manager.reserve.is_whole
 
 
 class Refusing(Files):

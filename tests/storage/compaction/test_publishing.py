@@ -143,3 +143,20 @@ def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
         assert sorted(os.listdir(log.directory)) == files
         log.listeners.remove(listener)
         assert clean(manager, log).segments_after == 1
+
+
+def test_a_cleaned_segment_keeps_the_snapshot_at_its_base(tmp_path: Path) -> None:
+    """The files go of what it has taken the place of, which began there too."""
+    with compacted(tmp_path, log_segment_bytes=1024) as (manager, log):
+        for number in range(3):
+            put(log, (b"%d" % number, b"x" * 500), (b"same", b"y" * 200))
+            roll(log)
+        bases = [segment.base_offset for segment in log.segments[1:]]
+        assert clean(manager, log).segments_after > 1
+        remove(manager)
+        assert log.retired == []
+        left = [segment.base_offset for segment in log.segments[1:]]
+        assert len(left) > 1
+        assert set(left) <= set(bases)
+        for base in left:
+            assert os.path.exists(log.snapshot_path(base))
