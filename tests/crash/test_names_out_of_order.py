@@ -71,17 +71,24 @@ def test_a_swap_that_is_taken_back(tmp_path: Path) -> None:
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 
-def is_undecided(found: Found) -> bool:
-    """Some of the new files have their names, and others not yet."""
-    names = [name for each in found.state.values() if isinstance(each, dict) for name in each]
-    return all(any(name.endswith(end) for name in names) for end in (".cleaned", ".log.swap"))
+def names_end(found: Found, end: str) -> bool:
+    """Whether any name in a partition's directory ends so."""
+    directories = [each for each in found.state.values() if isinstance(each, dict)]
+    return any(name.endswith(end) for names in directories for name in names)
 
 
-def test_an_opening_amid_a_swap(tmp_path: Path) -> None:
-    """The process was killed, and the machine stops while the next one takes the swap back."""
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_an_opening_amid_a_swap(tmp_path: Path, is_decided: bool) -> None:
+    """The process was killed, and the machine stops while the next one takes the swap back, or
+    carries it out.
+    """
     life = Life(tmp_path / "data")
     stops = stops_of_life(life, seeds=(), kinds=(".swap",))
-    stops.found = list(filter(is_undecided, stops.found))[::3]
+    stops.found = [
+        found
+        for found in stops.found
+        if names_end(found, ".log.swap") and names_end(found, ".cleaned") != is_decided
+    ][::3]
     assert stops.found
     judge = during_opening(
         functools.partial(check, life), seeds=SEEDS, clock_ms=lambda: life.now_ms

@@ -203,7 +203,7 @@ FAULTS = [
         "    _remove(files, directory, decided.late, then_sync=True)",
         "    _remove(files, directory, decided.late, then_sync=False)",
         "A second power cut makes an undecided swap a decided one.",
-        (SWAP_CRASH, NAMES),
+        (NAMES,),
     ),
     Fault(
         "finish-swaps-replaced-not-removed-for-good",
@@ -211,7 +211,7 @@ FAULTS = [
         "    _remove(files, directory, decided.replaced, then_sync=True)",
         "    _remove(files, directory, decided.replaced, then_sync=False)",
         "After a second power cut an old segment stands beside the cleaned one.",
-        (SWAP_CRASH, NAMES),
+        (NAMES,),
     ),
     Fault(
         "publish-renames-before-the-decision-is-durable",
@@ -237,7 +237,7 @@ FAULTS = [
         "                if number > self._checkpoint_written:",
         "                if number > 0:",
         "Recovery points and log starts go back: deleted records return after a kill.",
-        (MANAGER,),
+        ("tests/storage/test_flush.py",),
     ),
     Fault(
         "clean-marker-though-a-log-could-not-be-closed",

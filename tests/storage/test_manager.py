@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, paths
+from storage import LogManager, checkpoint, paths
 from storage.checkpoint import read_offsets
 from storage.errors import (
     CorruptCheckpoint,
@@ -24,6 +24,7 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.manager import SWEPT_AT_ONCE, Progress
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 
 
@@ -351,7 +352,7 @@ def test_progress_of_opening(tmp_path: Path) -> None:
 def test_running_out_of_descriptors_is_an_error_with_its_reason(tmp_path: Path) -> None:
     script = f"""
 import resource
-from storage import LogManager, paths
+from storage import LogManager
 from tests.storage.logs import append, values
 manager = LogManager.open({str(tmp_path)!r})
 log = manager.create_topic("t", 1).partitions[0]
@@ -453,3 +454,14 @@ def test_a_checkpoint_that_says_the_same_is_not_written_again(tmp_path: Path) ->
         recorded = read_offsets(files, str(tmp_path / paths.RECOVERY_POINTS))
         assert recorded == {("t", 0): 1}
         log.recovery_point = 2
+
+
+def test_a_log_that_cannot_be_closed_keeps_the_marker_from_being_written(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    for log in manager.create_topic("t", 2).partitions.values():
+        append(log, b"a")
+    disk.fail_next("fdatasync", errno.EIO, suffix=".log", times=1 << 30)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        manager.close()
+    assert not checkpoint.has_marker(Files(), str(tmp_path))

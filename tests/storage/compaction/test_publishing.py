@@ -147,7 +147,8 @@ def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
 
 def test_a_cleaned_segment_keeps_the_snapshot_at_its_base(tmp_path: Path) -> None:
     """The files go of what it has taken the place of, which began there too."""
-    with compacted(tmp_path, log_segment_bytes=1024) as (manager, log):
+    with compacted(tmp_path) as (manager, log):
+        manager.set_topic_setting("t", "internal.segment.bytes", "1024")
         for number in range(3):
             put(log, (b"%d" % number, b"x" * 500), (b"same", b"y" * 200))
             roll(log)
