@@ -465,3 +465,30 @@ def test_a_log_that_cannot_be_closed_keeps_the_marker_from_being_written(tmp_pat
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         manager.close()
     assert not checkpoint.has_marker(Files(), str(tmp_path))
+
+
+def test_a_checkpoint_that_comes_late_says_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        late = manager.start_checkpoint()
+        append(log, b"a")
+        log.flush()
+        manager.checkpoint()
+        late()
+        points = read_offsets(manager.files, str(tmp_path / "recovery-point-offset-checkpoint"))
+        assert points == {("t", 0): 1}
+
+
+def test_of_what_could_not_be_opened_nobody_says_that_it_was_closed(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 2)
+    marker = tmp_path / ".kafka_cleanshutdown"
+    (tmp_path / "t-1").rename(tmp_path / "aside")
+    (tmp_path / "t-1").symlink_to(tmp_path / "aside")
+    for is_clean in (True, False):
+        if not is_clean:
+            marker.unlink()
+        manager = LogManager.open(str(tmp_path), keeps_faulty=True, clock_ms=lambda: NOW_MS)
+        assert manager.faulty == [("t", 1)]
+        manager.close()
+        assert marker.exists() == is_clean
