@@ -271,7 +271,7 @@ FAULTS = [
 """,
         "A kill in between vouches for recovery points of before.",
         (LOG_CRASH,),
-        unseen="What the last checkpoints say, a clean start finds in the logs; Kafka has this order.",
+        unseen="What the last checkpoints say a clean start finds in the logs.",
     ),
     Fault(
         "clean-marker-not-removed-for-good",
@@ -288,7 +288,7 @@ FAULTS = [
         "                _ = manager._checkpoint_anew\n",
         "What recovery has cut counts as flushed when it is written again.",
         (LOG_CRASH,),
-        unseen="A log that ends below its recovery point takes nothing before accept-loss writes it.",
+        unseen="A log that ends below its recovery point takes nothing before it is written.",
     ),
     Fault(
         "create-topic-names-not-durable",
@@ -373,7 +373,7 @@ FAULTS = [
         "rescue-snapshots-not-written-again",
         "storage/rescue.py",
         "        _write_snapshots(log)\n        for each",
-        "        for each",
+        "        _ = _write_snapshots\n        for each",
         "Producers are forgotten by a power cut after a failed fsync.",
         (RESCUE,),
     ),
