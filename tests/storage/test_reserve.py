@@ -127,10 +127,10 @@ def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "f").touch()
     rename = os.rename
 
-    def on_a_full_disk(*arguments: object, **options: object) -> None:
+    def on_a_full_disk(source: str, target: str, **options: int) -> None:
         if files.blocks < 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        rename(*arguments, **options)  # type: ignore[call-overload]
+        rename(source, target, **options)
 
     monkeypatch.setattr(os, "rename", on_a_full_disk)
     files.rename(str(tmp_path / "f"), str(tmp_path / "g"))
