@@ -45,7 +45,7 @@ from storage.follow_tail import LogTail, Moved
 from storage.log import Log
 from storage.recovery import load_segment, recover
 from storage.segment import Segment
-from storage.swap import as_if_finished
+from storage.swap import as_if_finished, replaced_range
 
 # A time of change so young, in ns, may be that of a later change too.
 FRESH_NS = 100_000_000
@@ -112,7 +112,7 @@ class LogFollower(LogTail):
             if not is_mixed:
                 self._strip_swap()
                 is_done = self._compare(found, deleted)
-            elif self._keep_readable():
+            elif self._keep_readable(*self._range_of_swaps()):
                 self._go_on_while_mixed(found, deleted)
                 is_done = False
             else:
@@ -123,9 +123,10 @@ class LogFollower(LogTail):
         self._look_at_tail()
         return is_done
 
-    def _keep_readable(self) -> bool:
+    def _keep_readable(self, low: int = 0, high: int = 0) -> bool:
         """Open what the writer has put aside already, before it removes it: the log still has it,
-        as what comes before it cannot be seen yet, or the writer is not ready.
+        as what comes before it cannot be seen yet, or the writer is not ready.  And what begins
+        from ``low`` on and before ``high``.
 
         Whether all of the log can be read.
         """
@@ -134,7 +135,7 @@ class LogFollower(LogTail):
             if segment.is_log_open:
                 # So that it stays.
                 segment.recently_used = True
-            elif not self._leads_to(segment):
+            elif low <= segment.base_offset < high or not self._leads_to(segment):
                 try:
                     segment.open_log()
                 except (SegmentGone, OSError):
@@ -195,6 +196,13 @@ class LogFollower(LogTail):
                 suffix = paths.SWAP if base in self._swapped else ""
                 found[base] = files.file_stat(os.path.join(directory, name + suffix))
         return found
+
+    def _range_of_swaps(self) -> tuple[int, int]:
+        """The offsets whose segments are being replaced: a writer that is killed now removes these
+        as soon as it starts again.
+        """
+        names = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
+        return replaced_range(self.log.files, self.log.directory, names)
 
     def _strip_swap(self) -> None:
         """Where the writer was stopped in a swap it has finished that by now."""

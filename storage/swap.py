@@ -102,7 +102,7 @@ def _decide(files: Files, directory: str, names: list[str]) -> _Decided:
     useless = {name for name in left if name.endswith((paths.DELETED, paths.CLEANED, ".tmp"))}
     left = [name for name in left if name not in useless]
     swaps = [name for name in left if name.endswith(_LOG_SWAP)]
-    low, high = _replaced_range(files, directory, swaps)
+    low, high = replaced_range(files, directory, swaps)
     replaced = {
         name
         for name in left
@@ -159,8 +159,8 @@ def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: 
         files.sync_directory(directory)
 
 
-def _replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int, int]:
-    """Lowest base and highest next offset of the swapped-in segments."""
+def replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int, int]:
+    """Lowest base and highest next offset of the segments whose logs have these names."""
     low, high = paths.MAX_OFFSET, -1
     for name in swaps:
         base = paths.base_offset_of(name)

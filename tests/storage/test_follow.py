@@ -465,6 +465,32 @@ def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
     follow.check()
 
 
+def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow) -> None:
+    """When it starts again it removes that at once, and not by and by as what it puts aside."""
+    partition = follow.partition
+    fill(partition)
+    follow.look()
+    old = follow.log.segments[:3]
+    data = [segment.read_at(0, segment.size) for segment in old]
+    for segment in follow.log.segments:
+        segment.close_descriptors()
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            follow.look()
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    partition.step = lambda: None
+    partition.remove_deleted()
+    follow.look()
+    assert [segment.read_at(0, segment.size) for segment in old] == data
+    follow.check()
+
+
 def test_a_log_that_is_loaded_while_a_cleaner_swaps(tmp_path: Path) -> None:
     data = tmp_path / "data"
     partition = BrokerDirectory(data).partition()
