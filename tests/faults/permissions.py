@@ -218,6 +218,7 @@ FAULTS = [
         "                self._remove_directory(log.directory)\n",
         "A topic that is made later belongs to who was refused.",
         (MANAGER, DIRECTORIES, "tests/storage/test_settings.py"),
+        unseen="A topic that is made begins with settings of its own (Settings.begin).",
     ),
     Fault(
         "mkdir-takes-another-mode",

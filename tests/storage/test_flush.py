@@ -73,6 +73,33 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_synced_by_the_next(
         assert log.segments[0].largest_timestamp == NOW_MS + 3
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_partition_that_was_created_later_survives_with_what_was_flushed(
+    tmp_path: Path, seed: int
+) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    manager.create_topic("t", 1)
+    log = manager.create_partition("t", 1)
+    append(log, b"a")
+    log.flush()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 1)) == [b"a"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_topic_that_was_deleted_does_not_come_back(tmp_path: Path, seed: int) -> None:
+    """No checkpoint has ever named it."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    manager.create_topic("t", 1)
+    manager.delete_topic("t")
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        assert "t" not in again.topics
+
+
 def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
         log = manager.create_topic("t", 1).partitions[0]

@@ -94,6 +94,21 @@ def test_a_flush_of_nothing_new_that_fails_is_tried_again(tmp_path: Path) -> Non
     manager.close()
 
 
+def test_it_waits_for_a_cleaner(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    log.cleaning = True
+    segments = log.segments
+    with pytest.raises(OSError, match="is being cleaned"):
+        rescue(log, Task(), NOW_MS)
+    assert log.segments is segments
+    log.cleaning = False
+    rescue(log, Task(), NOW_MS)
+    append(log, b"e")
+    manager.close()
+
+
 def test_a_second_fsync_alone_proves_nothing(tmp_path: Path) -> None:
     """The disk of these tests forgets, as Linux does."""
     disk = SimulatedDisk(str(tmp_path))
