@@ -239,7 +239,8 @@ class LogManager(DataDirectory):
 
         ``owner``: whose it is, and its mode; nobody sees it before that is written down.
         Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation in a
-        broker's directory, OSError; what was made of a topic that failed is removed again.
+        broker's directory, CorruptCheckpoint where the defaults cannot be read, OSError; what was
+        made of a topic that failed is removed again.
         """
         self._check_writable()
         self.files.check_room()
@@ -248,6 +249,7 @@ class LogManager(DataDirectory):
             raise TopicExists(f"topic {name!r} exists", path=self.path)
         self._check_collisions(name)
         self.check_may_create()
+        self.settings.check_known()
         count = self.settings.broker.num_partitions if partitions is None else partitions
         topic = Topic(name, checkpoint.new_topic_id())
         self.settings.identify(name, topic.id)

@@ -119,9 +119,12 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
     The kernel says in /proc/PID/fdinfo of which connection (the device's minor number) a descriptor
     of /dev/fuse is. Older ones do not, and of other users' processes only root is told. Descriptors
     of processes with another name than `NAME` are left alone: looking at one holds it open.
+
+    One that was stopped when its mount went keeps a connection whose number may be another's by
+    now: it counts only where there is no other, and where the mount does not say that it is dead.
     """
     connection = f"fuse_connection:\t{_minor(mounted)}\n"
-    is_certain = True
+    stopped, is_certain = None, True
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if _name(pid) != NAME:
@@ -131,9 +134,13 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
                     continue
                 with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as info:
                     said = info.read()
-                if connection in said:
+                if connection in said and not is_stopped(int(pid)):
                     return int(pid), True
+                if connection in said:
+                    stopped = int(pid)
                 is_certain = is_certain and "fuse_connection:" in said
+    if stopped is not None:
+        return stopped, True
     return None, is_certain and os.geteuid() in (0, mounted.user)
 
 
@@ -169,22 +176,18 @@ def clean(path: str) -> None:
     lives and does not answer.
     """
     while (mounted := find(path)) is not None and mounted.type == TYPE:
-        daemon, is_certain = find_daemon(mounted)
-        already = f"{path}: {mounted.source} is mounted here already"
-        if daemon is not None and is_stopped(daemon):
-            raise MountError(
-                f"{already}, by process {daemon}, which is stopped: kill -CONT {daemon} lets it "
-                "go on; kafkafs umount --force ends the mount"
-            )
-        # Also where a daemon was found: one that was just killed answers when it has ended.
         answer, _ = ask(path)
         if answer is Answer.GIVEN:
             return
         if answer is Answer.NONE:
+            daemon, is_certain = find_daemon(mounted)
             if daemon is not None:
+                state = "does not answer"
+                if is_stopped(daemon):
+                    state = f"is stopped: kill -CONT {daemon} lets it go on"
                 raise MountError(
-                    f"{already}, by process {daemon}, which does not answer; "
-                    "kafkafs umount --force ends the mount"
+                    f"{path}: {mounted.source} is mounted here already, by process {daemon}, "
+                    f"which {state}; kafkafs umount --force ends the mount"
                 )
             if not is_certain:
                 raise MountError(
@@ -262,18 +265,20 @@ def unmount_and_wait(
     if lazy and not force:
         unmount(path, lazy=True)
         return
-    pid, is_certain = find_daemon(mounted)
-    if pid is None and not force:
+    if force:
+        pid, _ = find_daemon(mounted)
+    else:
         answer, pid = ask(path)
         if answer is Answer.NONE:
-            if not is_certain:
+            pid, is_certain = find_daemon(mounted)
+            if pid is None and not is_certain:
                 raise MountError(f"{path}: the daemon does not answer; --force ends it")
-            force = True
-    if pid is not None and is_stopped(pid) and not force:
-        raise MountError(
-            f"{path}: the daemon (process {pid}) is stopped: kill -CONT {pid} lets it go on; "
-            "--lazy and --force unmount all the same"
-        )
+            if pid is not None and is_stopped(pid):
+                raise MountError(
+                    f"{path}: the daemon (process {pid}) is stopped: kill -CONT {pid} lets it go "
+                    "on; --lazy and --force unmount all the same"
+                )
+            force = pid is None
     with _process(pid) as daemon:
         if force:
             abort(mounted)

@@ -118,6 +118,23 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
     mount.ended("fusermount3", "-u")
 
 
+def test_a_stopped_process_with_an_old_connection_is_not_the_daemon(
+    bare_mount: Callable[..., BareMount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a connection is given again as soon as its mount has gone."""
+    mount = bare_mount("--subtype", "kafkafs")
+    path = str(mount.path)
+    with subprocess.Popen(["sleep", "infinity"]) as other:
+        other.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+        monkeypatch.setattr(mount_point, "find_daemon", lambda mounted: (other.pid, True))
+        mount.process.kill()
+        mount.process.wait()
+        mount_point.clean(path)
+        assert mount_point.find(path) is None
+        other.kill()
+
+
 def test_a_connection_is_ended_without_a_look_at_the_path(
     bare_mount: Callable[..., BareMount], monkeypatch: pytest.MonkeyPatch
 ) -> None:
