@@ -50,30 +50,6 @@ def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_segment_that_is_sealed_behind_a_flush_is_synced_by_the_next(
-    tmp_path: Path, seed: int
-) -> None:
-    """Only the last entry of its time index is new, and the recovery point is behind it then."""
-    disk = SimulatedDisk(str(tmp_path))
-    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
-    log = manager.create_topic("t", 1).partitions[0]
-    manager.set_topic_setting("t", "index.interval.bytes", "150")
-    for number in range(4):
-        append(log, b"x" * 30, timestamp_ms=NOW_MS + number)
-    log.flush()
-    assert log.active.time_index.last_entry == (NOW_MS + 2, 2)
-    log.roll(NOW_MS)
-    append(log, b"y", timestamp_ms=NOW_MS + 9)
-    log.flush()
-    manager.checkpoint()
-    disk.materialise(seed)
-    with opened(tmp_path) as again:
-        log = again.log("t", 0)
-        assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3)
-        assert log.segments[0].largest_timestamp == NOW_MS + 3
-
-
-@pytest.mark.parametrize("seed", range(6))
 def test_a_partition_that_was_created_later_survives_with_what_was_flushed(
     tmp_path: Path, seed: int
 ) -> None:

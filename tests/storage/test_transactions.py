@@ -14,6 +14,7 @@ from storage.errors import (
     ReadOnlyLog,
 )
 from storage.index.txn_index import TxnEntry
+from storage.manager import EXPIRATION_CHECK_MS
 from storage.record.control import ABORT, COMMIT
 from storage.segment import Segment
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
@@ -252,7 +253,7 @@ def test_expired_producers_are_forgotten_and_open_transactions_are_not(tmp_path:
         now_ms = NOW_MS + day - 11
         manager.sweep(now_ms)
         assert set(log.producers.by_id) == {7, 8}
-        now_ms = NOW_MS + day
+        now_ms += EXPIRATION_CHECK_MS
         manager.sweep(now_ms)
         assert set(log.producers.by_id) == {8}
         put(log, produced([b"c"], 7, 99))
