@@ -454,11 +454,10 @@ class Log(AppendingLog):
         for listener in self.listeners:
             listener.swapped(self, old, new)
 
-    def finish_replacement(self, new: Sequence[Segment]) -> None:
-        """Give replaced segments their names; the old ones' renaming is durable by now."""
-        for segment in new:
-            if not segment.deleted:
-                segment.set_suffix("")
+    def finish_replacement(self, new: Segment) -> None:
+        """Give a segment of a swap its name; the old ones' renaming is durable by now."""
+        if not new.deleted:
+            new.set_suffix("")
         self.directory_dirty = True
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:

@@ -13,6 +13,7 @@ Files that recovery had set aside (``.cut``) belong to nobody's swap.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Collection
 from typing import NamedTuple
@@ -63,11 +64,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     for path in old:
         files.rename(path, path + paths.DELETED)
     files.sync_directory(directory)
-    for base in rising:
-        for path in made[base]:
-            files.rename(path + paths.SWAP, path)
-        # What a restart finds between two that are still ``.swap`` it takes for replaced.
-        files.sync_directory(directory)
+    _strip(files, directory, [os.path.basename(path) for base in rising for path in made[base]])
     for path in old:
         files.unlink(path + paths.DELETED)
 
@@ -126,11 +123,20 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
     _remove(files, directory, decided.late, then_sync=True)
     _remove(files, directory, decided.useless, then_sync=False)
     _remove(files, directory, decided.replaced, then_sync=True)
-    for name in decided.rest:
-        if name.endswith(paths.SWAP):
-            final = name.removesuffix(paths.SWAP)
-            files.rename(os.path.join(directory, name), os.path.join(directory, final))
+    swapped = [name.removesuffix(paths.SWAP) for name in decided.rest if name.endswith(paths.SWAP)]
+    _strip(files, directory, swapped)
     return [name.removesuffix(paths.SWAP) for name in decided.rest]
+
+
+def _strip(files: Files, directory: str, names: list[str]) -> None:
+    """Give the files of a swap these names, one segment after the other: what a restart finds
+    between two that are still ``.swap`` it takes for replaced.
+    """
+    for _, some in itertools.groupby(sorted(names), key=paths.base_offset_of):
+        for name in some:
+            path = os.path.join(directory, name)
+            files.rename(path + paths.SWAP, path)
+        files.sync_directory(directory)
 
 
 def as_if_finished(

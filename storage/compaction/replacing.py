@@ -52,6 +52,7 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
     for some in in_turns(old):
         task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]
     log.files.sync_directory(log.directory)
-    for some in in_turns(new):
-        task.by_owner(lambda some=some: log.finish_replacement(some))  # type: ignore[misc]
-    log.files.sync_directory(log.directory)
+    for segment in new:
+        task.by_owner(lambda segment=segment: log.finish_replacement(segment))  # type: ignore[misc]
+        # What a restart finds between two that are still ``.swap`` it takes for replaced.
+        log.files.sync_directory(log.directory)

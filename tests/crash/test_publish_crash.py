@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from storage import paths
 from storage.files import Files
 from storage.swap import finish_swaps, publish
@@ -48,9 +50,27 @@ class Life:
         publish(files, directory, BASES)
 
 
+class Opening(Life):
+    """The next start, after a swap that was decided when the process was killed."""
+
+    def build(self) -> None:
+        (self.data / "t-0").mkdir(parents=True)
+        for base in BASES:
+            for kind in NEW_KINDS:
+                name = paths.file_name(base, kind) + paths.SWAP
+                (self.data / "t-0" / name).write_bytes(b"new")
+
+    def run(self, files: Files) -> None:
+        finish_in(files, self.data / "t-0")
+
+
+def finish_in(files: Files, directory: Path) -> None:
+    finish_swaps(files, str(directory), sorted(each.name for each in directory.iterdir()))
+
+
 def check(path: Path, _: Found) -> None:
     directory = path / "t-0"
-    finish_swaps(Unsynced(), str(directory), sorted(each.name for each in directory.iterdir()))
+    finish_in(Unsynced(), directory)
     found = {each.name: each.read_bytes() for each in directory.iterdir()}
     logs = {found.get(paths.file_name(base, paths.LOG)) for base in BASES}
     assert logs in ({b"old"}, {b"new"}), found
@@ -60,8 +80,13 @@ def check(path: Path, _: Found) -> None:
     assert {found[name] for name in kept} == {of}, found
 
 
-def test_a_power_cut_at_every_operation(tmp_path: Path) -> None:
-    life = Life(tmp_path / "data")
-    stops = stops_of_life(life, seeds=range(-60, 0), kinds=(".cleaned", ".swap", ".deleted"))
+@pytest.mark.parametrize(
+    ("kind", "names"), [(Life, (".cleaned", ".swap", ".deleted")), (Opening, (".swap",))]
+)
+def test_a_power_cut_at_every_operation(
+    tmp_path: Path, kind: type[Life], names: tuple[str, ...]
+) -> None:
+    life = kind(tmp_path / "data")
+    stops = stops_of_life(life, seeds=range(-60, 0), kinds=names)
     stops.found = [found for found in stops.found if found.lost]
     stops.judge(check, tmp_path / "found")

@@ -128,8 +128,8 @@ FAULTS = [
     Fault(
         "swap-old-names-not-durable-before-the-new-ones",
         "storage/compaction/replacing.py",
-        "    log.files.sync_directory(log.directory)\n    for some in in_turns(new):",
-        "    for some in in_turns(new):",
+        "    log.files.sync_directory(log.directory)\n    for segment in new:",
+        "    for segment in new:",
         "After a power cut an old segment stands beside the cleaned one.",
         (NAMES, CLEANER_CRASH),
     ),
@@ -225,8 +225,8 @@ FAULTS = [
     Fault(
         "publish-removes-before-the-names-are-durable",
         "storage/swap.py",
-        " it takes for replaced.\n        files.sync_directory(directory)\n",
-        " it takes for replaced.\n",
+        "            files.rename(path + paths.SWAP, path)\n        files.sync_directory(directory)\n",
+        "            files.rename(path + paths.SWAP, path)\n",
         "Converting, a power cut: a segment is gone.",
         (PUBLISH_CRASH,),
     ),
