@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from storage.errors import CorruptCheckpoint
-from storage.files import Files
+from storage.files import FULL, Files
 
 if TYPE_CHECKING:
     from storage.log import Log
@@ -166,11 +166,15 @@ class Book:
     def save(self, log: Log) -> None:
         """Claim every sealed segment that stays, durably; where nothing has changed, do nothing.
 
-        OSError from the disk.
+        On a full disk what is claimed already has to do.  OSError from the disk.
         """
         with self._lock:
             if self._is_kept and not log.closed and self._saved is not log.segments:
-                self._write(log)
+                try:
+                    self._write(log)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
 
     def let_go(self, log: Log, segments: Iterable[Segment]) -> None:
         """Claim none of them any longer, durably, until ``keep`` or until they have left the log.
@@ -211,7 +215,7 @@ class Book:
             path = os.path.join(log.directory, FILE_NAME)
             data = _text(Recorded(log.log_start_offset, claims))
             try:
-                log.files.replace_atomically(path, data)
+                log.files.replace_if_room(path, data)
             except FileNotFoundError:
                 # The topic has been deleted meanwhile.
                 if not log.closed:

@@ -477,6 +477,11 @@ class Files:
         """
         self.spend(lambda: self._replace_atomically(path, data, sync=sync))
 
+    def replace_if_room(self, path: str, data: bytes) -> None:
+        """The same, durably, for what can wait: OSError (ENOSPC) as ``check_room``."""
+        self.check_room()
+        self._replace_atomically(path, data, sync=True)
+
     def _replace_atomically(self, path: str, data: bytes, *, sync: bool) -> None:
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f"{secrets.token_hex(8)}-{name}.tmp")

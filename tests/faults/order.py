@@ -225,7 +225,8 @@ FAULTS = [
     Fault(
         "publish-removes-before-the-names-are-durable",
         "storage/swap.py",
-        "            files.rename(path + paths.SWAP, path)\n        files.sync_directory(directory)\n",
+        "            files.rename(path + paths.SWAP, path)\n"
+        "        files.sync_directory(directory)\n",
         "            files.rename(path + paths.SWAP, path)\n",
         "Converting, a power cut: a segment is gone.",
         (PUBLISH_CRASH,),

@@ -154,7 +154,7 @@ def test_a_topic_is_deleted(mount: Mount, fill: Filler, disk: Path) -> None:
     (mount / "other").rmdir()
     assert os.listdir(mount.path) == ["orders"]
     mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
-    (mount / "other").mkdir()
+    mount.run("until mkdir other; do sleep 0.1; done 2>/dev/null")
     assert (mount / "other/0").read_bytes() == b""
     assert [
         int(line.split()[0]) for line in (mount / "orders/0").read_text().splitlines()[:count]

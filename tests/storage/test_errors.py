@@ -52,9 +52,10 @@ def test_facts_can_be_read() -> None:
     assert errors.CorruptRecord("bad", position=3).position == 3
 
 
-def test_every_error_is_a_storage_error_but_what_the_disk_refuses() -> None:
+def test_every_error_is_a_storage_error_but_what_the_system_refuses() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
-    classes.remove(errors.UnusableFile)
-    assert issubclass(errors.UnusableFile, OSError)
+    for refused in (errors.UnusableFile, errors.NoThread):
+        classes.remove(refused)
+        assert issubclass(refused, OSError)
     assert len(classes) > 15
     assert all(issubclass(value, errors.StorageError) for value in classes)

@@ -23,6 +23,8 @@ from kafkafs.tree.filesystem import FOLLOW_TURNS, FileSystem, TreeOptions
 from storage.manager import LogManager
 from tests.storage.logs import append, write_settings
 
+ROOT = Path(__file__).parents[3]
+OURS = (f"{ROOT}/storage/", f"{ROOT}/kafkafs/")
 PARTITIONS = 4
 WALKS_S = 10_000
 """What has to look at all logs is not due for so long."""
@@ -35,11 +37,7 @@ def calls() -> Iterator[Counter[str]]:
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         path = frame.f_code.co_filename
-        if (
-            event == "call"
-            and ("/storage/" in path or "/kafkafs/" in path)
-            and "/tests/" not in path
-        ):
+        if event == "call" and path.startswith(OURS):
             counted[f"{path.rpartition('/')[2]} {frame.f_code.co_qualname}"] += 1
 
     before = sys.getprofile()
