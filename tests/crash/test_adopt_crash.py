@@ -200,7 +200,7 @@ def test_an_opening_after_it_that_is_stopped_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life, stops = stops_of(tmp_path, monkeypatch, seeds=(0,))
-    stops.found = stops.found[::20]
+    stops.found = stops.found[::40]
     whole = functools.partial(check, life)
     again = during_opening(whole, seeds=(0,), clock_ms=lambda: NOW_MS)
     stops.judge(again, tmp_path / "found")

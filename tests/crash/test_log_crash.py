@@ -225,7 +225,7 @@ def test_a_kill_at_every_operation(tmp_path: Path) -> None:
             check(life, data, life.acknowledged)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_power_cut_at_every_operation(tmp_path: Path, seed: int) -> None:
     for at in range(1, len(journal(tmp_path)) + 1):
         life, data = crash(tmp_path, at, seed % 2 == 1, lambda disk: disk.materialise(seed))
@@ -233,14 +233,14 @@ def test_a_power_cut_at_every_operation(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(3, 60))
+@pytest.mark.parametrize("seed", range(2, 60))
 def test_power_cuts_of_many_kinds(tmp_path: Path, seed: int) -> None:
     for at in range(1, len(journal(tmp_path)) + 1):
         life, data = crash(tmp_path, at, seed % 2 == 1, lambda disk: disk.materialise(seed))
         check(life, data, life.flushed)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_crash_during_recovery(tmp_path: Path, seed: int) -> None:
     """Recovery itself is interrupted at each of its operations, and then runs once more."""
     total = len(journal(tmp_path))

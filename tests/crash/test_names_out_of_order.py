@@ -88,7 +88,7 @@ def test_an_opening_amid_a_swap(tmp_path: Path, is_decided: bool) -> None:
         found
         for found in stops.found
         if names_end(found, ".log.swap") and names_end(found, ".cleaned") != is_decided
-    ][::3]
+    ][::8]
     assert stops.found
     judge = during_opening(
         functools.partial(check, life), seeds=SEEDS, clock_ms=lambda: life.now_ms
