@@ -269,16 +269,17 @@ def unmount_and_wait(
         pid, _ = find_daemon(mounted)
     else:
         answer, pid = ask(path)
-        if answer is Answer.NONE:
+        if pid is None and answer is not Answer.DEAD:
+            # It does not answer, or does not tell us.
             pid, is_certain = find_daemon(mounted)
-            if pid is None and not is_certain:
+            force = answer is Answer.NONE and pid is None
+            if force and not is_certain:
                 raise MountError(f"{path}: the daemon does not answer; --force ends it")
-            if pid is not None and is_stopped(pid):
-                raise MountError(
-                    f"{path}: the daemon (process {pid}) is stopped: kill -CONT {pid} lets it go "
-                    "on; --lazy and --force unmount all the same"
-                )
-            force = pid is None
+        if pid is not None and is_stopped(pid):
+            raise MountError(
+                f"{path}: the daemon (process {pid}) is stopped: kill -CONT {pid} lets it go on; "
+                "--lazy and --force unmount all the same"
+            )
     with _process(pid) as daemon:
         if force:
             abort(mounted)

@@ -176,8 +176,8 @@ FAULTS = [
     Fault(
         "umount-of-a-stopped-daemon-waits",
         "kafkafs/fuse/mount_point.py",
-        "            if pid is not None and is_stopped(pid):\n",
-        "            if pid is not None and pid < 0:\n",
+        "        if pid is not None and is_stopped(pid):\n",
+        "        if pid is not None and pid < 0:\n",
         "umount of a mount whose daemon is stopped does not say what to do.",
         (
             "tests/kafkafs/cli/test_mount.py::test_neither_mount_nor_umount_waits_for_a_stopped_daemon",
