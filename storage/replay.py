@@ -152,6 +152,7 @@ class Snapshots:
         """
         self._origin = origin
         self._states: dict[int, bytes | None] = {}
+        is_ahead = False
         for name in names:
             if not name.endswith(paths.SNAPSHOT):
                 continue
@@ -160,6 +161,10 @@ class Snapshots:
                 self._states[offset] = None
             elif origin.writable:
                 origin.files.unlink(os.path.join(origin.directory, name))
+                is_ahead = is_ahead or (offset or 0) > log_end
+        if is_ahead:
+            # The log will grow over it with other records: it must not come back.
+            origin.files.sync_directory(origin.directory)
 
     def __contains__(self, offset: int) -> bool:
         if offset not in self._states:

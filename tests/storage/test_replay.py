@@ -12,6 +12,7 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.producer_state import ProducerState
 from storage.record.control import ABORT, COMMIT
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, opened
 from tests.storage.transactions import Client, new_log, produced, put
 
@@ -212,3 +213,20 @@ def test_more_producers_than_are_remembered_are_read_again(
         found = (dict(log.producers.by_id), log.aborted_transactions(), log.last_stable_offset)
         assert found == expected
         assert len(expected[1]) == 10
+
+
+@pytest.mark.parametrize("seed", range(-8, 8))
+def test_a_snapshot_of_what_a_power_cut_took_does_not_come_back(tmp_path: Path, seed: int) -> None:
+    """By then the log has other records where it was taken."""
+    with opened(tmp_path) as manager:
+        new_log(manager)
+    ahead = tmp_path / "t-0" / f"{2:020d}.snapshot"
+    ahead.write_bytes(ProducerState().encode())
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    assert not ahead.exists()
+    log = manager.log("t", 0)
+    for sequence in range(3):
+        put(log, produced([b"other"], 7, sequence))
+    disk.materialise(seed)
+    assert not ahead.exists()
