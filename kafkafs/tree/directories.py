@@ -53,7 +53,7 @@ class Root(TreeDirectory):
         return self._topic(topic)
 
     def _topic(self, topic: Topic) -> TopicDirectory:
-        inode = inode_number(topic.id)
+        inode = inode_number(topic.name, topic.id)
         return self.known_or(TopicDirectory, inode, lambda: TopicDirectory(self.fs, inode, topic))
 
     def names(self) -> list[str]:
@@ -112,7 +112,7 @@ class TopicDirectory(TreeDirectory):
         make = DOT_NAMES.get(name)
         if make is None:
             raise missing(name)
-        inode = inode_number(self.topic.id, name)
+        inode = inode_number(self.topic.name, self.topic.id, name)
         return self.fs.inodes.find(inode) or make(self, inode)
 
     def view_file(self, partition: Partition, view: View, wait: bool) -> ViewFile:

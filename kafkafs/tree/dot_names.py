@@ -56,7 +56,7 @@ class ViewNames(InTopic):
     def lookup(self, name: str, wait: bool) -> Node:
         if name == APPEND and not isinstance(self._view, Batches):
             topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
-            inode = inode_number(topic.topic.id, path)
+            inode = inode_number(topic.topic.name, topic.topic.id, path)
             return self.known_or(TopicAppend, inode, lambda: TopicAppend(topic, inode, path, view))
         if "@" in name:
             return look_up_start(self.topic, self.inode, name, self._view, wait)
@@ -104,7 +104,8 @@ class PartitionNames(InTopic):
         partition = self.fs.find_partition(self.topic.topic, name)
         if partition is None:
             raise missing(name)
-        inode = inode_number(self.topic.topic.id, self._what, name)
+        topic = self.topic.topic
+        inode = inode_number(topic.name, topic.id, self._what, name)
         return self.fs.inodes.find(inode) or self._make(self.topic, partition, inode)
 
     def names(self) -> list[str]:
@@ -176,7 +177,7 @@ class MetaDirectory(OfPartition):
         prepare = {"segments": measured, "txnindex": txn_index.prepare}
 
         return VirtualFile(
-            inode_number(log.topic_id, log.partition, ".meta", name),
+            inode_number(log.topic, log.topic_id, log.partition, ".meta", name),
             content[name],
             self.file_owner,
             lambda: partition.mtime_ns,

@@ -141,8 +141,8 @@ class FileSystem(LogListener):
         self.owner_requests = OwnerRequests(self)
         self.cleaner = LogCleaner(manager)
         self.checker = LogChecker(manager.logs, manager.clock_ms, manager.duties)
-        self.outcomes: dict[tuple[str, str], str] = {}
-        """Of the last command that a control file was given, by (topic id, name of the file)."""
+        self.outcomes: dict[tuple[str, str, str], str] = {}
+        """Of the last command that a control file was given, by topic, its id, name of the file."""
         self.growing: set[Partition] = set()
         """Those of which the kernel keeps no sizes at present."""
         # Those to which something has happened that `tick`, or `housekeeping`, has to look at.

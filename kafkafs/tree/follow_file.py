@@ -206,5 +206,6 @@ def look_up_follow(topic: TopicDirectory, parent: int, name: str, wait: bool) ->
     partition.nonce(wait)
     log = partition.log
     nonce = log.history.follow_nonce
-    inode = inode_number(log.topic_id, log.partition, "follow", fs.options.isolation, nonce)
+    where = (log.topic, log.topic_id, log.partition)
+    inode = inode_number(*where, "follow", fs.options.isolation, nonce)
     return topic.known_or(FollowFile, inode, lambda: FollowFile(inode, partition, part, nonce))

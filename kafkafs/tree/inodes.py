@@ -1,7 +1,8 @@
 """Nodes: what an inode number stands for, and the table of those that the kernel knows.
 
-An inode number is a 64-bit hash of what the node *is* (topic id, partition, view, nonce, …), never
+An inode number is a 64-bit hash of what the node *is* (topic, id, partition, view, nonce, …), never
 a counter: it is the same after a remount and never used for something else (`inode_number`).
+The id alone does not do: who copies a topic's directories under another name copies its id.
 The table holds a node for as long as the kernel remembers it: its lookup count rises with each
 entry handed out (lookup, create, mkdir, readdirplus) and falls with FORGET.
 

@@ -158,7 +158,7 @@ class Jobs:
         self._clock_ms = clock_ms
         self._say = say
         self._active: list[Job] = []
-        self._last: dict[tuple[str, str], Job] = {}
+        self._last: dict[tuple[str, str, str], Job] = {}
         self.closed = False
         self.by_owner: ByOwner = call
         """How tasks reach the owner's thread."""
@@ -178,7 +178,7 @@ class Jobs:
 
     def last(self, kind: str, topic: Topic) -> Job | None:
         """The one that has ended last."""
-        return self._last.get((kind, topic.id))
+        return self._last.get((kind, topic.name, topic.id))
 
     @property
     def running(self) -> Sequence[Job]:
@@ -225,7 +225,7 @@ class Jobs:
         idle = job.scheduled and job.state is State.DONE and job.report.idle
         # A topic that is deleted has no partitions any more.
         if job.topic is not None and job.topic.partitions and not idle:
-            self._last[job.kind, job.topic.id] = job
+            self._last[job.kind, job.topic.name, job.topic.id] = job
             if not (job.scheduled and job.state is State.FAILED):
                 # What the clock begins and fails is a duty, of which a line is said once.
                 self._say_outcome(job, job.topic)
@@ -253,9 +253,9 @@ class Jobs:
         for job in list(self._active):
             if job.topic is topic:
                 job.task.cancel()
-        for kind, topic_id in list(self._last):
-            if topic_id == topic.id:
-                self._last.pop((kind, topic_id), None)
+        for kind, *where in list(self._last):
+            if where == [topic.name, topic.id]:
+                self._last.pop((kind, topic.name, topic.id), None)
 
     def close(self) -> None:
         """No more jobs; those that there are stop. On the owner's thread."""

@@ -35,7 +35,8 @@ def is_shown(name: str) -> bool:
 
 def _number(partition: Partition, name: str, found: os.stat_result) -> int:
     log = partition.log
-    return inode_number(log.topic_id, log.partition, ".raw", name, found.st_dev, found.st_ino)
+    where = (log.topic, log.topic_id, log.partition)
+    return inode_number(*where, ".raw", name, found.st_dev, found.st_ino)
 
 
 class RawFile(Node):

@@ -65,7 +65,8 @@ class ViewFile(Node):
         """The inode number of a generation, of all of it or from an offset on, up to an end."""
         log = partition.log
         isolation = partition.fs.options.isolation
-        return inode_number(log.topic_id, log.partition, view.name, isolation, start, end, nonce)
+        where = (log.topic, log.topic_id, log.partition)
+        return inode_number(*where, view.name, isolation, start, end, nonce)
 
     def generation(self, wait: bool) -> ViewGeneration:
         """What it shows. ESTALE where that was over before anybody had seen a byte of it."""

@@ -99,11 +99,12 @@ def _abort(fs: FileSystem, topic: Topic, partition: int, producer_id: int) -> Pa
     log = topic.partitions[partition]
     now_ns = fs.clock_ns()
     what = f"partition {partition} producer {producer_id}"
+    key = topic.name, topic.id, NAME
     try:
         offset = log.abort_transaction(producer_id, now_ns)
     except (StorageError, OSError):
-        fs.outcomes[topic.id, NAME] = f"{now_ns // 1_000_000} failed {what}"
+        fs.outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
         raise
-    fs.outcomes[topic.id, NAME] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
+    fs.outcomes[key] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
     fs.events(f"{topic.name}/.control/{NAME}: aborted {what}, marker at offset {offset}")
     return fs.partition(log)

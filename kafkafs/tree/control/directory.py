@@ -32,7 +32,8 @@ class ControlDirectory(InTopic):
         make = CONTROLS.get(name)
         if make is None:
             raise missing(name)
-        inode = inode_number(self.topic.topic.id, ".control", name)
+        topic = self.topic.topic
+        inode = inode_number(topic.name, topic.id, ".control", name)
         return self.fs.inodes.find(inode) or make(self.topic, inode)
 
     def names(self) -> list[str]:
@@ -88,7 +89,7 @@ def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
     fs, what = topic.fs, topic.topic
 
     def text() -> Content:
-        return Text(transactions_text(what, fs.outcomes.get((what.id, NAME), "none")))
+        return Text(transactions_text(what, fs.outcomes.get((what.name, what.id, NAME), "none")))
 
     def act(lines: Sequence[str]) -> Effects:
         return Effects(grown=abort_transactions(fs, what, lines))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,20 @@ def test_inode_numbers_are_those_of_before(tmp_path: Path) -> None:
     assert len(set(before)) == len(names)
     with a_tree(tmp_path / "data") as tree:
         assert [tree.node(name).inode for name in names] == before
+
+
+def test_a_topic_and_its_copy_share_no_inode(tmp_path: Path) -> None:
+    """Who copies a topic's directory under another name copies the topic's id."""
+    names = ["", "/0", "/0@start", "/.kv", "/.kv/0", "/.kv/append", "/.follow/0", "/.append"]
+    names += ["/.raw/0", "/.raw/0/partition.metadata", "/.meta/0", "/.meta/0/index", "/.config"]
+    names += ["/.control/retention", "/.control/abort-transaction"]
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+    shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "data" / "u-0")
+    with a_tree(tmp_path / "data") as tree:
+        found = [tree.node(f"{topic}{name}").inode for topic in "tu" for name in names]
+        assert tree.fs.manager.topic("t").id == tree.fs.manager.topic("u").id
+    assert len(set(found)) == 2 * len(names)
 
 
 # -- making and removing -------------------------------------------------------------------------

@@ -125,6 +125,25 @@ def test_an_existing_one_is_eexist(mount: Mount, orders: Path) -> None:
     assert "with_dot" in mount.events()
 
 
+def test_a_copied_topic_is_another_one(own: Mount) -> None:
+    """Who copies a topic's directory under another name copies the topic's id, and no more."""
+    orders = own.topic()
+    own.run("seq 2 >> orders/0")
+    own.stop()
+    shutil.copytree(own.data / "orders-0", own.data / "copied-0")
+    own.start()
+    copied = own / "copied/0"
+    assert orders.stat().st_ino != copied.stat().st_ino
+    with open(orders, "rb") as first, open(copied, "rb") as second:
+        own.run("echo three >> orders/0; echo 3 >> copied/0; echo 4 >> copied/0")
+        assert first.read() == orders.read_bytes() == b"1\n2\nthree\n"
+        assert second.read() == copied.read_bytes() == b"1\n2\n3\n4\n"
+    own.run("echo retention.ms=1000 >> copied/.config")
+    assert b"retention.ms=1000" not in own.run("cat orders/.config")
+    own.run("rmdir copied; echo four >> orders/0")
+    assert orders.read_bytes() == b"1\n2\nthree\nfour\n"
+
+
 # -- touch ---------------------------------------------------------------------------------------
 
 
