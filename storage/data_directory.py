@@ -576,6 +576,7 @@ class DataDirectory:
             may_be_cleaned=may_be_cleaned,
             holes_to=self._holes_to(item, config, recovery_point),
             booked_to=self._booked_to(recovery_point),
+            flushed_end=self._flushed_end(recovery_point, log_start),
             producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
             progress=advance,
         )
@@ -645,6 +646,15 @@ class DataDirectory:
         if self.settings.is_brokers or not self.files.in_order:
             return None
         return paths.MAX_OFFSET if self.stopped_clean else recovery_point or 0
+
+    def _flushed_end(self, recovery_point: int | None, log_start: int) -> int | None:
+        """Where a batch of a log ended when it was flushed; None where that is not known, as the
+        recovery point was moved up to the log start, or a broker's is told by another cluster.
+        """
+        if self.settings.is_brokers or not self.files.in_order:
+            return None
+        is_end = recovery_point is not None and recovery_point > log_start
+        return recovery_point if is_end else None
 
     def _topic_id(self, directory: str) -> str:
         """That of ``partition.metadata``; empty where ``add`` has to find it out."""

@@ -5,7 +5,8 @@ stop everything from the recovery point on is read, its CRCs checked and its ind
 anew.  At the first batch that is torn or damaged a segment that was not flushed ends; what lies
 behind is copied to ``BASE.log.POSITION.cut``.  Zeros that nothing follows are no damage and are
 taken off: a file that was made as long as a segment may become (preallocate) ends in them, and so
-does one whose length reached the disk and whose bytes did not.
+does one whose length reached the disk and whose bytes did not.  A batch that is whole and has a
+wrong base offset is damage in its place, and ends nothing (``misplaced``).
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index holds nothing
 beyond the offset from which on the log was read (``replay`` adds that).
@@ -17,15 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from storage import paths
 from storage.config import LogConfig
 from storage.cut import Cut, cut_tail
+from storage.damage import Damage
 from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
+from storage.first_read import Known
 from storage.index import txn_index
+from storage.misplaced import misplaced
 from storage.producer_state import ABORT, ProducerBatch
 from storage.record._batch import Rebuild
 from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
@@ -35,6 +40,8 @@ from storage.segment import Segment
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PAGE = 4096
+# Places with damage that a segment is read on behind, from its start for each.
+_MOST_MISPLACED = 100
 # Batches of producers that are remembered of a segment, some 300 bytes each; rather than more of
 # them the log is read again.
 _MOST_REMEMBERED = 100_000
@@ -60,6 +67,8 @@ class Origin:
     swapped: frozenset[int] = frozenset()
     # Up to where what the book says of segments counts; None: a broker's log has none.
     booked_to: int | None = None
+    # Where a batch of the log ended, as it was flushed up to there; None: nobody knows.
+    flushed_end: int | None = None
 
 
 @dataclass(slots=True)
@@ -291,7 +300,9 @@ def _recover_segment(
     trusted = _trusted_entry(origin, segment, facts)
     fd = files.open(segment.log_path, os.O_RDWR) if origin.writable else segment.open_apart()
     try:
-        scan, rebuild, reason = _rebuild(origin, segment, fd, facts.size, trusted, following)
+        scan, rebuild, reason, trusted, places = _rebuild(
+            *(origin, segment, fd, facts.size, trusted, following), may_cut=may_cut
+        )
         first_untrusted = -1 if trusted is None else trusted[0] + 1
         if origin.writable and may_cut:
             _write_indexes(segment, rebuild, first_untrusted)
@@ -318,6 +329,7 @@ def _recover_segment(
         files.close(fd)
     result.epochs = list(rebuild.epochs)
     result.scan = scan
+    result.faults += [str(place.error(segment.log_path)) for place in places]
     first_timestamp = rebuild.first_max_timestamp
     if trusted is not None and facts.first is not None:
         first_timestamp = facts.first.max_timestamp
@@ -332,6 +344,9 @@ def _recover_segment(
         mtime_ns=facts.mtime_ns,
         sealed=False,
     )
+    segment.damages = segment.told_damages = tuple(places)
+    for place in places:
+        segment.first_read.add(Known(place.start, place.end, place.next_offset))
 
 
 def _used(files: Files, fd: int, start: int, size: int) -> int:
@@ -366,45 +381,95 @@ def _is_gap(origin: Origin, rebuild: Rebuild, following: int | None) -> bool:
     return following is not None and rebuild.next_offset < following > origin.holes_to
 
 
+_Trusted = tuple[int, int, int, int]
+
+
+class _Read(NamedTuple):
+    """What a walk has found; ``reason``: why it stopped before the end, None where it did not.
+
+    ``trusted``: the entry from which on it has read, None: from the start; ``places``: what it has
+    passed.
+    """
+
+    scan: Scan
+    rebuild: Rebuild
+    reason: str | None
+    trusted: _Trusted | None
+    places: list[Damage]
+
+
 def _rebuild(
     origin: Origin,
     segment: Segment,
     fd: int,
     size: int,
-    trusted: tuple[int, int, int, int] | None,
+    trusted: _Trusted | None,
     following: int | None,
-) -> tuple[Scan, Rebuild, str | None]:
-    """Walk the log from the trusted entry on; why it stopped before its end, or None."""
-    interval = origin.config.index_interval_bytes
+    *,
+    may_cut: bool,
+) -> _Read:
+    """Walk the log from the trusted entry on; where it might be cut, past wrong base offsets."""
+    limit = origin.flushed_end if following is None else following
 
-    def walk(end: int) -> tuple[Scan, Rebuild]:
-        scan = Scan(0, segment.base_offset) if trusted is None else Scan(trusted[1], trusted[0])
-        if trusted is None:
-            rebuild = Rebuild(segment.base_offset, interval)
-        else:
-            _, position, timestamp, timestamp_offset = trusted
-            rebuild = Rebuild(
-                segment.base_offset,
-                interval,
-                position=position,
-                indexed_position=position,
-                indexed_timestamp=timestamp,
-                max_timestamp=timestamp,
-                max_timestamp_offset=timestamp_offset,
-            )
-        feed(origin, rebuild, fd, end, scan.take)
-        return scan, rebuild
+    def next_place() -> Damage | None:
+        def read(position: int, size: int) -> bytes:
+            return origin.files.pread(fd, size, position)
 
-    scan, rebuild = walk(size)
+        return misplaced(read, rebuild, limit, is_sealed=following is not None)
+
+    scan, rebuild = _walk(origin, segment, fd, size, trusted)
+    places: list[Damage] = []
+    if may_cut and next_place() is not None:
+        # What comes before the first batch of a walk is known of one from the start only.
+        trusted = None
+        scan, rebuild = _walk(origin, segment, fd, size, None)
+        while len(places) < _MOST_MISPLACED and (place := next_place()) is not None:
+            places.append(place)
+            scan, rebuild = _walk(origin, segment, fd, size, None, places)
     if following is not None and rebuild.next_offset > following:
         # No CRC covers a base offset: the next segment's tells that one of these is wrong.
         source = FileSource(origin.files, fd, segment.log_path)
         for at, header in batches(source, 0, rebuild.position):
-            if header.last_offset >= following:
-                return *walk(at), f"offset {header.last_offset} is not below the next segment's"
-    if rebuild.position == size:
-        return scan, rebuild, None
-    return scan, rebuild, rebuild.fault or "the last batch is incomplete"
+            if header.last_offset >= following and all(at != place.start for place in places):
+                places = [place for place in places if place.end <= at]
+                scan, rebuild = _walk(origin, segment, fd, at, trusted, places)
+                reason = f"offset {header.last_offset} is not below the next segment's"
+                return _Read(scan, rebuild, reason, trusted, places)
+    stopped = None
+    if rebuild.position != size:
+        stopped = rebuild.fault or "the last batch is incomplete"
+    return _Read(scan, rebuild, stopped, trusted, places)
+
+
+def _walk(
+    origin: Origin,
+    segment: Segment,
+    fd: int,
+    end: int,
+    trusted: _Trusted | None,
+    places: Sequence[Damage] = (),
+) -> tuple[Scan, Rebuild]:
+    """Read the log from the trusted entry on to ``end``, or to its first fault but these places."""
+    interval = origin.config.index_interval_bytes
+    scan = Scan(0, segment.base_offset) if trusted is None else Scan(trusted[1], trusted[0])
+    if trusted is None:
+        rebuild = Rebuild(segment.base_offset, interval)
+    else:
+        _, position, timestamp, timestamp_offset = trusted
+        rebuild = Rebuild(
+            segment.base_offset,
+            interval,
+            position=position,
+            indexed_position=position,
+            indexed_timestamp=timestamp,
+            max_timestamp=timestamp,
+            max_timestamp_offset=timestamp_offset,
+        )
+    for place in places:
+        feed(origin, rebuild, fd, place.start, scan.take)
+        rebuild.skip(place.end, place.next_offset)
+    feed(origin, rebuild, fd, end, scan.take)
+    return scan, rebuild
 
 
 def _write_indexes(segment: Segment, rebuild: Rebuild, first_untrusted: int) -> None:

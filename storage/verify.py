@@ -258,6 +258,7 @@ class _Directory:
             if file.endswith(paths.LOG) and (base := paths.base_offset_of(file)) is not None
         ]
         interval = self.settings.log_config(topic).index_interval_bytes
+        flushed_end = None if self.is_live else self._flushed_end(directory)
         return [
             Place(
                 self.files,
@@ -267,9 +268,18 @@ class _Directory:
                 base == bases[-1],
                 self.is_live,
                 was_killed=self.was_killed,
+                flushed_end=flushed_end,
             )
             for base in bases
         ]
+
+    def _flushed_end(self, directory: str) -> int | None:
+        """Where a batch of a log ended, by its recovery point (``DataDirectory``)."""
+        item = paths.parse_partition_directory(os.path.basename(directory))
+        if item is None or self.settings.is_brokers:
+            return None
+        flushed_end = self.recovery_points.get(item, 0)
+        return flushed_end if flushed_end > self.log_starts.get(item, 0) else None
 
     def _check(self, listed: _Partition) -> int | None:
         """Check one partition; its log end, as far as it can be told."""

@@ -19,6 +19,7 @@ from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
 from storage.index import txn_index
+from storage.misplaced import misplaced
 from storage.record._batch import Rebuild
 from storage.record._columns import decode_columns
 from storage.record.header import BatchHeader, size_at
@@ -60,6 +61,7 @@ class Place:
     """A segment to be read: its log, whether it is the last one, whether its writer lives.
 
     ``was_killed``: its writer has not ended orderly, and nobody has put in order what that left.
+    ``flushed_end``: where a batch of its log ended, None: nobody knows.
     ``renamed``: what its files' names have at their end at the moment, as a cleaner's new ones.
     """
 
@@ -71,6 +73,7 @@ class Place:
     is_live: bool
     renamed: str = ""
     was_killed: bool = False
+    flushed_end: int | None = None
 
     def path(self, suffix: str) -> str:
         name = paths.file_name(self.base_offset, suffix)
@@ -101,6 +104,8 @@ def verify_segment(
     try:
         walk = _Walk(place, fd, place.files.size(fd), rebuild, progress)
         faults = [Fault(log_path, *finding) for finding in walk.run()]
+        if place.is_last and rebuild.fault is None:
+            faults += _last_fault(place, fd, rebuild)
         if not faults or rebuild.fault is None:
             faults += _index_faults(place, rebuild, indexes, transactions, fd)
     finally:
@@ -108,6 +113,17 @@ def verify_segment(
     return Verified(
         walk.size, walk.records, rebuild.next_offset, rebuild.fault is None, rebuild.epochs, faults
     )
+
+
+def _last_fault(place: Place, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
+    """The last batch of a log, where that lies across where the log has ended."""
+
+    def read(position: int, size: int) -> bytes:
+        return place.files.pread(fd, size, position)
+
+    found = misplaced(read, rebuild, place.flushed_end, is_sealed=False)
+    if found is not None:
+        yield Fault(place.path(paths.LOG), found.reason, found.start, found.first_offset)
 
 
 def later_faults(place: Place, transactions: Transactions, alone: SeenAlone) -> Iterator[Fault]:

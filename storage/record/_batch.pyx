@@ -117,7 +117,7 @@ cdef class Rebuild:
     transaction its type and coordinator epoch, else twice -1. The caller may clear it too.
 
     At the first batch that is not valid it stops for good, with the reason in `fault`; `position`
-    is then the end of what is good.
+    is then the end of what is good. `skip` passes a damaged place.
     """
 
     cdef readonly long long base_offset
@@ -128,6 +128,7 @@ cdef class Rebuild:
     cdef readonly long long max_timestamp_offset
     cdef readonly long long first_max_timestamp
     cdef readonly long long last_batch_position
+    cdef readonly long long offset_before_last
     cdef readonly long long records
     cdef readonly bytearray offset_entries
     cdef readonly bytearray time_entries
@@ -168,6 +169,7 @@ cdef class Rebuild:
         )
         self.first_max_timestamp = -1
         self.last_batch_position = -1
+        self.offset_before_last = self.next_offset
         self.records = 0
         self.epoch = epoch
         self.offset_entries = bytearray()
@@ -207,6 +209,12 @@ cdef class Rebuild:
         finally:
             PyBuffer_Release(&view)
         return taken
+
+    def skip(self, long long end, long long next_offset):
+        """Pass what is damaged, up to the position `end`, where offsets go on at `next_offset`."""
+        self.position = end
+        self.next_offset = next_offset
+        self.fault = None
 
     cdef int64_t judge(self, const uint8_t *batch, int64_t size, bint check_crc) except -1:
         """The size of the valid batch at `batch`; 0 where it is not whole, or not valid."""
@@ -293,6 +301,7 @@ cdef class Rebuild:
             self.epochs.append((epoch, base))
         self.records += count
         self.last_batch_position = self.position
+        self.offset_before_last = self.next_offset
         self.position += size
         self.next_offset = last + 1
         return 0

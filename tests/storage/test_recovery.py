@@ -506,6 +506,19 @@ def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) ->
         assert len(manager.cuts) == 3, "what was there is set aside, not deleted"
 
 
+def misplaced(data: Path, lines: list[bytes]) -> bool:
+    """Whether a base offset is wrong: then only its batch cannot be read."""
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        places = [place for segment in log.segments for place in segment.damages]
+        for place in places:
+            assert log.log_end_offset == len(lines)
+            assert values(log, place.next_offset) == lines[place.next_offset :]
+            with pytest.raises(CorruptRecord, match="base offset"):
+                values(log, place.first_offset)
+    return bool(places)
+
+
 def test_after_any_damage_the_log_opens_to_a_prefix(tmp_path: Path) -> None:
     """Random bytes flipped in unflushed data: what is left is what was written, from the start."""
     lines = fill(tmp_path, count=30, per_segment=10)
@@ -517,6 +530,8 @@ def test_after_any_damage_the_log_opens_to_a_prefix(tmp_path: Path) -> None:
         data = bytearray(path.read_bytes())
         data[random_bits.randrange(len(data))] ^= 1 << random_bits.randrange(8)
         path.write_bytes(data)
+        if misplaced(copy, lines):
+            continue
         with opened(copy) as manager:
             found = values(manager.log("t", 0))
             assert found == lines[: len(found)]
