@@ -112,7 +112,7 @@ class LogFollower(LogTail):
             if not is_mixed:
                 self._strip_swap()
                 is_done = self._compare(found, deleted)
-            elif self._keep_readable(*self._range_of_swaps()):
+            elif self._keep_readable(*self._decide_swaps()):
                 self._go_on_while_mixed(found, deleted)
                 is_done = False
             else:
@@ -197,12 +197,14 @@ class LogFollower(LogTail):
                 found[base] = files.file_stat(os.path.join(directory, name + suffix))
         return found
 
-    def _range_of_swaps(self) -> tuple[int, int]:
+    def _decide_swaps(self) -> tuple[int, int]:
         """The offsets whose segments are being replaced: a writer that is killed now removes these
-        as soon as it starts again.
+        as soon as it starts again.  So what is unread of them is read now: it is below the limit.
         """
         names = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
-        return replaced_range(self.log.files, self.log.directory, names)
+        low, high = replaced_range(self.log.files, self.log.directory, names)
+        self._decide_below(high)
+        return low, high
 
     def _strip_swap(self) -> None:
         """Where the writer was stopped in a swap it has finished that by now."""
@@ -261,10 +263,13 @@ class LogFollower(LogTail):
             return
         for segment in self.log.segments[:count]:
             if segment.size and not self._is_kept(segment, found):
-                following = next((base for base in found if base > segment.base_offset), 0)
-                if following > self._decided:
-                    self._decided = following
-                    self._tail_seen = None
+                self._decide_below(next((base for base in found if base > segment.base_offset), 0))
+
+    def _decide_below(self, offset: int) -> None:
+        """Its writer has removed or cleaned what is below ``offset``, or is about to."""
+        if offset > self._decided:
+            self._decided = offset
+            self._tail_seen = None
 
     def _change_head(self, count: int, found: _Found) -> bool:
         """Make the first ``count`` segments those of these names; False where that has to wait."""

@@ -355,21 +355,26 @@ def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) ->
     follow.check()
 
 
+class Tail(LogListener):
+    """The values that are told as appended, where each look finds one batch of a segment."""
+
+    def __init__(self, log: Log) -> None:
+        self.values: list[bytes | None] = []
+        log.listeners.append(self)
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        self.values += [record.value for record in decode(bytes(data))]
+
+
 @pytest.mark.parametrize("unseen", [0, 1, 3])
 def test_the_active_segment_is_cleaned_before_its_roll_is_seen(follow: Follow, unseen: int) -> None:
     partition = follow.partition
     fill(partition)
     partition.append(b"seen")
     follow.look()
-    appended: list[bytes | None] = []
-
-    class Tail(LogListener):
-        def appended(
-            self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
-        ) -> None:
-            appended.extend(record.value for record in decode(bytes(data)))
-
-    follow.log.listeners.append(Tail())
+    tail = Tail(follow.log)
     partition.append(b"not seen")
     for number in range(unseen):
         partition.roll()
@@ -378,7 +383,45 @@ def test_the_active_segment_is_cleaned_before_its_roll_is_seen(follow: Follow, u
     partition.append(b"last")
     partition.clean(5 + unseen, lambda offset, value: value.startswith(b"b"))
     follow.look()
-    assert appended == [b"not seen", *[b"%d" % n for n in range(unseen)], b"last"]
+    assert tail.values == [b"not seen", *[b"%d" % n for n in range(unseen)], b"last"]
+    follow.check()
+
+
+@pytest.mark.parametrize("look_at", [2, 3, 8, 9])
+def test_a_killed_broker_was_about_to_replace_what_is_not_seen_to_be_below_the_high_watermark(
+    follow: Follow, look_at: int
+) -> None:
+    """What it replaces is below it.  When it starts again it removes that at once."""
+    partition = follow.partition
+    fill(partition)
+    follow.look()
+    limit = partition.next_offset
+    follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: limit)
+    tail = Tail(follow.log)
+    written: list[bytes] = []
+    for number in range(4):
+        written += [b"a unseen %d" % number, b"b unseen %d" % number]
+        partition.append(*written[-2:])
+        partition.roll()
+    partition.append(b"last")
+    follower.look()
+    assert tail.values == []
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == look_at:
+            follower.look()
+            partition.step = lambda: None
+
+    partition.step = step
+    partition.clean(8, lambda offset, value: value.startswith(b"a") or offset == 20)
+    partition.remove_deleted()
+    follower.look()
+    limit = partition.next_offset
+    follower.look()
+    assert tail.values == [*written, b"last"]
     follow.check()
 
 
