@@ -183,6 +183,13 @@ class LogFollower(LogTail):
                 raise Moved
         return names
 
+    def _find_unmixed(self) -> _Found:
+        """The logs, where no cleaner is swapping any; Moved where one is."""
+        found, _, is_mixed = self._find()
+        if is_mixed or not found:
+            raise Moved
+        return found
+
     def _find_as_if_finished(self) -> _Found:
         """The same as they will be when the writer has finished the swap: it was stopped in the
         middle, and what it replaces is gone already.
@@ -242,7 +249,7 @@ class LogFollower(LogTail):
             if not found:
                 return True
             if self._is_written_over(found) or not self._outlive(found, deleted):
-                self._take_over()
+                self._take_over(found)
                 return True
             kept = self._first_kept(found)
         try:
@@ -327,7 +334,7 @@ class LogFollower(LogTail):
         if tail == self._tail_seen:
             return
         if self._is_cut(active, found):
-            self._take_over()
+            self._take_over(self._find_unmixed())
             return
         self._drain()
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
@@ -344,7 +351,7 @@ class LogFollower(LogTail):
         """Take what the active segment has by now; Moved where it was cut."""
         active = self.log.active
         if self._is_cut(active, self._stat_of(active)):
-            self._take_over()
+            self._take_over(self._find_unmixed())
             raise Moved
         self._drain()
 
@@ -440,10 +447,23 @@ class LogFollower(LogTail):
                 log.active.mark_lost()
                 continue
             base = next((base for base in found if base >= at), None)
-            if base is None:
+            if base is None or self._is_cleaned(at, base, found):
                 return False
             self._begin(base, found)
         return True
+
+    def _is_cleaned(self, start: int, end: int, found: _Found) -> bool:
+        """Whether of these offsets, which came and went unread, a cleaned segment holds some.
+
+        Who reads on would pass them over: it is told of a cut before them.
+        """
+        before = [base for base in found if base < end]
+        if start == end or not before:
+            return False
+        suffix = paths.SWAP if before[-1] in self._swapped else ""
+        name = paths.file_name(before[-1], paths.LOG) + suffix
+        _, following = replaced_range(self.log.files, self.log.directory, [name])
+        return following > start
 
     def _swap(self, count: int, bases: list[int], found: _Found) -> None:
         """The segments ``bases`` are where the first ``count`` were."""
@@ -504,12 +524,9 @@ class LogFollower(LogTail):
             new.append(segment)
         return new
 
-    def _take_over(self) -> None:
+    def _take_over(self, found: _Found) -> None:
         """The end of the log is not the one that was read: load it anew, as far as it differs."""
         log = self.log
-        found, _, is_mixed = self._find()
-        if is_mixed or not found:
-            raise Moved
         recovered = recover(self._origin())
         fresh = recovered.segments
         if not all(self._is_kept(segment, found) for segment in fresh):

@@ -350,9 +350,11 @@ def _difference(file: Open, expected: bytes) -> str:
     wanted = expected.splitlines()
     missing = Counter(wanted) - Counter(shown)
     more = Counter(shown) - Counter(wanted)
+    where = [number for number, line in enumerate(wanted) if line in missing]
     return (
         f"{len(shown)} lines, not {len(wanted)}: {missing.total()} are missing "
-        f"{list(missing)[:3]}, {more.total()} too many {list(more)[:3]}"
+        f"{list(missing)[:3]} at {where[:1]} to {where[-1:]}, "
+        f"{more.total()} too many {list(more)[:3]}"
     )
 
 
