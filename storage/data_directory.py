@@ -52,6 +52,7 @@ from storage.listener import LogListener
 from storage.log import Log
 from storage.old_segment import is_old, refusal
 from storage.recovery import Origin, Recovered, recover
+from storage.rescue import decided, finish
 from storage.reserve import Reserve
 from storage.settings import Settings
 from storage.threads import side_by_side
@@ -562,6 +563,10 @@ class DataDirectory:
         self.settings.identify(topic, topic_id)
         config = self.settings.log_config(topic)
         may_be_cleaned = self._may_be_cleaned(item)
+        rescued_to = 0 if clean else decided(self.files, directory)
+        if rescued_to and not self.read_only:
+            finish(self.files, directory, [name for name, _ in self.files.scan(directory)])
+            recovery_point = max(recovery_point or 0, rescued_to)
         flushed_to = 0 if verify or recovery_point is None else recovery_point
         origin = Origin(
             self.files,

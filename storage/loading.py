@@ -6,7 +6,8 @@ anew.  At the first batch that is torn or damaged a segment that was not flushed
 behind is copied to ``BASE.log.POSITION.cut``.  Zeros that nothing follows are no damage and are
 taken off: a file that was made as long as a segment may become (preallocate) ends in them, and so
 does one whose length reached the disk and whose bytes did not.  A batch that is whole and has a
-wrong base offset is damage in its place, and ends nothing (``misplaced``).
+wrong base offset is damage in its place, and ends nothing (``misplaced``); so is what a failed
+fsync has lost (``rescue``).
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index holds nothing
 beyond the offset from which on the log was read (``replay`` adds that).
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from storage import paths
+from storage.batch_check import Part, check_part
 from storage.config import LogConfig
 from storage.cut import Cut, cut_tail
 from storage.damage import Damage
@@ -36,7 +38,8 @@ from storage.record._batch import Rebuild
 from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
 from storage.record.plain import plain
 from storage.record.scan import batches
-from storage.segment import Segment
+from storage.segment import Cached, Segment
+from storage.task import Task
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PAGE = 4096
@@ -69,6 +72,8 @@ class Origin:
     booked_to: int | None = None
     # Where a batch of the log ended, as it was flushed up to there; None: nobody knows.
     flushed_end: int | None = None
+    # An fsync has failed, and the page cache still has, or new files do, what can be read.
+    is_unsynced: bool = False
 
 
 @dataclass(slots=True)
@@ -419,7 +424,11 @@ def _rebuild(
 
     scan, rebuild = _walk(origin, segment, fd, size, trusted)
     places: list[Damage] = []
-    if may_cut and next_place() is not None:
+    if may_cut and origin.is_unsynced and rebuild.position < size:
+        trusted = None
+        places = _lost(origin, segment, fd, size, following)
+        scan, rebuild = _walk(origin, segment, fd, size, None, places)
+    elif may_cut and next_place() is not None:
         # What comes before the first batch of a walk is known of one from the start only.
         trusted = None
         scan, rebuild = _walk(origin, segment, fd, size, None)
@@ -439,6 +448,19 @@ def _rebuild(
     if rebuild.position != size:
         stopped = rebuild.fault or "the last batch is incomplete"
     return _Read(scan, rebuild, stopped, trusted, places)
+
+
+def _lost(
+    origin: Origin, segment: Segment, fd: int, size: int, following: int | None
+) -> list[Damage]:
+    """What a failed fsync has lost before whole batches; what is lost at the end may be torn."""
+    part = Part(
+        *(segment.base_offset, 0, segment.base_offset, size, origin.config.max_message_bytes),
+        limit=paths.MAX_OFFSET if following is None else following,
+        may_be_torn=following is None,
+    )
+    found = check_part(Cached(origin.files, fd), part, Task()).damages
+    return [place for place in found if place.next_offset >= 0]
 
 
 def _walk(

@@ -697,9 +697,12 @@ class LogManager(DataDirectory):
 
         OSError, StorageError: it has to be tried again.
         """
-        if rescue(log, task, self.clock_ms()):
-            # By an older recovery point the next start would end the log at what is lost.
-            task.by_owner(lambda: self.start_checkpoint(snapshots=False))()
+        rescue(
+            log,
+            task,
+            self.clock_ms(),
+            lambda: task.by_owner(lambda: self.start_checkpoint(snapshots=False))(),
+        )
 
     def _rescue(self, log: Log) -> None:
         """Where an fsync of it has failed; if this does too, the next flush tries again."""

@@ -89,6 +89,8 @@ def recover(origin: Origin) -> Recovered:
     names, bad = _files_of(origin)
     if old_segment.is_old(names):
         return _load_old(origin, names)
+    if paths.UNSYNCED in names:
+        origin = dataclasses.replace(origin, is_unsynced=True)
     if origin.writable:
         names = finish_swaps(origin.files, origin.directory, names)
     else:

@@ -9,17 +9,20 @@ files are never trusted again:
    now, and the new file is fsynced and read back from the disk.  What of it is no sound batch (its
    CRC) is lost: no reader enters it, and a line names its offsets.  Nothing else is.
 3. The indexes are made anew from that file, the snapshots of producers are written once more.
-4. The new files take the old ones' names, one by one: each has the bytes of the old one, at their
-   places, so a crash in between finds one or the other.  Who reads goes on: positions, and what is
-   shown, are as they were, but for what is lost.
-5. All is flushed as ever.
+4. When all of them are durable it is decided: ``paths.UNSYNCED`` says up to which offset the log is
+   on the disk, with what it has lost.  From then on a start goes on with the next step.
+5. The new files take the old ones' names, one by one: each has the bytes of the old one, at their
+   places.  Who reads goes on: positions, and what is shown, are as they were, but for what is lost.
+6. All is flushed as ever, and where anything is lost the checkpoints are written: by older ones a
+   start would end the log there.
 
 Where that fails, everything is as before: the log takes nothing, and the caller tries again.
 
 The page cache outlives the process, and no start could tell that an fsync had failed before it.  So
-there is a file in the partition's directory from then on until step 5 is done (``paths.UNSYNCED``),
-which has the next start do the same.  It need not be durable: with the machine the cache is gone,
-and recovery finds what is on the disk.
+there is a file in the partition's directory from then on until step 6 is done (``paths.UNSYNCED``),
+which has the next start end the log at nothing that whole batches follow, and do the same.  Until
+step 4 it need not be durable: with the machine the cache is gone, and recovery finds what is on the
+disk.
 
 Not here: when it is tried again.
 """
@@ -30,7 +33,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from storage import paths
@@ -48,6 +51,7 @@ from storage.task import Task
 from storage.walk import feed
 
 _NEW = ".tmp"
+_DIGITS = 20
 _CHUNK_BYTES = 1 << 20
 _TIME_ENTRY_BYTES = 12
 
@@ -62,24 +66,27 @@ class _Copied(NamedTuple):
     damages: list[Damage]
 
 
-def rescue(log: Log, task: Task, now_ms: int) -> bool:
+def rescue(
+    log: Log, task: Task, now_ms: int, write_checkpoints: Callable[[], None] = lambda: None
+) -> None:
     """Carry it out, where an fsync of ``log`` has failed; in a worker's thread.
 
-    Whether anything is lost: then the caller has the checkpoints written.  OSError, StorageError:
-    it has to be tried again.
+    OSError, StorageError: it has to be tried again.
     """
     segments = task.by_owner(lambda: _begin(log, now_ms))
     if segments is None:
-        return False
+        return
     copied: list[_Copied] = []
+    mark = os.path.join(log.directory, paths.UNSYNCED)
     try:
+        # What was decided by a try that has failed: the files that it has made are made anew.
+        log.files.replace_atomically(mark, b"")
         for segment in segments:
             copied.append(_copy(log, segment, task))
         _write_snapshots(log)
-        for each in copied:
-            for path in each.new:
-                log.files.rename(path, path.removesuffix(_NEW))
         log.files.sync_directory(log.directory)
+        log.files.replace_atomically(mark, b"%d\n" % log.log_end_offset)
+        finish(log.files, log.directory, [os.path.basename(p) for c in copied for p in c.new])
     except BaseException:
         task.by_owner(lambda: _end(log, segments))
         raise
@@ -88,9 +95,31 @@ def rescue(log: Log, task: Task, now_ms: int) -> bool:
         log.flush(task.by_owner)
     finally:
         task.by_owner(lambda: _end(log, segments))
+    if any(each.damages for each in copied):
+        write_checkpoints()
     with contextlib.suppress(FileNotFoundError):
-        log.files.unlink(os.path.join(log.directory, paths.UNSYNCED))
-    return any(each.damages for each in copied)
+        log.files.unlink(mark)
+
+
+def decided(files: Files, directory: str) -> int:
+    """Up to which offset a log is on the disk by a rescue that was not finished; 0: none was."""
+    try:
+        said = files.read_whole(os.path.join(directory, paths.UNSYNCED)).strip()
+    except OSError:
+        return 0
+    return min(int(said), paths.MAX_OFFSET) if said.isdigit() and len(said) < _DIGITS else 0
+
+
+def finish(files: Files, directory: str, names: Iterable[str]) -> None:
+    """Give the new files of a rescue that was decided the old ones' names; ``names``: of all files.
+
+    OSError.
+    """
+    for name in names:
+        if name.endswith(_NEW) and paths.base_offset_of(name) is not None:
+            path = os.path.join(directory, name)
+            files.rename(path, path.removesuffix(_NEW))
+    files.sync_directory(directory)
 
 
 def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:

@@ -49,7 +49,7 @@ MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
 
 
-class _Cached:
+class Cached:
     """The log through the page cache, for ``batch_check``.  What was read last is at hand."""
 
     def __init__(self, files: Files, fd: int) -> None:
@@ -74,7 +74,7 @@ class _Cached:
         self._end = self._start
 
 
-class _AtHand(_Cached):
+class _AtHand(Cached):
     """The same where nobody may wait: BlockingIOError for what is not in the page cache, for what
     takes long, and where damage has to be judged.
     """
@@ -503,7 +503,7 @@ class Segment(SegmentFiles):
 
     def _check(self, position: int, end: int, wait: bool) -> None:
         """Check the batch that ``position`` is in, and on to ``end``."""
-        source = (_Cached if wait else _AtHand)(self._files, self._log_fd())
+        source = (Cached if wait else _AtHand)(self._files, self._log_fd())
         reads = self.first_read
         start, next_offset = self._start_of_batch(source, position, end, wait)
         if not wait and end - start > _CHECKED_AT_ONCE:
@@ -539,7 +539,7 @@ class Segment(SegmentFiles):
         return max(end - start + self.first_read.batch_size, HEADER_SIZE) + FRAME_SIZE
 
     def _start_of_batch(
-        self, source: _Cached, position: int, end: int, wait: bool
+        self, source: Cached, position: int, end: int, wait: bool
     ) -> tuple[int, int]:
         """Where a batch begins, at or before ``position``, and an offset that it is not below.
 
@@ -585,7 +585,7 @@ class Segment(SegmentFiles):
             return place
         following = self.next_offset
         if place.end < self.size:
-            source = _Cached(self._files, self._log_fd())
+            source = Cached(self._files, self._log_fd())
             following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
         return place._replace(next_offset=max(following, place.first_offset))
 

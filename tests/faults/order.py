@@ -366,8 +366,9 @@ FAULTS = [
     Fault(
         "rescue-new-names-not-durable",
         "storage/rescue.py",
-        "        log.files.sync_directory(log.directory)\n    except",
-        "        pass\n    except",
+        "            files.rename(path, path.removesuffix(_NEW))\n"
+        "    files.sync_directory(directory)\n",
+        "            files.rename(path, path.removesuffix(_NEW))\n",
         "A power cut brings the files back that cannot be trusted.",
         (RESCUE,),
         unseen="The flush that ends it syncs the directory, as it has begun with a roll.",
@@ -375,16 +376,15 @@ FAULTS = [
     Fault(
         "rescue-snapshots-not-written-again",
         "storage/rescue.py",
-        "        _write_snapshots(log)\n        for each",
-        "        _ = _write_snapshots\n        for each",
+        "        _write_snapshots(log)\n        log.files",
+        "        _ = _write_snapshots\n        log.files",
         "Producers are forgotten by a power cut after a failed fsync.",
         (RESCUE,),
     ),
     Fault(
         "rescue-forgotten-before-it-is-flushed",
         "storage/rescue.py",
-        "    with contextlib.suppress(FileNotFoundError):\n"
-        "        log.files.unlink(os.path.join(log.directory, paths.UNSYNCED))\n",
+        "    with contextlib.suppress(FileNotFoundError):\n        log.files.unlink(mark)\n",
         "    _ = contextlib, paths\n",
         "Each start rescues again what is on the disk.",
         (RESCUE,),

@@ -166,6 +166,56 @@ def test_a_kill_right_after_a_rescue_with_losses_hides_nothing(tmp_path: Path) -
             values(log)
 
 
+@pytest.mark.parametrize("lost", [0, 2, 3])
+def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, lost: int) -> None:
+    """The checkpoint is that from before, and what is lost lies behind it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    more: list[bytes] = []
+    stops = Stops(data, expected=lambda: tuple(more))
+    stops.disk.armed = False
+    manager, log = a_log(data, stops.disk)
+    fail(log, stops.disk)
+    # The page was dropped, and the disk has something else.
+    segment = log.segments[lost // 2]
+    fd = stops.disk.open(segment.log_path, os.O_RDWR)
+    stops.disk.pwrite(fd, b"?????", segment.size // (2 - lost % 2) - 5)
+    stops.disk.close(fd)
+    expected: list[bytes | None] = [b"a", b"b", b"c", b"d"]
+    expected[lost] = None
+    stops.disk.armed = True
+    manager.rescue(log, Task())
+    append(log, b"e")
+    more.append(b"e")
+    log.flush()
+    stops.end()
+    assert any(found.expected for found in stops.found)
+
+    def check(path: Path, found: Found) -> None:
+        for _ in range(2):
+            with LogManager.open(str(path), files=Unsynced(str(path)), clock_ms=clock) as again:
+                log = again.log("t", 0)
+                if lost == 3 and log.log_end_offset == 3:
+                    # What ends a log that was closed by nobody may be torn.
+                    assert not found.expected
+                    assert values(log) == [b"a", b"b", b"c"]
+                    continue
+                assert [cut for cut in again.cuts if not cut.path.endswith("4.log")] == []
+                assert [readable(log, n) for n in range(4)] == expected
+                assert log.flush_error is None
+                assert values(log, 4) in ([b"e"], list(found.expected))
+
+    stops.judge(check, tmp_path / "found")
+
+
+def readable(log: Log, offset: int) -> bytes | None:
+    """A record; None where reading fails."""
+    try:
+        return next(log.records(offset)).value
+    except CorruptRecord:
+        return None
+
+
 def test_who_reads_goes_on(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     manager, log = a_log(tmp_path, disk)
