@@ -15,6 +15,7 @@ Not here: descriptors, leases, names (``segment_files``), which offsets batches 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -306,9 +307,11 @@ class Segment(SegmentFiles):
                 self._bytes_since_index_entry += size
         except OSError:
             self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
-            self.offset_index.truncate_to_offset(self.next_offset)
-            self.time_index.truncate_to_offset(self.next_offset)
             self._cut_back(start)
+            for index in (self.offset_index, self.time_index):
+                # Where the disk takes no zeros either, a start finds that the entry leads nowhere.
+                with contextlib.suppress(OSError):
+                    index.truncate_to_offset(self.next_offset)
             raise
         self.index_full = self.offset_index.is_full or self.time_index.is_full
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from storage import Appended, Log, LogListener
+from storage import Appended, Log, LogListener, LogManager
 from storage.errors import (
     InvalidProducerEpoch,
     InvalidRecord,
@@ -23,6 +24,7 @@ from storage.record.control import COMMIT
 from storage.record.plain import recompress
 from storage.segment import MAX_OFFSET_SPAN, Segment
 from tests.crash.disk import SimulatedDisk
+from tests.crash.failing_disk import FailingDisk
 from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
 from tests.storage.transactions import Client, marker, new_log, produced, put
 
@@ -421,3 +423,25 @@ def test_a_leader_epoch_that_begins_where_the_last_one_did(tmp_path: Path) -> No
     with opened(tmp_path) as manager:
         assert manager.log("t", 0).epochs == [(5, 1)]
         assert path.read_text() == "0\n1\n5 1\n"
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_disk_that_takes_no_index_entry_and_no_zeros(tmp_path: Path, at: int) -> None:
+    """As one that copies on write: what was refused is cut off the log all the same."""
+    disk = FailingDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager)
+        manager.set_topic_setting(log.topic, "index.interval.bytes", "1")
+        log.append(batch([b"0" * 50]), now_ns=NOW_NS)
+        size = Path(log.active.log_path).stat().st_size
+        disk.fail_from_now(errno.ENOSPC, at)
+        three = [batch([b"%d" % n * 50], NOW_MS + n) for n in (1, 2, 3)]
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            log.append_batches(bytearray(b"".join(three)), now_ns=NOW_NS)
+        assert disk.failed
+        disk.fail_from_now(0, 0)
+        assert Path(log.active.log_path).stat().st_size == size
+        with LogManager.open(str(tmp_path), read_only=True) as other:
+            assert values(other.log(log.topic, 0)) == [b"0" * 50]
+        log.append(batch([b"1"]), now_ns=NOW_NS)
+        assert values(log) == [b"0" * 50, b"1"]
