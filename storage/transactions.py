@@ -253,5 +253,10 @@ def _write_small(files: Files, path: str, data: bytes) -> None:
     fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         files.pwrite(fd, data, 0)
+    except OSError:
+        # What reads the directory meanwhile shall not take the rest for damage.
+        with contextlib.suppress(OSError):
+            files.unlink(path)
+        raise
     finally:
         files.close(fd)

@@ -458,8 +458,10 @@ class _Directory:
             except FileNotFoundError:
                 continue
             except StorageError as error:
-                told = self._rebuilt_or_fault if offset > first or not first else self._fault
-                told(path, error.message)
+                is_needed = first > 0 and offset <= first
+                if is_needed or not self.is_live:  # else it may be about to be written
+                    told = self._fault if is_needed else self._rebuilt_or_fault
+                    told(path, error.message)
                 continue
             if offset > end:
                 self._rebuilt_or_fault(

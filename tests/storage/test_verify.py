@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import struct
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.verify import Report, log_bytes, verify
 from storage.verify_piece import Found, Piece, verify_piece
 from tests import oracle
+from tests.crash.failing_disk import FailingDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, write_settings
 from tests.storage.old_logs import (
     content,
@@ -468,11 +471,33 @@ def test_what_a_living_writer_is_at_work_on_is_no_fault(tmp_path: Path) -> None:
         patch(path, path.stat().st_size - 3, b"???")
         assert [fault[0] for fault in faults(tmp_path)] == [path.name]
         patch(path, path.stat().st_size - 5, b"more\0")
+        snapshot = segments(tmp_path)[-1].with_suffix(".snapshot")
+        whole = snapshot.read_bytes()
+        for written in (b"", whole[:-1]):
+            snapshot.write_bytes(written)
+            assert checked(tmp_path).faults == []
+        snapshot.write_bytes(whole)
         # As sealed segments are not being written, theirs is one.
         with segments(tmp_path)[0].open("ab") as file:
             file.write(b"\0" * 5)
         assert [fault[0] for fault in faults(tmp_path)] == [segments(tmp_path)[0].name]
         manager.abandon()
+
+
+def test_a_roll_that_found_no_room_leaves_no_fault(tmp_path: Path) -> None:
+    fill(tmp_path)
+    disk = FailingDisk(str(tmp_path))
+    with LogManager.open(str(tmp_path), files=disk) as manager:
+        log = manager.log("t", 0)
+        append(log, b"more")
+        snapshots = set((tmp_path / "t-0").glob("*.snapshot"))
+        for at in (1, 2, 3):
+            disk.fail_from_now(errno.ENOSPC, at)
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                log.roll(NOW_MS)
+            disk.fail_from_now(0, 0)
+            assert manager.check() == []
+            assert set((tmp_path / "t-0").glob("*.snapshot")) >= snapshots
 
 
 def test_what_vanishes_meanwhile_was_deleted(tmp_path: Path) -> None:
