@@ -606,6 +606,7 @@ class DataDirectory:
             clean=self.clean,
             read_only=self.read_only,
             may_be_cleaned=may_be_cleaned,
+            point_counts=recovery_point is not None and not verify,
             dirty=self._dirty,
             retiring=self._retiring,
             counters=self.counters,

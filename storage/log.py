@@ -68,6 +68,7 @@ class Log(AppendingLog):
         clean: bool,
         read_only: bool,
         may_be_cleaned: bool = False,
+        point_counts: bool = True,
         dirty: set[Log] | None = None,
         retiring: set[Log] | None = None,
         counters: LogCounters | None = None,
@@ -97,6 +98,10 @@ class Log(AppendingLog):
         self.intended_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
         self.recovery_point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
+        # Whether a checkpoint may name it.  By its line a gap between segments behind it is a loss;
+        # of a log that came without one, or that all of is checked, it is a cleaner's, until all
+        # of it has been flushed here.
+        self.point_counts = point_counts or self.recovery_point == self.log_end_offset
         self.producers = recovered.producers
         self.snapshot_offset = recovered.snapshot_offset
         self.epochs = epochs
@@ -209,6 +214,7 @@ class Log(AppendingLog):
         """A flush has made everything below ``offset`` durable."""
         assert offset <= self.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
+        self.point_counts = True
         if directory:
             self.directory_dirty = False
         if epochs:
@@ -218,8 +224,12 @@ class Log(AppendingLog):
             self._dirty.discard(self)
 
     @property
-    def flushed_end(self) -> int:
-        """What the checkpoint of recovery points has to say, also where that is lost."""
+    def flushed_end(self) -> int | None:
+        """What the checkpoint of recovery points has to say, also where that is lost; None: it has
+        nothing to say.
+        """
+        if not self.point_counts and not self.lost_end:
+            return None
         return max(self.recovery_point, self.lost_end)
 
     def note_lost_end(self, flushed_end: int) -> None:

@@ -508,7 +508,9 @@ class LogManager(DataDirectory):
         """
         self._check_writable()
         logs = list(self.logs())
-        recovery_points = {(log.topic, log.partition): log.flushed_end for log in logs}
+        recovery_points = {
+            (log.topic, log.partition): end for log in logs if (end := log.flushed_end) is not None
+        }
         high_watermarks = {(log.topic, log.partition): log.high_watermark for log in logs}
         log_starts = {
             (log.topic, log.partition): start

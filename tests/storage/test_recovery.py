@@ -18,7 +18,7 @@ from storage.record.batch import parse_header
 from storage.record.plain import recompress
 from storage.verify import verify
 from tests.crash.disk import Crashed, SimulatedDisk
-from tests.storage.logs import NOW_MS, append, batch, opened, values
+from tests.storage.logs import NOW_MS, append, batch, opened, values, write_topic_settings
 
 
 def fill(data: Path, count: int = 12, per_segment: int = 4, **overrides: object) -> list[bytes]:
@@ -494,6 +494,35 @@ def test_gaps_that_a_brokers_cleaner_left_are_no_damage(tmp_path: Path, sign: st
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == lines[:3] + lines[4:]
         assert manager.cuts == []
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("line", ["none", "unreadable", "whole"])
+def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: bool) -> None:
+    """Who has not flushed the log yet writes down nothing by which they would be damage: of one
+    that was copied without its line, or whose line cannot be read, or that is checked whole.
+    """
+    lines = fill(tmp_path)
+    write_topic_settings(tmp_path, "t", {"cleanup.policy": "compact"})
+    os.truncate(tmp_path / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
+    with opened(tmp_path):
+        pass  # which makes the indexes anew
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    points = tmp_path / "recovery-point-offset-checkpoint"
+    if line == "unreadable":
+        points.write_bytes(b"\xff")
+    elif line == "none":
+        points.unlink()
+    for _ in range(3):
+        manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS, verify=verify)
+        assert values(manager.log("t", 0)) == lines[:3] + lines[4:]
+        assert manager.cuts == []
+        manager.checkpoint()
+        manager.abandon()
+    with opened(tmp_path) as manager:
+        manager.log("t", 0).flush()
+        manager.checkpoint()
+        assert read_offsets(Files(), str(points)) == {("t", 0): len(lines)}
 
 
 def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) -> None:
