@@ -15,6 +15,7 @@ from storage.errors import LogLocked
 from storage.files import Files
 from tests.crash.disk import Crashed, SimulatedDisk
 from tests.crash.disk_model import DirectoryModel, Draw, FileModel
+from tests.hang import HANG_S
 
 CREATE = os.O_RDWR | os.O_CREAT
 
@@ -244,9 +245,9 @@ def test_a_held_fsync_covers_only_what_was_written_before(tmp_path: Path) -> Non
     reached = disk.delay("fsync", release, suffix="log")
     thread = threading.Thread(target=disk.fsync, args=(fd,))
     thread.start()
-    assert reached.wait(10)
+    assert reached.wait(HANG_S)
     disk.pwrite(fd, b"after", 6)
     release.set()
-    thread.join(10)
+    thread.join(HANG_S)
     disk.materialise(0)
     assert (tmp_path / "log").read_bytes() == b"before"

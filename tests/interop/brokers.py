@@ -20,10 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.hang import HANG_S
 from tests.interop.kafka_tools import V0_POM, V1_POM, java_command, require
-
-START_SECONDS = 90.0
-WAIT_SECONDS = 60.0
 
 # Kafka 4 logs through log4j 2.
 _LOG4J2 = """\
@@ -60,7 +58,7 @@ def free_port() -> int:
             return port
 
 
-def eventually(true: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+def eventually(true: Callable[[], object], seconds: float = HANG_S) -> None:
     """Wait for what a broker does by its clock and says nowhere."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -108,7 +106,7 @@ class JavaServer:
             self._over = True
             self._said.notify_all()
 
-    def wait_for(self, pattern: str, after: int = 0, seconds: float = WAIT_SECONDS) -> int:
+    def wait_for(self, pattern: str, after: int = 0, seconds: float = HANG_S) -> int:
         """Wait for a line from number `after` on that the pattern is found in.
 
         Returns the number of the line after it.
@@ -133,7 +131,7 @@ class JavaServer:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            status = self.process.wait(WAIT_SECONDS)
+            status = self.process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()
@@ -209,7 +207,7 @@ class Broker:
         config = str(self.base / "server.properties")
         self._server = JavaServer(self._java("kafka.Kafka", config))
         try:
-            self._server.wait_for("Kafka Server started", seconds=START_SECONDS)
+            self._server.wait_for("Kafka Server started", seconds=HANG_S)
         except BaseException:
             self.kill()
             raise
@@ -301,7 +299,7 @@ class OldBroker:
     def _run(self, main: str, name: str, ready: str) -> None:
         server = JavaServer(self.java(main, str(self.base / f"{name}.properties")))
         self._servers.append(server)
-        server.wait_for(ready, seconds=START_SECONDS)
+        server.wait_for(ready, seconds=HANG_S)
 
     @property
     def server(self) -> JavaServer:

@@ -30,10 +30,11 @@ from confluent_kafka.admin import (
 )
 
 from storage import Record
+from tests.hang import HANG_S
 from tests.interop.brokers import Broker, OldBroker
 from tests.interop.kafka_tools import java_command
 
-SECONDS = 60.0
+SECONDS = HANG_S
 
 
 def admin(broker: Broker) -> AdminClient:

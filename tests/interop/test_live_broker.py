@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from storage import Record
+from tests.hang import HANG_S
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
@@ -61,7 +62,7 @@ def mount(live: Broker, tmp_path: Path) -> Iterator[Mount]:
         mount.end()
 
 
-def eventually(true: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(true: Callable[[], object], seconds: float = HANG_S) -> None:
     """What the broker does by its clock comes true."""
     deadline = time.monotonic() + seconds
     while not true():

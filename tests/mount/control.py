@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.hang import HANG_S
 from tests.mount.contract.writing import append
-
-PATIENCE_S = 20.0
 
 
 def control(partition: Path, name: str) -> Path:
@@ -46,7 +45,7 @@ def rows(partition: Path, name: str) -> list[dict[str, str]]:
 
 def until(holds: Callable[[], bool]) -> None:
     """Control files tell of nothing by themselves: whoever waits has to look again."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + HANG_S
     while not holds():
         assert time.monotonic() < deadline, "that never came to be"
         time.sleep(0.01)

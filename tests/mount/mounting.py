@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.hang import HANG_S
 
-START_SECONDS = 30.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
@@ -84,7 +84,7 @@ class Mount:
 
     def _wait_ready(self, ready: socket.socket) -> None:
         assert self.process is not None
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + HANG_S
         end = os.pidfd_open(self.process.pid)
         try:
             while True:
@@ -114,7 +114,7 @@ class Mount:
     def wait(self) -> None:
         """It has been asked to end; it must end with 0."""
         assert self.process is not None
-        assert self.process.wait(60) == 0
+        assert self.process.wait(HANG_S) == 0
         self._ended()
         assert not os.path.ismount(self.path)
 

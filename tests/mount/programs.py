@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.hang import HANG_S
+
 _PACKAGES = {
     "awk": "mawk",
     "jq": "jq",
@@ -73,7 +75,7 @@ class Output:
     def size(self) -> int:
         return len(self._data)
 
-    def wait(self, done: Callable[[bytearray], bool], seconds: float = 30.0) -> bytes:
+    def wait(self, done: Callable[[bytearray], bool], seconds: float = HANG_S) -> bytes:
         """All of it from the start, as soon as it is as wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or done(self._data), seconds)
@@ -158,7 +160,7 @@ class Less:
         os.write(self._master, keys)
 
     def wait(self) -> int:
-        return self._process.wait(30)
+        return self._process.wait(HANG_S)
 
     def close(self) -> None:
         self._process.kill()

@@ -47,10 +47,10 @@ from kafkafs.tree.virtual_file import Text
 from storage.files import Files, is_temporary
 from storage.log import Log
 from storage.manager import LogManager
+from tests.hang import HANG_S
 from tests.kafkafs.trees import clean
 from tests.no_threads import no_free_threads
 
-PATIENCE_S = 20.0
 FOR_EVER = 1 << 62
 
 
@@ -202,7 +202,7 @@ class _Hold:
         self._release = threading.Event()
         self._expired = False
         self.reached = begin(self._release)
-        self._timer = threading.Timer(PATIENCE_S, self._expire)
+        self._timer = threading.Timer(HANG_S, self._expire)
         self._timer.daemon = True
         self._timer.start()
 
@@ -315,7 +315,7 @@ class Commands:
         return len(self._holds) - 1
 
     def reached(self, number: int) -> bool:
-        return self._holds[number].reached.wait(PATIENCE_S)
+        return self._holds[number].reached.wait(HANG_S)
 
     def release(self, number: int) -> bool:
         """False where that is long over: whoever was to be held has been waited for too long."""
@@ -354,7 +354,7 @@ class Commands:
     def until_cancelled(self, topic: str, kind: str) -> None:
         """Return when the job that runs has been told to stop."""
         job = self._owner(lambda: self._tree.jobs.active(kind, self._tree.manager.topic(topic)))
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + HANG_S
         while not job.task.cancelled:
             assert time.monotonic() < deadline, "it was never told to stop"
             time.sleep(0.001)

@@ -22,6 +22,7 @@ from storage.files import Files
 from storage.owner_file import Owner
 from storage.owner_requests import ADOPT, encode
 from storage.staged import AdoptRequest, StagedFile
+from tests.hang import HANG_S
 from tests.mount.contract.writing import append
 from tests.mount.control import until
 from tests.mount.mounting import Mount, fails, mounted
@@ -296,7 +297,7 @@ class Asking:
         self._thread.start()
 
     def found(self) -> Adopted:
-        self._thread.join(60)
+        self._thread.join(HANG_S)
         (found,) = self._found
         if isinstance(found, BaseException):
             raise found

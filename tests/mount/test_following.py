@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_files import BrokerDirectory, BrokerPartition
+from tests.hang import HANG_S
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import Running
 from tests.storage.producers import Producer
@@ -49,7 +50,7 @@ def fill(partition: BrokerPartition, segments: int = 4) -> None:
         partition.roll()
 
 
-def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
+def eventually(true: Callable[[], object], seconds: float = HANG_S) -> None:
     """What the daemon does by its clock comes true."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -52,12 +52,12 @@ class KilledMount:
         names = [f"{number}.{writer}" for writer in range(len(FLAGS))]
         with Writers(orders, names, 0, FLAGS) as writers:
             writers.go()
-            writers.wait(self._draw.choice((1, 500, 2000, 5000)) + self._draw.randrange(50), 30.0)
+            writers.wait(self._draw.choice((1, 500, 2000, 5000)) + self._draw.randrange(50))
             # A report comes between two requests of its writer. Nothing tells of what lies
             # between two reports, so that some time passes here: up to a few requests' worth.
             select.select([], [], [], self._draw.uniform(0, 0.004))
             self._mount.kill()
-            writers.wait(None, 30.0)
+            writers.wait(None)
             for name, (status, words) in writers.ends().items():
                 assert status == 1
                 assert words.strip().removeprefix(f"{name}: ") in GONE

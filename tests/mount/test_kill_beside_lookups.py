@@ -12,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.hang import HANG_S
 from tests.mount.mounting import SETTINGS, check_data
 from tests.mount.steering import SteeredMount
 
-PATIENCE_S = 30
 #: Opens a file, and says what came of it.
 OPEN = """
 import os, sys
@@ -51,7 +51,7 @@ def test_a_kill_beside_a_lookup_and_a_new_history(tmp_path: Path) -> None:
         for _ in range(100):
             os.statvfs(mount.path)  # requests that all threads of the daemon get their turn beside
         mount.kill()
-        said, _ = opening.communicate(timeout=PATIENCE_S)
+        said, _ = opening.communicate(timeout=HANG_S)
         assert int(said) in (errno.ENOTCONN, errno.ECONNABORTED)
         mount.start()
         assert orders.read_bytes() == b"1\n" * 10 + b"2\n" * 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from pathlib import Path
 
 from tests.mount.line_writer import Writers, lines_of
@@ -11,7 +10,6 @@ from tests.mount.mounting import Mount
 
 WRITERS = [f"writer{number}" for number in range(8)]
 LINES = 10_000
-SECONDS = 40.0
 
 
 def by_writer(content: bytes) -> dict[str, list[bytes]]:
@@ -25,10 +23,8 @@ def by_writer(content: bytes) -> dict[str, list[bytes]]:
 
 def test_eight_processes_append_ten_thousand_lines_each(orders: Path) -> None:
     with Writers(orders, WRITERS, LINES, [0] * len(WRITERS)) as writers:
-        start = time.monotonic()
         writers.go()
-        writers.wait(None, SECONDS)
-        seconds = time.monotonic() - start
+        writers.wait(None)
         assert writers.ends() == dict.fromkeys(WRITERS, (0, ""))
     expected = {name: list(itertools.islice(lines_of(name), LINES)) for name in WRITERS}
     found = by_writer(orders.read_bytes())
@@ -41,7 +37,6 @@ def test_eight_processes_append_ten_thousand_lines_each(orders: Path) -> None:
     assert writers.reports > len(WRITERS) * LINES // 4
     first = {name: orders.read_bytes().find(b"%s 0 " % name.encode()) for name in WRITERS}
     assert max(first.values()) < sum(sizes.values()) // 2
-    assert seconds < SECONDS
 
 
 def test_processes_that_share_one_descriptor(mount: Mount) -> None:

@@ -47,7 +47,7 @@ def test_follow_while_processes_append_through_rolls(
             writers.go()
             # They write until tail has shown so much; they wait for us where we do not read.
             while tail.size < 20 * SEGMENT_BYTES:
-                writers.wait(writers.reports + 1, 30.0)
+                writers.wait(writers.reports + 1)
                 assert writers.reports < 1_000_000, tail.size
             writers.kill()
         append(rolling, b"the last line\n")
@@ -76,7 +76,7 @@ def test_who_reads_at_the_end_is_given_what_was_written_and_nothing_else(rolling
             data = file.read(65536)
             shown += data
             if not data:
-                writers.wait(writers.reports + 1, 30.0)
+                writers.wait(writers.reports + 1)
         writers.kill()
         shown += file.read()
         assert shown == rolling.read_bytes()

@@ -339,7 +339,7 @@ class Reading:
     @staticmethod
     def _wait(true: Callable[[], bool]) -> bool:
         try:
-            eventually(true)
+            eventually(true, 60.0)
         except AssertionError:
             return False
         return True

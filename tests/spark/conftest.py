@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import kafkafs.spark
+from tests.hang import HANG_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +101,6 @@ def _stop(session: SparkSession) -> None:
     process = getattr(gateway, "proc", None)
     if process is not None:
         process.stdin.close()
-        process.wait(60)
+        process.wait(HANG_S)
     SparkContext._gateway = None
     SparkContext._jvm = None

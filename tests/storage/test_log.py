@@ -25,6 +25,7 @@ from storage.files import Files
 from storage.record.batch import decode, parse_header
 from storage.segment import Segment
 from tests.crash.disk import SimulatedDisk
+from tests.hang import HANG_S
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 
 
@@ -230,7 +231,7 @@ def test_flushes_side_by_side(tmp_path: Path) -> None:
     plans = [log.start_flush(), log.start_flush()]
     threads = [threading.Thread(target=plan.run) for plan in plans]
     threads[0].start()
-    assert held.wait(60)
+    assert held.wait(HANG_S)
     threads[1].start()
     release.set()
     for thread, plan in zip(threads, plans, strict=True):

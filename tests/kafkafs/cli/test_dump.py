@@ -20,6 +20,7 @@ from storage.record.batch import CONTROL_BIT, Record, encode
 from storage.record.control import ABORT, encode_marker
 from storage.record.plain import recompress
 from tests import oracle
+from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import PROGRAM, ROOT, kafkafs
 
 T = 1_700_000_000_000
@@ -273,4 +274,4 @@ def test_nobody_reads_on(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith(b"Dumping ")
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(30) != 0
+        assert process.wait(HANG_S) != 0

@@ -34,6 +34,7 @@ from storage.owner_file import Owner
 from storage.owner_requests import ADOPT
 from storage.staged import AdoptRequest
 from storage.task import Task
+from tests.hang import HANG_S
 from tests.mount.mounting import check_data, let_others_in, mounted, needs_root
 from tests.storage.logs import values
 from tests.storage.staging import left, staged
@@ -198,7 +199,7 @@ def test_many_clients_at_once(place: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [client.wait(60) for client in clients] == [0, 0]
+    assert [client.wait(HANG_S) for client in clients] == [0, 0]
     found = content(place)
     names = [f"{kind}-{n}" for kind in ("process", "thread") for n in range(2)]
     assert len(found) == 20
@@ -259,7 +260,7 @@ def test_another_process_is_waited_for(data: str) -> None:
         asking.start()
         assert holder.stdin is not None
         holder.stdin.close()
-        asking.join(60)
+        asking.join(HANG_S)
     assert found == [1]
 
 

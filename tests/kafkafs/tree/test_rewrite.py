@@ -13,6 +13,7 @@ import pytest
 from kafkafs.tree.start_file import StartFile
 from storage.files import Files
 from storage.rewriting import prepare_removal
+from tests.hang import HANG_S
 from tests.kafkafs.trees import Tree, a_tree, asked, in_thread, read
 from tests.storage.logs import append
 
@@ -37,7 +38,7 @@ class HistoryDisk(Files):
                 reached, go = self.held
                 self.held = None
                 reached.set()
-                assert go.wait(30)
+                assert go.wait(HANG_S)
         super().replace_atomically(path, data, sync=sync)
 
 
@@ -159,7 +160,7 @@ def test_who_looks_while_it_is_written_sees_what_was(tree: Tree, disk: HistoryDi
     disk.held = reached, go = threading.Event(), threading.Event()
     owner = threading.Thread(target=tree.remove_head, args=(2,))
     owner.start()
-    assert reached.wait(30)
+    assert reached.wait(HANG_S)
     file = tree.file("t/.jsonl/0")
     values = tree.file("t/0")
     handle = tree.open(values)
@@ -190,7 +191,7 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
         disk.held = reached, go = threading.Event(), threading.Event()
         owner = threading.Thread(target=tree.remove_head, args=(2,))
         owner.start()
-        assert reached.wait(30)
+        assert reached.wait(HANG_S)
         assert not tree.log().history.views
         generation = in_thread(lambda: part.generation(True))
         assert part.attach(generation)

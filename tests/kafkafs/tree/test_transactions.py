@@ -16,6 +16,7 @@ from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
 from storage.retain import delete_records
 from storage.task import Task
+from tests.hang import HANG_S
 from tests.kafkafs.trees import a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, append
 
@@ -187,12 +188,12 @@ def test_a_transaction_ends_while_the_partition_is_measured(
             measure(lines, until)
             if not measured.is_set():
                 measured.set()
-                assert ended.wait(10)
+                assert ended.wait(HANG_S)
 
         monkeypatch.setattr(SegmentLines, "measure", first_segment_first)
         worker = threading.Thread(target=view.prepare)
         worker.start()
-        assert measured.wait(10)
+        assert measured.wait(HANG_S)
         producer.end(COMMIT)
         ended.set()
         worker.join()

@@ -22,6 +22,7 @@ from kafkafs.tree.partition_view import PartitionView
 from kafkafs.tree.view_file import ViewFile
 from storage.errors import SegmentGone
 from storage.files import Files
+from tests.hang import HANG_S
 from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, clean, in_thread, read
 from tests.storage.logs import append
 
@@ -438,7 +439,7 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
 
     def together(part: PartitionView, wait: bool) -> tuple[int, int]:
         found = log_start(part, wait)
-        both.wait(30)
+        both.wait(HANG_S)
         return found
 
     monkeypatch.setattr(PartitionView, "_log_start", together)
