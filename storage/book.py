@@ -16,6 +16,9 @@ file goes away* or becomes another (``Book.let_go``).  Claims for files that hav
 with the next checkpoint, before that names a recovery point behind them (``Book.save``), and when
 the log is closed.  No append and no roll waits for it.
 
+An empty file is the book of a log that was made here, and of which nothing has been written down
+yet: no cleaner can have been there.  Of a log without a book nobody knows.
+
 What counts of it when a log is opened: claims above the log start, of segments that had been
 flushed.  A book that does not fit the files that are there says nothing.
 
@@ -30,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,11 +73,27 @@ def read(files: Files, directory: str) -> Recorded:
     """A partition's book; empty where there is none.  CorruptCheckpoint, OSError."""
     path = os.path.join(directory, FILE_NAME)
     try:
-        return _parse(files.read_whole(path))
+        data = files.read_whole(path)
+        return _parse(data) if data else Recorded()
     except FileNotFoundError:
         return Recorded()
     except (ValueError, IndexError):
         raise CorruptCheckpoint("not a book of segments", path=path) from None
+
+
+def begin(files: Files, directory: str) -> None:
+    """The book of a log that is being made; durable with the directory.  OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    files.close(files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+def is_blank(files: Files, directory: str) -> bool:
+    """Whether the log was made here, and nothing has been written down of it yet.  OSError."""
+    try:
+        found = files.file_stat(os.path.join(directory, FILE_NAME))
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and not found.st_size
 
 
 def drop(files: Files, directory: str) -> None:

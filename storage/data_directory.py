@@ -32,10 +32,9 @@ import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from storage import checkpoint, history, paths
+from storage import book, checkpoint, history, paths
 from storage.adoptions import Adoptions
 from storage.bad_file import set_aside
-from storage.config import LogConfig
 from storage.counters import CleanerCounters, LogCounters
 from storage.cut import Cut
 from storage.duties import Duties
@@ -579,7 +578,7 @@ class DataDirectory:
             writable=not self.read_only,
             now_ms=now_ms,
             may_be_cleaned=may_be_cleaned,
-            holes_to=self._holes_to(item, config, recovery_point),
+            holes_to=self._holes_to(item, recovery_point),
             booked_to=self._booked_to(recovery_point),
             flushed_end=self._flushed_end(recovery_point, log_start),
             producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
@@ -632,20 +631,19 @@ class DataDirectory:
             return True
         return item in self._cleaned_before
 
-    def _holes_to(
-        self, item: tuple[str, int], config: LogConfig, recovery_point: int | None
-    ) -> int:
-        """Up to where a cleaner may have left gaps between segments.
+    def _holes_to(self, item: tuple[str, int], recovery_point: int | None) -> int:
+        """Up to where a cleaner may have left gaps between segments, whatever the topic's settings
+        say now.
 
         Ours has the recovery point written down first, and leaves none behind it.  A broker's may
         have come further; so may that of whoever copied segments without their checkpoints.
         """
-        cleaned = self._cleaned_before.get(item)
-        if not (self.settings.is_brokers or config.is_compacted or cleaned is not None):
-            return 0
-        if self.settings.is_brokers or recovery_point is None or (cleaned or 0) > recovery_point:
+        if self.settings.is_brokers or self._cleaned_before.get(item, 0) > (recovery_point or 0):
             return paths.MAX_OFFSET
-        return recovery_point
+        if recovery_point is not None:
+            return recovery_point
+        directory = os.path.join(self.path, paths.partition_directory(*item))
+        return 0 if book.is_blank(self.files, directory) else paths.MAX_OFFSET
 
     def _booked_to(self, recovery_point: int | None) -> int | None:
         """Up to where a log's book counts, all of which was flushed; None: a broker keeps none."""

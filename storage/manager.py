@@ -24,7 +24,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from storage import checkpoint, clock, paths
+from storage import book, checkpoint, clock, paths
 from storage.adopt import recover as recover_adoption
 from storage.data_directory import CHECKPOINTS, DataDirectory, Mending, Progress, Topic
 from storage.errors import (
@@ -341,6 +341,7 @@ class LogManager(DataDirectory):
             checkpoint.write_epochs(
                 self.files, os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT), []
             )
+            book.begin(self.files, directory)
             origin = Origin(
                 self.files,
                 directory,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager
+from storage import Log, LogManager, book, topic_file
 from storage.checkpoint import read_offsets
 from storage.errors import CorruptRecord
 from storage.files import Files
@@ -496,15 +496,36 @@ def test_gaps_that_a_brokers_cleaner_left_are_no_damage(tmp_path: Path, sign: st
         assert manager.cuts == []
 
 
+def with_a_gap(data: Path) -> list[bytes]:
+    """A log of which a cleaner has taken offset 3, the last one of a segment; whose it was, and
+    what was set on it, nobody knows any more.
+    """
+    lines = fill(data)
+    os.truncate(data / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
+    for name in (book.FILE_NAME, topic_file.NAME):
+        (data / "t-0" / name).unlink()
+    return lines[:3] + lines[4:]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_cleaned_log_that_was_copied_here_is_whole(tmp_path: Path, read_only: bool) -> None:
+    left = with_a_gap(tmp_path)
+    with LogManager.open(str(tmp_path), read_only=read_only) as manager:
+        assert values(manager.log("t", 0)) == left
+        assert manager.cuts == []
+    for reads_all in (False, True):
+        with LogManager.open(str(tmp_path), verify=reads_all) as manager:
+            assert values(manager.log("t", 0)) == left
+            assert manager.cuts == []
+
+
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("line", ["none", "unreadable", "whole"])
 def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: bool) -> None:
     """Who has not flushed the log yet writes down nothing by which they would be damage: of one
     that was copied without its line, or whose line cannot be read, or that is checked whole.
     """
-    lines = fill(tmp_path)
-    write_topic_settings(tmp_path, "t", {"cleanup.policy": "compact"})
-    os.truncate(tmp_path / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
+    left = with_a_gap(tmp_path)
     with opened(tmp_path):
         pass  # which makes the indexes anew
     (tmp_path / ".kafka_cleanshutdown").unlink()
@@ -515,14 +536,25 @@ def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: 
         points.unlink()
     for _ in range(3):
         manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS, verify=verify)
-        assert values(manager.log("t", 0)) == lines[:3] + lines[4:]
+        assert values(manager.log("t", 0)) == left
         assert manager.cuts == []
         manager.checkpoint()
         manager.abandon()
     with opened(tmp_path) as manager:
         manager.log("t", 0).flush()
         manager.checkpoint()
-        assert read_offsets(Files(), str(points)) == {("t", 0): len(lines)}
+        assert read_offsets(Files(), str(points)) == {("t", 0): 12}
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_gap_in_a_log_that_was_just_made_is_a_loss(tmp_path: Path, policy: str) -> None:
+    """No cleaner can have been there, and no checkpoint speaks of it yet."""
+    lines = fill(tmp_path)
+    write_topic_settings(tmp_path, "t", {"cleanup.policy": policy, "index.interval.bytes": 100})
+    os.truncate(tmp_path / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
+    for _ in range(2):
+        with opened(tmp_path) as manager:
+            assert values(manager.log("t", 0)) == lines[:3]
 
 
 def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) -> None:
