@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from storage.log import Log
 from storage.record.batch import decode, parse_header
 from storage.segment import Segment
 from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import append, opened, values
 from tests.storage.producers import Producer
 
@@ -148,6 +150,65 @@ def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
             assert follower.look()
             assert [s.base_offset for s in seen.segments] == [s.base_offset for s in log.segments]
             assert values(seen) == values(log)
+
+
+@pytest.mark.parametrize(
+    ("operation", "suffix"),
+    [
+        ("open", "1.snapshot"),
+        ("pwrite", "1.snapshot"),
+        ("open", "1.log"),
+        ("open", "1.index"),
+        ("ftruncate", "1.timeindex"),
+    ],
+)
+def test_a_roll_that_our_own_writer_takes_back(tmp_path: Path, operation: str, suffix: str) -> None:
+    """On a full disk; the log goes on where it was."""
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as writer:
+        log = writer.create_topic("t", 1).partitions[0]
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            disk.fail_next(operation, errno.ENOSPC, suffix=suffix)
+            with pytest.raises(OSError, match="No space left"):
+                log.roll(NOW_MS)
+            assert not follower.look()
+            append(log, b"1")
+            assert follower.look()
+            assert values(seen) == [b"0", b"1"]
+            assert len(seen.segments) == 1
+            assert log.roll(NOW_MS)
+            append(log, b"2")
+            assert follower.look()
+            assert values(seen) == [b"0", b"1", b"2"]
+
+
+def test_a_look_amid_a_roll_that_is_taken_back(tmp_path: Path) -> None:
+    class Full(Files):
+        """There is no room for the last file of the new segment."""
+
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            if path.endswith("1.timeindex"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            fd = super().open(path, flags, mode)
+            if path.endswith("1.log"):
+                follower.look()
+            return fd
+
+    with opened(tmp_path, Full()) as writer:
+        log = writer.create_topic("t", 1).partitions[0]
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            with pytest.raises(OSError, match="No space left"):
+                log.roll(NOW_MS)
+            assert len(seen.segments) == 2
+            append(log, b"1")
+            follower.look()
+            assert values(seen) == [b"0", b"1"]
 
 
 def test_a_batch_appears_when_it_is_whole_and_its_crc_right(follow: Follow) -> None:

@@ -176,6 +176,21 @@ def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> No
         assert not [name for name in os.listdir(tmp_path) if "gone" in name]
 
 
+def test_a_snapshot_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
+    """Though the log has not grown since; and none is there that says less than it should."""
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        disk.fail_next("pwrite", errno.ENOSPC, suffix=".snapshot")
+        with pytest.raises(OSError, match="No space left"):
+            manager.checkpoint()
+        path = Path(log.snapshot_path(1))
+        assert not path.exists()
+        manager.checkpoint()
+        assert path.read_bytes() == log.producers.encode()
+
+
 def test_checkpoints_and_the_marker(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
