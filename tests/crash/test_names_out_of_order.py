@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log
+from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.listener import LogListener
@@ -22,9 +22,11 @@ from storage.segment import Segment
 from storage.task import Task
 from tests.compaction_model import clean, cleanable
 from tests.crash.cleaned_log import Life
+from tests.crash.disk import SimulatedDisk
 from tests.crash.moments import Found, during_opening, stops_of_life
 from tests.crash.test_cleaner_crash import check
 from tests.observed import observe, rules_of
+from tests.storage.logs import NOW_MS, append, opened, values
 
 SEEDS = range(-6, 0)
 
@@ -94,3 +96,23 @@ def test_an_opening_amid_a_swap(tmp_path: Path, is_decided: bool) -> None:
         functools.partial(check, life), seeds=SEEDS, clock_ms=lambda: life.now_ms
     )
     stops.judge(judge, tmp_path / "found")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_roll_that_was_taken_back(tmp_path: Path, seed: int) -> None:
+    """Flushed, none of its files comes back: a broker would go on in the one that is empty."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"a")
+    log.flush()
+    disk.fail_next("ftruncate", errno.ENOSPC, suffix="1.timeindex")
+    with pytest.raises(OSError, match="No space left"):
+        log.roll(NOW_MS)
+    append(log, b"b")
+    log.flush()
+    disk.materialise(seed)
+    names = {each.name for each in (tmp_path / "t-0").iterdir()}
+    assert not names & {f"{1:020}.{kind}" for kind in ("log", "index", "timeindex")}
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 0)) == [b"a", b"b"]

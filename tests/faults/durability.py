@@ -18,6 +18,7 @@ LOG = "tests/storage/test_log.py"
 MANAGER = "tests/storage/test_manager.py"
 RESCUE = "tests/storage/test_rescue.py"
 FILES = "tests/storage/test_files.py"
+REWRITE = "tests/kafkafs/tree/test_rewrite.py"
 
 FAULTS = [
     Fault(
@@ -177,7 +178,7 @@ FAULTS = [
         "            for segment in self._segments_from(max(self.recovery_point - 1, 0))\n"
         "            if segment.next_offset >= self.recovery_point or segment is self.segments[-1]",
         "            for segment in self._segments_from(self.recovery_point)",
-        "A look-up by time begins a batch too late after a power cut.",
+        "After a power cut the zeros that were allocated ahead are called damage.",
         (FLUSH,),
     ),
     Fault(
@@ -209,8 +210,8 @@ FAULTS = [
         "storage/retain.py",
         "        self._flush(task)\n        self._write_history(task)",
         "        self._flush(task)",
-        "After a kill within a deletion an inode shows other bytes, or .follow begins anew.",
-        ("tests/crash/test_follow_crash.py", RETENTION_CRASH),
+        "Who deletes holds up all others while the disk is slow, and deletes though it is full.",
+        (REWRITE,),
     ),
     Fault(
         "retention-log-starts-not-written-down-before-it-deletes",

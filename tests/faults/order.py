@@ -16,6 +16,8 @@ LOG_CRASH = "tests/crash/test_log_crash.py"
 MANAGER = "tests/storage/test_manager.py"
 PUBLISH_CRASH = "tests/crash/test_publish_crash.py"
 RESCUE = "tests/storage/test_rescue.py"
+APPEND = "tests/storage/test_append.py"
+FOLLOW = "tests/storage/test_follow.py"
 
 FAULTS = [
     # -- adoption ------------------------------------------------------------------------------
@@ -378,7 +380,7 @@ FAULTS = [
         "storage/rescue.py",
         "        _write_snapshots(log)\n        log.files",
         "        _ = _write_snapshots\n        log.files",
-        "Producers are forgotten by a power cut after a failed fsync.",
+        "After a failed fsync, a deletion and a power cut a batch is appended twice.",
         (RESCUE,),
     ),
     Fault(
@@ -394,7 +396,7 @@ FAULTS = [
         "storage/rescue.py",
         "        if each.next_offset >= log.recovery_point and not each.is_missing\n",
         "        if each.next_offset > log.recovery_point and not each.is_missing\n",
-        "The time index of a segment that was just sealed is lost.",
+        "After a power cut the zeros that were allocated ahead are called damage.",
         (RESCUE,),
     ),
     Fault(
@@ -429,8 +431,8 @@ FAULTS = [
             )
             self._write_snapshot(base_offset)
 """,
-        "A roll that fails leaves a segment that begins where the log goes on.",
-        (LOG_CRASH, "tests/storage/test_log.py", "tests/storage/test_append.py"),
+        "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
+        (FOLLOW,),
     ),
     Fault(
         "roll-that-fails-leaves-the-segment-closed",
@@ -438,7 +440,7 @@ FAULTS = [
         "            self.directory_dirty = True\n            sealed.unseal()\n",
         "            self.directory_dirty = True\n            pass\n",
         "After a roll on a full disk no append is taken any more.",
-        ("tests/storage/test_log.py", "tests/storage/test_append.py"),
+        ("tests/storage/test_log.py", APPEND),
     ),
     Fault(
         "roll-that-fails-may-come-back",
@@ -446,7 +448,7 @@ FAULTS = [
         "            self.directory_dirty = True\n            sealed.unseal()",
         "            sealed.unseal()",
         "After a power cut an empty segment begins inside of the one before.",
-        (NAMES, "tests/storage/test_log.py", "tests/storage/test_append.py"),
+        (NAMES,),
     ),
     Fault(
         "roll-names-not-to-be-synced",
@@ -454,7 +456,7 @@ FAULTS = [
         "        self.directory_dirty = True\n        self._roll_after_ms",
         "        _ = self.directory_dirty\n        self._roll_after_ms",
         "A flushed segment has no name after a power cut.",
-        (LOG_CRASH,),
+        ("tests/storage/test_flush.py",),
     ),
     Fault(
         "append-refused-leaves-its-abort",
@@ -463,7 +465,7 @@ FAULTS = [
         "                self._forget_aborted()\n",
         "                pass\n",
         "Committed records of the next transaction are hidden.",
-        ("tests/storage/test_transactions.py", "tests/storage/test_append.py"),
+        (APPEND,),
     ),
     Fault(
         "append-refused-is-not-cut-off",
@@ -471,14 +473,48 @@ FAULTS = [
         "            self._cut_back(start)\n            raise\n        first",
         "            raise\n        first",
         "What ENOSPC left of a batch stands behind the end.",
-        ("tests/storage/test_log.py", "tests/storage/test_append.py"),
+        (APPEND,),
+    ),
+    Fault(
+        "append-that-an-index-refused-is-not-cut-off",
+        "storage/segment.py",
+        "self.max_timestamp_offset = before\n            self._cut_back(start)\n",
+        "self.max_timestamp_offset = before\n",
+        "After a kill a batch that was refused is there.",
+        (APPEND,),
     ),
     Fault(
         "append-cut-that-failed-is-not-done-again",
         "storage/segment.py",
         "        except OSError:\n            self._cut_pending = True",
         "        except OSError:\n            self._cut_pending = False",
-        "Old bytes follow a shorter batch.",
-        ("tests/storage/test_log.py", "tests/storage/test_append.py"),
+        "After a kill a batch that was refused follows one that was not.",
+        (APPEND,),
+    ),
+    Fault(
+        "roll-that-fails-leaves-half-a-snapshot",
+        "storage/transactions.py",
+        "not take the rest for damage.\n"
+        "        with contextlib.suppress(OSError):\n"
+        "            files.unlink(path)\n",
+        "not take the rest for damage.\n",
+        "Healthy data is called damaged after a roll on a full disk.",
+        (FOLLOW,),
+    ),
+    Fault(
+        "segment-that-cannot-be-made-is-left-there",
+        "storage/segment.py",
+        "        except OSError:\n            segment.discard()\n            raise\n",
+        "        except OSError:\n            raise\n",
+        "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
+        (FOLLOW,),
+    ),
+    Fault(
+        "snapshot-that-failed-counts-as-the-newest",
+        "storage/transactions.py",
+        "                        self.snapshot_offset = before\n                    raise",
+        "                        pass\n                    raise",
+        "After a checkpoint on a full disk none is tried again, and a start reads the log.",
+        (MANAGER,),
     ),
 ]

@@ -426,7 +426,7 @@ FAULTS = [
         "            cleaned = cleaner.clean(log, plan, task, now_ms=now_ms,"
         " offset_map=offset_map)",
         "What a cleaning that failed has not cleaned is never cleaned.",
-        (LOG_CLEANER, "tests/crash/test_cleaner_faults.py"),
+        (LOG_CLEANER,),
     ),
     Fault(
         "cleaner-holes-not-written-down",

@@ -298,8 +298,8 @@ FAULTS = [
     Fault(
         "index-entries-of-a-refused-append-stay",
         "storage/segment.py",
-        "            self.offset_index.truncate_to_offset(self.next_offset)\n",
-        "            pass\n",
+        "            for index in (self.offset_index, self.time_index):\n",
+        "            for index in (self.time_index,):\n",
         "An index entry names a place where no batch begins.",
         (LOG, APPEND),
     ),

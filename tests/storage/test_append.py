@@ -155,6 +155,29 @@ def test_a_refused_disk_changes_nothing(tmp_path: Path) -> None:
         assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2)]
 
 
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("cut_fails", [False, True])
+def test_what_was_refused_does_not_come_back(tmp_path: Path, suffix: str, cut_fails: bool) -> None:
+    """Of three batches, each as long as the one that comes next, two are in the file by then."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=0)
+    put(log, batch([b"1"]))
+    size = log.size
+    disk.fail_next("pwrite", errno.ENOSPC, suffix=suffix, partial=2 * size)
+    if cut_fails:
+        disk.fail_next("ftruncate", errno.EIO, suffix=".log")
+    with pytest.raises(OSError, match="No space"):
+        put(log, batch([b"x"]), batch([b"y"]), batch([b"z"]))
+    if not cut_fails:
+        assert os.stat(log.active.log_path).st_size == size
+    put(log, batch([b"2"], NOW_MS + 1))
+    disk.kill()
+    with opened(tmp_path) as manager:
+        assert manager.cuts == []
+        assert values(manager.log("t", 0)) == [b"1", b"2"]
+
+
 # -- batches from elsewhere ----------------------------------------------------------------------
 
 

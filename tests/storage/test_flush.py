@@ -34,6 +34,34 @@ def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Pa
         assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
+    tmp_path: Path, seed: int
+) -> None:
+    """All of its records had been flushed by then: what is new is where its files end."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "100")
+    manager.set_topic_setting("t", "internal.segment.bytes", "5000")
+    manager.set_topic_setting("t", "preallocate", "true")
+    append(log, b"0", timestamp_ms=NOW_MS)
+    log.roll(NOW_MS)
+    for number in range(1, 6):
+        append(log, b"%d" % number, timestamp_ms=NOW_MS + number)
+    log.flush()
+    log.roll(NOW_MS)
+    append(log, b"6", timestamp_ms=NOW_MS + 6)
+    log.flush()
+    manager.checkpoint()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert [log.offset_for_timestamp(NOW_MS + n) for n in range(7)] == [
+            (NOW_MS + n, n) for n in range(7)
+        ]
+
+
 def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]

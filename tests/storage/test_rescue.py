@@ -12,12 +12,14 @@ import pytest
 from storage import Log, LogManager, paths
 from storage.errors import CorruptRecord
 from storage.rescue import rescue
+from storage.retain import retain
 from storage.task import Task
 from storage.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
-from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.transactions import produced
 
 
 def clock() -> int:
@@ -60,6 +62,56 @@ def test_what_can_be_read_survives_a_power_cut(tmp_path: Path, error: int, seed:
     disk.materialise(seed)
     with opened(tmp_path) as again:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
+    tmp_path: Path,
+) -> None:
+    """All of its records had been flushed by then, but not where its files end."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "internal.segment.bytes", "5000")
+    manager.set_topic_setting("t", "preallocate", "true")
+    append(log, b"a", timestamp_ms=NOW_MS)
+    log.roll(NOW_MS)
+    append(log, b"b", timestamp_ms=NOW_MS + 1)
+    append(log, b"c", timestamp_ms=NOW_MS + 2)
+    log.flush()
+    log.roll(NOW_MS)
+    append(log, b"d", timestamp_ms=NOW_MS + 3)
+    disk.fail_next("fdatasync", errno.EIO, suffix=f"{1:020}.log")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.flush()
+    manager.rescue(log, Task())
+    assert log.recovery_point == 4
+    manager.checkpoint()
+    disk.materialise(0)
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert values(log) == [b"a", b"b", b"c", b"d"]
+        assert log.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2)
+
+
+def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> None:
+    """The fsync that failed was that of a snapshot, which is all that knows them then."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
+    log = manager.create_topic("t", 1).partitions[0]
+    log.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+    log.roll(NOW_MS)
+    disk.fail_next("fdatasync", errno.EIO, suffix=".snapshot")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.flush()
+    manager.rescue(log, Task())
+    manager.set_topic_setting("t", "retention.ms", "0")
+    assert retain(manager, [log], Task(), NOW_MS + 10).offsets == 2
+    disk.materialise(0)
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert log.log_start_offset == 2
+        (appended,) = log.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+        assert appended == (0, 1, True)
 
 
 def test_verify_names_what_has_not_been_saved_yet(tmp_path: Path) -> None:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from kafkafs.tree.start_file import StartFile
+from storage import LogManager
 from storage.files import Files
+from storage.retain import delete_records, retain
 from storage.rewriting import prepare_removal
+from storage.task import Task
 from tests.hang import HANG_S
 from tests.kafkafs.trees import Tree, a_tree, asked, in_thread, read
 from tests.storage.logs import append
+
+T = TypeVar("T")
 
 
 class HistoryDisk(Files):
@@ -127,6 +135,70 @@ def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> No
     tree.remove_head(1)
     assert tree.read("t/0") == text(1)
     assert first_position(tree) == 6
+
+
+def two_segments_expire(tree: Tree, task: Task) -> None:
+    log = tree.log()
+    left = sum(segment.size for segment in log.segments[2:])
+    tree.manager.set_topic_setting("t", "retention.bytes", str(left))
+    for note in retain(tree.manager, [log], task).notes:
+        raise OSError(note)
+
+
+def two_segments_records_are_deleted(tree: Tree, task: Task) -> None:
+    assert delete_records(tree.manager, tree.log(), 4, task) == 4
+
+
+def with_owner(work: Callable[[Task], None]) -> None:
+    """Have it done in another thread, and here what it asks the owner for."""
+    turns: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+
+    def by_owner(function: Callable[[], T], /) -> T:
+        turn: Future[T] = Future()
+        turns.put((turn, function))
+        return turn.result()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work, Task(by_owner))
+        done.add_done_callback(lambda _: turns.put(None))
+        while (asked_for := turns.get()) is not None:
+            turn, function = asked_for
+            try:
+                turn.set_result(function())
+            except BaseException as error:
+                turn.set_exception(error)
+        done.result()
+
+
+DELETIONS = pytest.mark.parametrize(
+    "delete", [two_segments_expire, two_segments_records_are_deleted]
+)
+
+
+@DELETIONS
+def test_a_deletion_holds_up_nobody_while_it_is_written_down(
+    tree: Tree, disk: HistoryDisk, delete: Callable[[Tree, Task], None]
+) -> None:
+    with_owner(lambda task: delete(tree, task))
+    assert disk.written == 1
+    assert threading.get_ident() not in disk.threads
+    assert tree.read("t/0") == text(2)
+    assert first_position(tree) == 12
+
+
+@DELETIONS
+def test_what_cannot_be_written_down_is_not_deleted(
+    tree: Tree, disk: HistoryDisk, delete: Callable[[Tree, Task], None]
+) -> None:
+    """Neither now nor by the next start, which carries out what the checkpoints say."""
+    disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        delete(tree, Task())
+    disk.error = None
+    assert tree.read("t/0") == tree.read("t/.follow/0") == text(0)
+    tree.manager.abandon()
+    with LogManager.open(tree.manager.path) as manager:
+        assert manager.log("t", 0).log_start_offset == 0
 
 
 def test_what_cannot_be_measured_begins_anew(tmp_path: Path) -> None:

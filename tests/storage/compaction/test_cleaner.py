@@ -430,6 +430,27 @@ def test_a_marker_outlives_what_it_ended(tmp_path: Path) -> None:
         assert [batch[0] for batch in batches(log)] == [2]
 
 
+def test_a_marker_gets_a_horizon_and_goes_a_round_later(tmp_path: Path) -> None:
+    """Whoever reads meanwhile learns that the transaction has ended (KIP-534)."""
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        producer, later = Producer(1, transactional=True), Producer(1, epoch=1)
+        for batch in (producer.batch(b"1"), producer.abort(), later.batch(b"2")):
+            log.append_batches(batch, now_ns=NOW_NS)
+        roll(log)
+        found = []
+        over_ms = NOW_MS + DAY_MS
+        for clock.now_ms in (NOW_MS, NOW_MS, over_ms - 1, over_ms):
+            cleaned = clean(manager, log)
+            markers = [
+                header.delete_horizon
+                for _, header in log.segments[0].batches()
+                if header.is_control and header.records_count
+            ]
+            found.append((cleaned.markers, markers))
+        assert found == [(0, [None]), (0, [over_ms]), (0, [over_ms]), (1, [])]
+
+
 def test_a_transaction_that_was_aborted_before_the_dirty_part_is_over(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         producer = Producer(1, transactional=True)

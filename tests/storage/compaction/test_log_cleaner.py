@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+import pytest
 
 from storage import LogManager, checkpoint
 from storage.compaction.log_cleaner import LogCleaner
@@ -125,3 +128,27 @@ def test_what_is_written_where_a_crash_has_cut_is_dirty(tmp_path: Path) -> None:
             clean(manager, log)
             clock.now_ms += log.config.delete_retention_ms
         assert contents(log) == [(2, b"c", b"4")]
+
+
+def test_what_failed_is_told_and_stays_dirty(tmp_path: Path) -> None:
+    """Also after a kill: what nobody has cleaned is cleaned the next time."""
+    write_settings(tmp_path, log_cleanup_policy="compact")
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=Clock())
+    log = manager.create_topic("t", 1).partitions[0]
+    for number in range(3):
+        put(log, (b"a", b"%d" % number))
+        roll(log)
+    cleaner = LogCleaner(manager)
+    disk.fail_next("pwrite", errno.EIO, suffix=".log.cleaned")
+    with pytest.raises(OSError, match="Input/output error"):
+        cleaner.clean(log, Task())
+    ((failed, reason),) = cleaner.uncleanable.items()
+    assert failed is log
+    assert reason.startswith("[Errno 5] Input/output error")
+    assert [value for *_, value in contents(log)] == [b"0", b"1", b"2"]
+    disk.kill()
+    with compacted(tmp_path) as (manager, log):
+        cleaned = clean(manager, log)
+        assert (cleaned.first_dirty_offset, cleaned.end_offset) == (0, 3)
+        assert [value for *_, value in contents(log)] == [b"2"]
