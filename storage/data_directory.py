@@ -567,6 +567,7 @@ class DataDirectory:
             finish(self.files, directory, [name for name, _ in self.files.scan(directory)])
             recovery_point = max(recovery_point or 0, rescued_to)
         flushed_to = 0 if verify or recovery_point is None else recovery_point
+        holes_to = self._holes_to(item, recovery_point)
         origin = Origin(
             self.files,
             directory,
@@ -578,7 +579,7 @@ class DataDirectory:
             writable=not self.read_only,
             now_ms=now_ms,
             may_be_cleaned=may_be_cleaned,
-            holes_to=self._holes_to(item, recovery_point),
+            holes_to=holes_to,
             booked_to=self._booked_to(recovery_point),
             flushed_end=self._flushed_end(recovery_point, log_start),
             producer_expiration_ms=self.settings.broker.producer_id_expiration_ms,
@@ -605,7 +606,7 @@ class DataDirectory:
             clean=self.clean,
             read_only=self.read_only,
             may_be_cleaned=may_be_cleaned,
-            point_counts=recovery_point is not None and not verify,
+            point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
             dirty=self._dirty,
             retiring=self._retiring,
             counters=self.counters,

@@ -546,10 +546,18 @@ def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: 
         assert read_offsets(Files(), str(points)) == {("t", 0): 12}
 
 
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("kills", [0, 1, 2])
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_a_gap_in_a_log_that_was_just_made_is_a_loss(tmp_path: Path, policy: str) -> None:
-    """No cleaner can have been there, and no checkpoint speaks of it yet."""
+def test_a_gap_in_a_log_that_was_just_made_is_a_loss(
+    tmp_path: Path, policy: str, kills: int, verify: bool
+) -> None:
+    """No cleaner can have been there, and nothing of it has been flushed yet."""
     lines = fill(tmp_path)
+    for _ in range(kills):
+        manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS, verify=verify)
+        manager.checkpoint()
+        manager.abandon()
     write_topic_settings(tmp_path, "t", {"cleanup.policy": policy, "index.interval.bytes": 100})
     os.truncate(tmp_path / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
     for _ in range(2):
