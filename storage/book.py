@@ -186,7 +186,8 @@ class Book:
     def save(self, log: Log) -> None:
         """Claim every sealed segment that stays, durably; where nothing has changed, do nothing.
 
-        On a full disk what is claimed already has to do.  OSError from the disk.
+        On a full disk what is claimed already has to do, or nothing, where a part of it went away
+        as the log was opened, or was given up.  OSError from the disk.
         """
         with self._lock:
             if self._is_kept and not log.closed and self._saved is not log.segments:
@@ -195,6 +196,9 @@ class Book:
                 except OSError as error:
                     if error.errno not in FULL:
                         raise
+                    sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
+                    if any(sizes.get(claim.base_offset) != claim.size for claim in self._claims):
+                        self._drop(log)
 
     def let_go(self, log: Log, segments: Iterable[Segment]) -> None:
         """Claim none of them any longer, durably, until ``keep`` or until they have left the log.
@@ -225,8 +229,11 @@ class Book:
         try:
             self._write(log)
         except OSError:
-            drop(log.files, log.directory)
-            self._claims, self._saved = (), None
+            self._drop(log)
+
+    def _drop(self, log: Log) -> None:
+        drop(log.files, log.directory)
+        self._claims, self._saved = (), None
 
     def _write(self, log: Log) -> None:
         segments = log.segments

@@ -17,6 +17,7 @@ from storage.errors import CorruptRecord
 from storage.log import Log
 from storage.retain import delete_records, remove_now, retain
 from storage.task import Task
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, values
 
 LINES = [b"line %d" % n for n in range(12)]
@@ -244,3 +245,34 @@ def test_retention_deletes_what_is_missing_too(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         assert manager.faults == []
         assert values(manager.log("t", 0)) == LINES[7:]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_full_disk_takes_no_book_and_what_was_deleted_is_not_missed(
+    tmp_path: Path, clean: bool
+) -> None:
+    """A start after a kill carries a deletion out; what was claimed of that must not stay."""
+    fill(tmp_path)
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    delete_records(manager, manager.log("t", 0), 6, Task())
+    manager.abandon()
+    disk = SimulatedDisk(str(tmp_path))
+    disk.fail_next("open", errno.ENOSPC, suffix=f"{FILE_NAME}.tmp", times=9)
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    manager.checkpoint()
+    manager.close() if clean else manager.abandon()
+    with opened(tmp_path) as manager:
+        assert manager.faults == []
+        assert values(manager.log("t", 0)) == LINES[6:]
+
+
+def test_a_full_disk_takes_no_book_and_a_loss_stays_accepted(tmp_path: Path) -> None:
+    fill(tmp_path)
+    vanish(tmp_path, 3)
+    disk = SimulatedDisk(str(tmp_path))
+    disk.fail_next("open", errno.ENOSPC, suffix=f"{FILE_NAME}.tmp", times=9)
+    with LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS) as manager:
+        manager.log("t", 0).accept_loss()
+    with opened(tmp_path) as manager:
+        assert manager.faults == []
+        assert values(manager.log("t", 0)) == [*LINES[:3], *LINES[6:]]
