@@ -39,10 +39,13 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from storage import paths
-from storage.errors import CorruptRecord, SegmentGone
+from storage import book, paths
+from storage.book import Claim
+from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.follow_tail import LogTail, Moved
+from storage.loading import Origin
 from storage.log import Log
+from storage.missing_segment import MissingSegment
 from storage.recovery import load_segment, recover
 from storage.segment import Segment
 from storage.swap import as_if_finished, replaced_range
@@ -73,6 +76,10 @@ class LogFollower(LogTail):
         self._names_seen: int | None = None
         # Segments whose files' names still end in ``.swap``, though they are taken for swapped.
         self._swapped: frozenset[int] = frozenset()
+        # What the book has of segments that are gone or shorter than they were, by base offset.
+        self._claims: dict[int, Claim] = {}
+        if log.losses:
+            self._claims = self._claimed()
         if limit is not None:
             self._hide_from(max(limit(), log.log_start_offset))
         self._mark_last()
@@ -111,6 +118,7 @@ class LogFollower(LogTail):
             self._swapped = frozenset()
             if not is_mixed:
                 self._strip_swap()
+                self._claims = self._lacking(found, stamp)
                 is_done = self._compare(found, deleted)
             elif self._keep_readable(*self._decide_swaps()):
                 self._go_on_while_mixed(found, deleted)
@@ -213,6 +221,55 @@ class LogFollower(LogTail):
         self._decide_below(high)
         return low, high
 
+    # -- what the writer did not do ------------------------------------------------------------
+
+    def _lacking(self, found: _Found, stamp: int) -> dict[int, Claim]:
+        """What the book has of segments of which these names lead to nothing, or to less.
+
+        Its writer takes back what it says before it does anything, and is heard after the names:
+        Moved where these may be others by then.
+        """
+        log = self.log
+        known = [
+            segment for segment in log.segments[:-1] if segment.base_offset < max(found, default=0)
+        ]
+        suspect = [each for each in known if each.lacking or not self._is_long_enough(each, found)]
+        if not suspect or not log.is_booked:
+            return {}
+        claimed = self._claimed()
+        sizes = {base: stat.st_size for base, stat in found.items()}
+        claims = {
+            segment.base_offset: claimed[segment.base_offset]
+            for segment in suspect
+            if segment.base_offset in claimed
+            and claimed[segment.base_offset].size > sizes.get(segment.base_offset, 0)
+            and claimed[segment.base_offset].next_offset > log.log_start_offset
+        }
+        if claims:
+            now = log.files.file_stat(log.directory).st_mtime_ns
+            if now != stamp or now + FRESH_NS >= self._clock_ns():
+                raise Moved
+        return claims if book.fits(list(claims.values()), sizes) else {}
+
+    @staticmethod
+    def _is_long_enough(segment: Segment, found: _Found) -> bool:
+        now = found.get(segment.base_offset)
+        return now is not None and now.st_size >= segment.size
+
+    def _claimed(self) -> dict[int, Claim]:
+        """What the book has, by base offset; nothing where a broker has come to the directory."""
+        files, directory = self.log.files, self.log.directory
+        if files.exists(os.path.join(os.path.dirname(directory), paths.META_PROPERTIES)):
+            return {}
+        try:
+            return {claim.base_offset: claim for claim in book.read(files, directory).claims}
+        except CorruptCheckpoint:
+            return {}
+
+    def _bases(self, found: _Found) -> list[int]:
+        """Of the log's segments, also of those whose files are gone."""
+        return sorted({*found, *self._claims})
+
     def _strip_swap(self) -> None:
         """Where the writer was stopped in a swap it has finished that by now."""
         for segment in self.log.segments:
@@ -225,7 +282,7 @@ class LogFollower(LogTail):
         """
         segments = self.log.segments
         kept = len(segments)
-        bases = [base for base in found if base <= segments[-1].base_offset]
+        bases = [base for base in self._bases(found) if base <= segments[-1].base_offset]
         while kept and bases and bases.pop() == segments[kept - 1].base_offset:
             if not self._is_kept(segments[kept - 1], found):
                 break
@@ -281,7 +338,7 @@ class LogFollower(LogTail):
     def _change_head(self, count: int, found: _Found) -> bool:
         """Make the first ``count`` segments those of these names; False where that has to wait."""
         segments = self.log.segments
-        head = [base for base in found if base < segments[count].base_offset]
+        head = [base for base in self._bases(found) if base < segments[count].base_offset]
         if head:
             if self._holds(segments[:count], found):
                 return False
@@ -315,15 +372,18 @@ class LogFollower(LogTail):
     def _is_kept(self, segment: Segment, found: _Found) -> bool:
         """Whether this segment's log is the one that it was; the active one may be longer."""
         now = found.get(segment.base_offset)
+        is_claimed = segment.base_offset in self._claims
         if now is None:
-            return segment.is_missing
+            return segment.is_missing and is_claimed
+        if (segment.lacking > 0) != is_claimed:
+            return False
         if segment.identity is None and not segment.sealed and not segment.size:
             # It was made after the partition's directory, in which we looked between the two.
             segment.identity = self._identity(segment.log_path, now)
         if not self._is_of(segment, now):
             return False
         facts = (now.st_size, now.st_mtime_ns)
-        return not segment.sealed or facts == (segment.size, segment.mtime_ns)
+        return not segment.sealed or facts == (segment.size - segment.lacking, segment.mtime_ns)
 
     # -- the end of the log --------------------------------------------------------------------
 
@@ -492,7 +552,7 @@ class LogFollower(LogTail):
         for suffix in ("", paths.DELETED):
             with contextlib.suppress(FileNotFoundError):
                 seen.append(self.log.files.file_stat(segment.log_path + suffix))
-        facts = (segment.size, segment.mtime_ns)
+        facts = (segment.size - segment.lacking, segment.mtime_ns)
         for now in seen:
             same = (segment.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
             if same and (now.st_size, now.st_mtime_ns) != facts:
@@ -518,11 +578,28 @@ class LogFollower(LogTail):
         for base, following in zip(bases, [*bases[1:], end], strict=True):
             segment = known.get(base)
             if segment is None or not self._is_kept(segment, found):
-                segment = load_segment(origin, base, following, present)
+                segment = self._load(origin, base, following, present, found)
                 if not self._is_kept(segment, found):
                     raise Moved
             new.append(segment)
         return new
+
+    def _load(
+        self, origin: Origin, base: int, following: int, present: set[str], found: _Found
+    ) -> Segment:
+        """Load a segment, which by the book may have had more than there is."""
+        log = self.log
+        claim = self._claims.get(base)
+        segment: Segment
+        if claim is not None and base not in found:
+            segment = MissingSegment(log.files, log.directory, claim, log.config)
+        else:
+            segment = load_segment(origin, base, following, present)
+            if claim is not None and segment.size < claim.size:
+                segment.expect(claim.size)
+        if segment.lacking or segment.is_missing:
+            log.note_loss(segment)
+        return segment
 
     def _take_over(self, found: _Found) -> None:
         """The end of the log is not the one that was read: load it anew, as far as it differs."""

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
+from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.loading import Loaded, Origin
 from storage.log import Log
@@ -237,6 +238,7 @@ class LogTail:
             writable=False,
             now_ms=self._clock_ns() // 1_000_000,
             may_be_cleaned=log.may_be_cleaned,
+            booked_to=paths.MAX_OFFSET if log.is_booked else None,
         )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,12 +33,15 @@ from storage.files import Files
 from storage.flush import FlushPlan
 from storage.history import History
 from storage.listener import LogListener
+from storage.missing_segment import loss_of
 from storage.producer_state import ProducerBatch
 from storage.recovery import Recovered
 from storage.segment import Segment
 from storage.task import ByOwner, call
 
 __all__ = ["Appended", "Log"]
+
+_log = logging.getLogger(__name__)
 
 # Segments whose files are renamed in one turn of the owner's, some 50 µs each.
 RENAMED_AT_ONCE = 32
@@ -115,6 +119,8 @@ class Log(AppendingLog):
         # What a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
         self._losses = recovered.losses
+        # Whether there is a book in which it is written down what this log must hold.
+        self.is_booked = recovered.book is not None
         self.book = Book(self, recovered.book)
         self._history: History | None = None
         # Where the history of a log that is read-only is kept instead.
@@ -253,6 +259,12 @@ class Log(AppendingLog):
             if segment in self.segments
         ]
         return [*ranges, (self.log_end_offset, self.lost_end - 1)] if self.lost_end else ranges
+
+    def note_loss(self, segment: Segment) -> None:
+        """Another process's log lacks what it should have of a segment that is about to be its."""
+        assert self.read_only
+        self._losses[segment] = loss_of(segment)
+        _log.warning("%s", self._losses[segment])
 
     def accept_loss(self) -> None:
         """What was lost is given up: the offsets of the log's end are given out again, and between

@@ -23,6 +23,15 @@ from storage.record.batch import BatchHeader
 from storage.segment import Segment
 
 
+def loss_of(segment: Segment) -> str:
+    """A line for a sealed segment that lacks its end, or all, of what it had by the book."""
+    error = segment.damages[-1].error(segment.log_path)
+    return (
+        f"{error}; reading them fails until the file is back (a backup) or kafkafs repair "
+        "--accept-loss"
+    )
+
+
 class MissingSegment(Segment):
     """See the module."""
 

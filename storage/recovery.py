@@ -35,7 +35,7 @@ from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import unusable
 from storage.history import read as read_history
 from storage.loading import Loaded, Origin, finish_index, is_empty, load, reaches
-from storage.missing_segment import MissingSegment
+from storage.missing_segment import MissingSegment, loss_of
 from storage.producer_state import ProducerState
 from storage.replay import replay
 from storage.segment import Segment
@@ -71,11 +71,7 @@ class Recovered:
 
     def note_loss(self, segment: Segment) -> None:
         """A sealed segment lacks its end, or all, of what it had by the book."""
-        error = segment.damages[-1].error(segment.log_path)
-        self.losses[segment] = (
-            f"{error}; reading them fails until the file is back (a backup) or kafkafs repair "
-            "--accept-loss"
-        )
+        self.losses[segment] = loss_of(segment)
         self.faults.append(self.losses[segment])
 
 
@@ -267,10 +263,8 @@ def _expect_all(
     sizes = {base: segment.size for base, segment in sealed.items()}
     for claim in book.short(claims, sizes):
         segment = sealed[claim.base_offset]
-        if origin.writable and not segment.is_missing:
-            size = segment.size
+        if not segment.is_missing:
             segment.expect(claim.size)
-            segment.verify(size, claim.size)
             segment.close_descriptors()
             result.note_loss(segment)
 
@@ -287,16 +281,34 @@ def _load_all(
         min(following, ends.get(base, following)) for base, following in itertools.pairwise(bases)
     ]
     followings += [None] * bool(bases)
+    was_flushed = _shorter(origin, bases, claims)
+
+    def load_one(base: int, following: int | None) -> Loaded:
+        if base not in was_flushed or following is None:
+            return load(origin, base, following, present)
+        point = max(origin.recovery_point, following)
+        return load(dataclasses.replace(origin, recovery_point=point), base, following, present)
+
     if origin.writable or origin.files.parallel == 1 or len(bases) < 2:
         for base, following in zip(bases, followings, strict=False):
-            yield load(origin, base, following, present)
+            yield load_one(base, following)
         return
 
     def load_pair(pair: tuple[int, int | None]) -> Loaded:
-        return load(origin, *pair, present)
+        return load_one(*pair)
 
     pairs = zip(bases, followings, strict=True)
     yield from side_by_side(load_pair, pairs, origin.files.parallel, "segments")
+
+
+def _shorter(origin: Origin, bases: list[int], claims: list[Claim]) -> set[int]:
+    """Those of which the book says more, which had been flushed: they end no log, as it was none of
+    a kill or a power cut.
+    """
+    if origin.clean or not claims:
+        return set()
+    sizes = _sizes(origin, bases)
+    return {claim.base_offset for claim in book.short(claims, sizes)}
 
 
 def _load_old(origin: Origin, names: list[str]) -> Recovered:

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from storage import paths
 from storage.batch_check import FRAME_SIZE, Check, Part, sound_start
 from storage.config import LogConfig
+from storage.cut import cut_tail
 from storage.damage import Damage, Damages, merged, report, sound_size
 from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
@@ -107,6 +108,7 @@ class Segment(SegmentFiles):
         "first_read",
         "first_timestamp",
         "index_full",
+        "lacking",
         "max_timestamp",
         "max_timestamp_offset",
         "mtime_ns",
@@ -147,6 +149,8 @@ class Segment(SegmentFiles):
         self.mtime_ns = 0
         self.next_offset = base_offset
         self.size = 0
+        # Bytes at its end that its file lacks.
+        self.lacking = 0
         # Bytes of whole batches below the last stable offset; the log that has the segment
         # keeps it right.
         self.stable_size = 0
@@ -235,12 +239,22 @@ class Segment(SegmentFiles):
         """The log had ``size`` bytes, more than its file has now: the others are damage."""
         assert self.sealed
         assert size > self.size
+        self.lacking = size - self.size
         self.size = self.stable_size = size
         self.first_read.doubt(size)
+        self.verify(size - self.lacking, size)
 
     def accept_size(self) -> None:
-        """What the log lacks is given up.  OSError."""
-        self.size = self.stable_size = self.file_size(paths.LOG)
+        """What the log lacks is given up, and with it a batch of which a part is left.  OSError."""
+        size, whole = self.file_size(paths.LOG), min(self.damages[-1].start, self.size)
+        if whole < size:
+            fd = self._files.open(self.log_path, os.O_RDWR)
+            try:
+                cut_tail(self._files, fd, self.log_path, whole, size, "what followed is given up")
+            finally:
+                self._files.close(fd)
+        self.size = self.stable_size = min(whole, size)
+        self.lacking = 0
         self.damages = tuple(place for place in self.damages if place.end <= self.size)
         self.first_read.doubt(self.size)
 

@@ -152,6 +152,23 @@ def test_a_file_that_is_shorter_than_it_was(tmp_path: Path, left: int) -> None:
         assert readable(manager.log("t", 0)) == LINES
 
 
+@pytest.mark.parametrize("left", [0, 40, 74, 100])
+def test_the_loss_of_an_end_is_accepted(tmp_path: Path, left: int) -> None:
+    """Nothing behind it is cut away for that."""
+    fill(tmp_path)
+    data = log_file(tmp_path, 3).read_bytes()
+    log_file(tmp_path, 3).write_bytes(data[:left])
+    assert CliRunner().invoke(main, ["repair", str(tmp_path)]).exit_code == 0
+    outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
+    assert outcome.exit_code == 0, outcome.output
+    whole = LINES[3 : 3 + left // 74]
+    for _ in range(2):
+        with opened(tmp_path) as manager:
+            assert manager.faults == []
+            assert values(manager.log("t", 0)) == [*LINES[:3], *whole, *LINES[6:]]
+    assert CliRunner().invoke(main, ["verify", str(tmp_path)]).exit_code == 0
+
+
 def test_the_only_segment_of_a_log_whose_head_was_deleted(tmp_path: Path) -> None:
     """No offset is given twice: the book has where the log starts."""
     fill(tmp_path)

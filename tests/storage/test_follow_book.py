@@ -1,0 +1,185 @@
+"""Who reads beside a living writer misses what goes without its doing, and nothing that it does."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kafkafs.cli import main
+from storage import LogManager
+from storage.files import Files
+from storage.follow import LogFollower
+from storage.log import Log
+from storage.retain import delete_records, remove_now, retain
+from storage.task import Task
+from tests.storage.compaction.cleaned import clean, put
+from tests.storage.logs import NOW_MS, append, values
+from tests.storage.test_book import LINES, fill, log_file, opened_with_faults, readable
+
+NEVER_FRESH = 1 << 62
+
+
+class Reader:
+    """A log that is followed."""
+
+    def __init__(self, data: Path, files: Files | None = None) -> None:
+        self.manager = LogManager.open(str(data), read_only=True, files=files)
+        self.log: Log = self.manager.log("t", 0)
+        self.follower = LogFollower(self.log, lambda: NEVER_FRESH)
+
+    def look(self) -> list[bytes | None]:
+        self.follower.look()
+        return readable(self.log)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[LogManager]:
+    """Of four segments of three records, all of them flushed and written down."""
+    fill(tmp_path)
+    with opened_with_faults(tmp_path) as manager:
+        yield manager
+
+
+@contextlib.contextmanager
+def reading(data: Path, files: Files | None = None) -> Iterator[Reader]:
+    reader = Reader(data, files)
+    try:
+        yield reader
+    finally:
+        reader.manager.close()
+
+
+def without(*bases: int) -> list[bytes | None]:
+    return [None if n - n % 3 in bases else line for n, line in enumerate(LINES)]
+
+
+def go_on(writer: LogManager) -> None:
+    """Names change: the reader looks at them."""
+    log = writer.log("t", 0)
+    append(log, b"more")
+    log.roll(NOW_MS)
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("gone", [[0], [3], [6], [0, 3], [3, 6], [0, 6]])
+def test_a_file_vanishes(tmp_path: Path, writer: LogManager, gone: list[int], early: bool) -> None:
+    """Before it is followed, or later."""
+    with contextlib.ExitStack() as stack:
+        reader = None if early else stack.enter_context(reading(tmp_path))
+        for base in gone:
+            log_file(tmp_path, base).unlink()
+        reader = reader or stack.enter_context(reading(tmp_path))
+        for n in range(3):
+            assert reader.look() == [*without(*gone), *[b"more"] * n]
+            assert len(reader.log.losses) == len(gone)
+            for base, line in zip(gone, reader.log.losses, strict=True):
+                assert str(log_file(tmp_path, base)) in line
+            segments = reader.log.segments
+            reader.look()
+            assert reader.log.segments == segments
+            go_on(writer)
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("left", [0, 40, 80])
+def test_a_file_is_cut(tmp_path: Path, writer: LogManager, left: int, early: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        reader = None if early else stack.enter_context(reading(tmp_path))
+        with log_file(tmp_path, 3).open("r+b") as file:
+            file.truncate(left)
+        reader = reader or stack.enter_context(reading(tmp_path))
+        kept = int(left > 70)
+        expected = [*LINES[:3], *LINES[3 : 3 + kept], *[None] * (3 - kept), *LINES[6:]]
+        for n in range(3):
+            go_on(writer)
+            assert reader.look() == [*expected, *[b"more"] * (n + 1)]
+            (line,) = reader.log.losses
+            assert f"offsets {3 + kept} to 5" in line
+            segments = reader.log.segments
+            reader.look()
+            assert reader.log.segments == segments
+
+
+@pytest.mark.parametrize("base", [0, 3])
+def test_it_comes_back(tmp_path: Path, writer: LogManager, base: int) -> None:
+    shutil.copy(log_file(tmp_path, base), tmp_path / "kept")
+    with reading(tmp_path) as reader:
+        log_file(tmp_path, base).unlink()
+        assert reader.look() == without(base)
+        shutil.copy(tmp_path / "kept", log_file(tmp_path, base))
+        assert reader.look() == LINES
+        assert reader.log.losses == []
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_the_loss_is_accepted(tmp_path: Path, cut: bool) -> None:
+    fill(tmp_path)
+    with reading(tmp_path) as reader:
+        if cut:
+            with log_file(tmp_path, 3).open("r+b") as file:
+                file.truncate(0)
+        else:
+            log_file(tmp_path, 3).unlink()
+        with opened_with_faults(tmp_path) as writer:
+            go_on(writer)
+        assert None in reader.look()
+        outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
+        assert outcome.exit_code == 0
+        reader.follower.look()
+        assert reader.log.losses == []
+        assert values(reader.log) == [*LINES[:3], *LINES[6:], b"more"]
+
+
+class Watched(Files):
+    """Has a reader look before and after each thing that the writer makes durable."""
+
+    reader: Reader | None = None
+    looks = 0
+
+    def sync_directory(self, path: str) -> None:
+        self._watch()
+        super().sync_directory(path)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self.reader is not None:
+            self.looks += 1
+            self.reader.follower.look()
+            assert self.reader.log.losses == []
+
+
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_what_the_writer_takes_is_not_missed(tmp_path: Path, cleaned: bool) -> None:
+    """At each step of retention, and of a cleaner that makes one segment of several."""
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"} if cleaned else {}
+    files = Watched(str(tmp_path))
+    with LogManager.open(str(tmp_path), files=files, clock_ms=lambda: NOW_MS) as writer:
+        log = writer.create_topic("t", 1).partitions[0]
+        writer.change_topic_settings("t", settings)
+        for n in range(40):
+            put(log, (b"k%d" % (n % 5), b"v%d" % n))
+            if n % 4 == 3:
+                log.flush()
+                log.roll(NOW_MS)
+        writer.checkpoint()
+        with reading(tmp_path) as reader:
+            files.reader = reader
+            if cleaned:
+                clean(writer, log)
+            else:
+                delete_records(writer, log, 17, Task())
+                retain(writer, [log], Task())
+                remove_now(log)
+            writer.checkpoint()
+            files.reader = None
+            assert files.looks > 4
+            reader.follower.look()
+            assert reader.log.losses == []
+            start = log.log_start_offset
+            assert list(reader.log.records(start)) == list(log.records(start))
+            assert len(reader.log.segments) < 11
