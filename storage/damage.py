@@ -37,15 +37,17 @@ class Damage(NamedTuple):
         """Whether no record can be lost in it: there is no offset between its neighbours."""
         return self.next_offset <= self.first_offset
 
+    @property
+    def message(self) -> str:
+        """What is wrong there."""
+        if self.is_empty:
+            return f"{self.end - self.start} bytes that are no batch: {self.reason}"
+        offsets = f"offsets {self.first_offset} to {self.next_offset - 1}"
+        return f"{offsets} are damaged: {self.reason}"
+
     def error(self, path: str) -> CorruptRecord:
         """What reading there raises."""
-        if self.is_empty:
-            offsets = f"{self.end - self.start} bytes that are no batch"
-        else:
-            offsets = f"offsets {self.first_offset} to {self.next_offset - 1} are damaged"
-        return CorruptRecord(
-            f"{offsets}: {self.reason}", path=path, position=self.start, offset=self.first_offset
-        )
+        return CorruptRecord(self.message, path=path, position=self.start, offset=self.first_offset)
 
 
 Damages = tuple[Damage, ...]

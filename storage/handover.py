@@ -321,8 +321,10 @@ class _Handover:
         if any(isinstance(segment, OldSegment) for segment in log.segments):
             refuse(f"{name} is of Kafka 0.7: kafkafs convert makes it one that a broker reads")
         for fault in source.faults:
-            if fault.startswith(log.directory + os.sep):
+            if fault.startswith(log.directory + os.sep) and fault not in log.losses:
                 refuse(f"{fault}; kafkafs repair comes first")
+        for loss in log.losses:
+            refuse(f"{name} lacks a part: {loss}")
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         if checkpoint.read_partition_metadata(self.files, metadata) is None:
             refuse(f"{name} has no {paths.PARTITION_METADATA} at the broker")

@@ -22,7 +22,7 @@ from storage.index.txn_index import TxnEntry
 from storage.log import Log
 from storage.read import Isolation
 from storage.segment import Segment
-from storage.split_finder import AbortedSpan, Split
+from storage.split_finder import AbortedSpan, Lost, Split
 from storage.split_reader import CHUNK_BYTES, Wanted, read_split
 
 __all__ = ["CHUNK_BYTES", "AbortedSpan", "Split", "Wanted", "plan_splits", "read_split"]
@@ -65,6 +65,7 @@ def plan_splits(
         if size:
             first, last = open_pieces[0], open_pieces[-1]
             bases = [piece.segment.base_offset for piece in open_pieces]
+            found = (_lost(piece.segment, first.start, last.end) for piece in open_pieces)
             splits.append(
                 Split(
                     topic=log.topic,
@@ -78,6 +79,7 @@ def plan_splits(
                     aborted=tuple(_touching(aborted, first.start, last.end)),
                     topic_id=log.topic_id,
                     segments=() if log.may_be_cleaned else tuple(bases),
+                    lost=next(filter(None, found), None),
                 )
             )
         open_pieces.clear()
@@ -92,6 +94,16 @@ def plan_splits(
                 room = target_bytes
     close()
     return splits
+
+
+def _lost(segment: Segment, start: int, end: int) -> Lost | None:
+    """What of these offsets a segment lacks, all of it or its end."""
+    if not segment.is_missing and not segment.lacking:
+        return None
+    place = segment.damages[-1]
+    if place.next_offset <= start or place.first_offset >= end:
+        return None
+    return Lost(place.first_offset, segment.log_path, place.start, place.message)
 
 
 def _ranges(

@@ -48,6 +48,15 @@ class AbortedSpan(NamedTuple):
     last_offset: int
 
 
+class Lost(NamedTuple):
+    """From ``offset`` on records are lost, at ``position`` of the log at ``path``; ``message``."""
+
+    offset: int
+    path: str
+    position: int
+    message: str
+
+
 class Split(NamedTuple):
     """A piece of a partition: the offsets from ``from_offset`` to before ``to_offset``.
 
@@ -56,6 +65,7 @@ class Split(NamedTuple):
     ``aborted``: what of it is not to be read; empty where uncommitted records are wanted.
     ``topic_id``: no other topic of that name is meant.  ``segments``: base offsets of segments that
     must still be there, as nothing but retention removes any; empty where a cleaner may.
+    ``lost``: what of it was gone at planning, and nobody had deleted; the first such place.
     """
 
     topic: str
@@ -69,6 +79,7 @@ class Split(NamedTuple):
     aborted: tuple[AbortedSpan, ...] = ()
     topic_id: str = ""
     segments: tuple[int, ...] = ()
+    lost: Lost | None = None
 
 
 class Place(NamedTuple):
@@ -141,9 +152,10 @@ class Finder:
     def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
         """SegmentGone where one is missing that nobody removes; errors of ``check_topic``."""
         there = {base for base, _ in logs}
-        first = max(offset, logs[0][0])
-        for base in self._split.segments:
-            if base > first and base not in there:
+        wanted = self._split.segments
+        first = max([logs[0][0], *(base for base in wanted if base <= offset)])
+        for base in wanted:
+            if base >= first and base not in there:
                 self.check_topic()  # another one's have other names
                 raise SegmentGone(
                     "this segment is missing, between others that are there",

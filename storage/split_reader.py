@@ -78,8 +78,17 @@ def read_split(
     does; CorruptRecord with path, position and offset; UnknownTopicOrPartition where the directory
     is gone; SegmentGone where a cleaner was stopped in the middle; OSError.
     """
-    reader = _Reader(files, split, wanted or Wanted(), chunk_bytes, seen)
-    return reader.run()
+    lost = split.lost
+    sound = split
+    if lost is not None:
+        end = max(min(lost.offset, split.to_offset), split.from_offset)
+        before = tuple(base for base in split.segments if base < lost.offset)
+        sound = split._replace(to_offset=end, segments=before)
+    yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, seen).run()
+    if lost is not None and lost.offset < split.to_offset:
+        raise CorruptRecord(
+            lost.message, path=lost.path, position=lost.position, offset=lost.offset
+        )
 
 
 class _Reader:
