@@ -459,6 +459,14 @@ FAULTS = [
         ("tests/storage/test_flush.py",),
     ),
     Fault(
+        "append-a-new-transaction-index-has-no-name",
+        "storage/append.py",
+        "        if staged.aborted and not known:\n            self.directory_dirty = True\n",
+        "        if staged.aborted and not known:\n            pass\n",
+        "Aborted records are shown after a power cut.",
+        ("tests/storage/test_flush.py",),
+    ),
+    Fault(
         "append-refused-leaves-its-abort",
         "storage/append.py",
         "                active.txn_index.truncate_to(known)\n"

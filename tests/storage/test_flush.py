@@ -12,6 +12,7 @@ from storage.files import Files
 from storage.record._batch import assign_offsets
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+from tests.storage.transactions import Client, new_log
 
 
 def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Path) -> None:
@@ -60,6 +61,26 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
         assert [log.offset_for_timestamp(NOW_MS + n) for n in range(7)] == [
             (NOW_MS + n, n) for n in range(7)
         ]
+
+
+@pytest.mark.parametrize("seed", [-2, -1, 0])
+def test_the_first_transaction_that_is_aborted_stays_so(tmp_path: Path, seed: int) -> None:
+    """A segment has no transaction index before; a start reads what comes behind it only."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=0)
+    append(log, b"a")
+    log.flush()
+    client = Client(log, 7)
+    client.send(b"x")
+    client.abort()
+    append(log, b"b")
+    append(log, b"c")
+    log.flush()
+    manager.checkpoint()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
 
 
 def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path) -> None:
