@@ -115,8 +115,21 @@ class TimeIndex:
 
     def last_entry_at_or_before_offset(self, offset: int) -> tuple[int, int]:
         """The last (timestamp, offset) with offset ≤ the one asked for, else (-1, base)."""
-        relative = offset - self._base_offset
-        return self._entry(self._file.search(_OFFSET, _OFFSET_AT, relative))
+        return self._entry(self._last_up_to(offset))
+
+    def _last_up_to(self, offset: int) -> int:
+        """The number of the last whole entry with offset ≤ the one asked for, or -1.
+
+        Entries lie across pages: of one that was being written when the machine stopped the offset
+        may be missing, so that it seems to be the base offset.
+        """
+        number = self._file.search(_OFFSET, _OFFSET_AT, offset - self._base_offset)
+        while number > 0:
+            (timestamp, at), (before, at_before) = self._entry(number), self._entry(number - 1)
+            if timestamp > before and at >= at_before:
+                break
+            number -= 1
+        return number
 
     def _entry(self, number: int) -> tuple[int, int]:
         if number < 0:
@@ -157,7 +170,7 @@ class TimeIndex:
         self._last = None
         number = -1
         if offset > self._base_offset:
-            number = self._file.search(_OFFSET, _OFFSET_AT, offset - 1 - self._base_offset)
+            number = self._last_up_to(offset - 1)
         self._file.truncate_to(number + 1)
 
     # -- the file ------------------------------------------------------------------------------

@@ -691,3 +691,29 @@ def test_a_hole_that_a_power_cut_has_left_is_no_cleaners(
             (cut,) = manager.cuts
             assert cut.kept_as is not None
             assert os.path.basename(cut.kept_as) == f"{8:020d}.log.cut"
+
+
+@pytest.mark.parametrize("written", range(1, 12))
+def test_a_time_entry_that_was_half_written(tmp_path: Path, written: int) -> None:
+    """It lies on two pages, of which the first one reached the disk."""
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "1")
+    times = tmp_path / "t-0" / f"{0:020}.timeindex"
+    for n in range(6):
+        append(log, b"line %d" % n, timestamp_ms=NOW_MS + n * 1_000_000)
+        if n == 3:
+            log.flush()
+            manager.checkpoint()
+            entries = log.active.time_index.count
+    manager.abandon()
+    with times.open("r+b") as file:
+        file.seek(entries * 12 + written)
+        file.write(bytes(12 - written))
+        file.write(bytes(times.stat().st_size - file.tell()))
+    assert entries > 1
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert len(values(log)) == 6
+        assert log.active.largest_timestamp == NOW_MS + 5_000_000
+    assert verify(str(tmp_path)).faults == []
