@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
+from storage import paths
 from storage.errors import CorruptCheckpoint
 from storage.files import FULL, Files
 
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from storage.segment import Segment
 
 FILE_NAME = "kafkafs.segments"
+# Bytes of a segment, far more than Kafka's formats allow: the sum of many still is a file's size.
+_LARGEST = 1 << 48
 
 
 class Claim(NamedTuple):
@@ -77,7 +80,7 @@ def read(files: Files, directory: str) -> Recorded:
         return _parse(data) if data else Recorded()
     except FileNotFoundError:
         return Recorded()
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, TypeError):
         raise CorruptCheckpoint("not a book of segments", path=path) from None
 
 
@@ -111,10 +114,20 @@ def _parse(data: bytes) -> Recorded:
     lines = body.splitlines()
     if not mark or crc32c(body.encode()) != int(crc, 16) or lines[0] != "version 0":
         raise ValueError(data)
-    claims = [Claim._make(map(int, line.split(" ")[1:])) for line in lines[2:]]
-    if any(min(claim[:3]) < 0 or claim.next_offset < claim.base_offset for claim in claims):
+    start = int(lines[1].split(" ")[1])
+    claims = [Claim(*map(int, line.split(" ")[1:])) for line in lines[2:]]
+    rising = all(one.base_offset < other.base_offset for one, other in itertools.pairwise(claims))
+    if not 0 <= start <= paths.MAX_OFFSET or not rising or not all(map(_is_possible, claims)):
         raise ValueError(data)
-    return Recorded(int(lines[1].split(" ")[1]), claims)
+    return Recorded(start, claims)
+
+
+def _is_possible(claim: Claim) -> bool:
+    return (
+        0 <= claim.base_offset <= claim.next_offset <= paths.MAX_OFFSET
+        and 0 <= claim.size <= _LARGEST
+        and abs(claim.timestamp) <= paths.MAX_OFFSET
+    )
 
 
 def _text(recorded: Recorded) -> bytes:

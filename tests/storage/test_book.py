@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from crc32c import crc32c
 
 from kafkafs.cli import main
 from storage import LogManager
@@ -293,3 +294,33 @@ def test_a_full_disk_takes_no_book_and_a_loss_stays_accepted(tmp_path: Path) -> 
     with opened(tmp_path) as manager:
         assert manager.faults == []
         assert values(manager.log("t", 0)) == [*LINES[:3], *LINES[6:]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("start 0", "segment 3 6 222"),
+        ("start 0", "segment 3 6 222 1 1"),
+        ("start 0", f"segment 3 6 {2**49} 1"),
+        ("start 0", f"segment 3 6 222 {2**63}"),
+        ("start 0", f"segment 3 {2**63} 222 1"),
+        ("start 0", "segment 6 3 222 1"),
+        ("start 0", "segment 3 6 -1 1"),
+        ("start 0", "segment 3 6 222 1", "segment 3 6 222 1"),
+        ("start 0", "segment 6 9 222 1", "segment 3 6 222 1"),
+        (f"start {2**63}",),
+        ("start -1",),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_book_of_what_cannot_be(tmp_path: Path, lines: tuple[str, ...], read_only: bool) -> None:
+    """Its checksum is right.  The log does without."""
+    fill(tmp_path)
+    body = "".join(f"{line}\n" for line in ("version 0", *lines)).encode()
+    (tmp_path / "t-0" / FILE_NAME).write_bytes(body + b"crc %08x\n" % crc32c(body))
+    with LogManager.open(str(tmp_path), read_only=read_only) as manager:
+        assert values(manager.log("t", 0)) == LINES
+        assert "not a book of segments" in manager.faults[0]
+    outcome = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert outcome.exit_code == (1 if read_only else 0)
