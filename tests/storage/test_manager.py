@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -174,6 +175,24 @@ def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> No
         assert remove is not None
         remove()
         assert not [name for name in os.listdir(tmp_path) if "gone" in name]
+
+
+def test_a_file_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for _ in range(3):
+            append(log, b"a")
+            log.roll(NOW_MS)
+        manager.set_topic_setting("t", "file.delete.delay.ms", "0")
+        log.remove_head(2, NOW_MS)
+        disk.fail_next("unlink", errno.EIO, suffix=f"{0:020}.log.deleted")
+        for left in ([f"{0:020}.log.deleted"], []):
+            remove = manager.sweep(NOW_MS)
+            assert remove is not None
+            with pytest.raises(OSError, match="Input/output") if left else contextlib.nullcontext():
+                remove()
+            assert [name for name in os.listdir(tmp_path / "t-0") if "deleted" in name] == left
 
 
 def test_a_snapshot_that_found_no_room_is_tried_again(tmp_path: Path) -> None:

@@ -15,19 +15,22 @@ import trio
 import trio.testing
 
 from kafkafs.fuse.operations import Operations
-from kafkafs.fuse.schedule import CLEAN_AGAIN_S, RETRY_S, Schedule
+from kafkafs.fuse.schedule import CLEAN_AGAIN_S, RETRY_S, SETTLE_S, Schedule
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.ticks import TICK_S, Ticks
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, checkpoint, encode, paths
+from storage.adopt import adopt
 from storage.files import Files
+from storage.listener import LogListener
 from storage.log import Log
 from storage.manager import LogManager
 from storage.task import Task
 from tests.no_threads import no_free_threads
 from tests.storage.logs import append, values, write_settings
+from tests.storage.staging import staged
 
 SETTINGS: dict[str, object] = {
     "log_initial_task_delay_ms": 1000,
@@ -370,5 +373,28 @@ def test_it_goes_on_when_there_are_threads_again(
         assert len(failing) == len(lines(world, " goes on")) > 0, world.said
         assert all(line.endswith("no thread can be started") for line in failing), world.said
         assert not any(world.manager.duties.failing.values())
+
+    in_world(tmp_path / "data", test, 10_000)
+
+
+def test_an_adoption_whose_marker_found_no_room_is_ended(tmp_path: Path) -> None:
+    """Nobody asks for its batch again, nor for another one."""
+
+    async def test(world: World) -> None:
+        class NoMoreRoom(LogListener):
+            """Behind the batch, for its marker."""
+
+            def appended(self, *_: object) -> None:
+                world.disk.fail("pwrite", ".log", errno.ENOSPC, 1)
+
+        log, full = world.log(), NoMoreRoom()
+        log.listeners.append(full)
+        request = staged(Files(), str(world.data), "q", 0, {("a", 0): [[b"1", b"2"]]})
+        adopt(world.manager, request, Task(), world.tree.clock_ns)
+        log.listeners.remove(full)
+        assert world.disk.failures == 1
+        assert values(log) == []
+        await world.pass_s(SETTLE_S)
+        assert values(log) == [b"1", b"2"]
 
     in_world(tmp_path / "data", test, 10_000)
