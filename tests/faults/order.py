@@ -282,7 +282,7 @@ FAULTS = [
         "        return\n    files.sync_directory(directory)\n",
         "        return\n",
         "The marker comes back after a power cut, and vouches for logs that were open.",
-        (LOG_CRASH,),
+        (MANAGER,),
     ),
     Fault(
         "checkpoints-not-written-anew-after-recovery",

@@ -177,6 +177,18 @@ def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> No
         assert not [name for name in os.listdir(tmp_path) if "gone" in name]
 
 
+def test_the_marker_of_a_clean_stop_does_not_come_back(tmp_path: Path) -> None:
+    """It would vouch for logs that were open when the power failed."""
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"a")
+    marker = tmp_path / ".kafka_cleanshutdown"
+    assert marker.exists()
+    disk = SimulatedDisk(str(tmp_path))
+    LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    disk.materialise(0)
+    assert not marker.exists()
+
+
 def test_a_file_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     with opened(tmp_path, disk) as manager:
