@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from storage import checkpoint, paths
+from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.segment import Segment
 
@@ -62,6 +63,9 @@ class FlushPlan:
         has dropped what it could not write, so that a later fsync which succeeds would prove
         nothing.  A checkpoint that could not be replaced is written anew, and the fsync of a
         directory repeated: its names are in the file system's journal, which ends at such an error.
+
+        OSError.  CorruptRecord where the file of a sealed segment is gone: all else is flushed, and
+        the next flush goes on without it.
         """
         started = time.perf_counter_ns()
         try:
@@ -70,9 +74,15 @@ class FlushPlan:
             self._ns = time.perf_counter_ns() - started
 
     def _sync_all(self) -> None:
+        gone: CorruptRecord | None = None
         with self._fsyncs():
             for segment in self._segments:
-                segment.sync()
+                try:
+                    segment.sync()
+                except CorruptRecord as error:
+                    if not segment.is_missing:
+                        raise
+                    gone = error
         for offset in self._snapshots:
             self._sync_snapshot(offset)
         if self._epochs is not None:
@@ -83,6 +93,8 @@ class FlushPlan:
         if self._directory is not None:
             self._files.sync_directory(self._directory)
         self.done = True
+        if gone is not None:
+            raise gone
 
     def _sync_snapshot(self, offset: int) -> None:
         """Make durable what may be known of producers by this snapshot only."""

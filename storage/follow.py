@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 from collections.abc import Callable
 
@@ -45,7 +46,7 @@ from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.follow_tail import LogTail, Moved
 from storage.loading import Origin
 from storage.log import Log
-from storage.missing_segment import MissingSegment
+from storage.missing_segment import missing_segment
 from storage.recovery import load_segment, recover
 from storage.segment import Segment
 from storage.swap import as_if_finished, replaced_range
@@ -57,6 +58,8 @@ FRESH_NS = 100_000_000
 _LISTED_AT_ONCE = 200
 # How often a look begins again.
 _TRIES = 4
+
+_log = logging.getLogger(__name__)
 
 _Found = dict[int, os.stat_result]
 
@@ -546,7 +549,7 @@ class LogFollower(LogTail):
     def _lose(self, segment: Segment) -> None:
         """It waits for deletion, unless its file was written over or its inode given to another."""
         seen: list[os.stat_result] = []
-        if segment.is_open:
+        if segment.is_open and not segment.is_missing:
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 seen.append(segment.log_stat())
         for suffix in ("", paths.DELETED):
@@ -592,13 +595,13 @@ class LogFollower(LogTail):
         claim = self._claims.get(base)
         segment: Segment
         if claim is not None and base not in found:
-            segment = MissingSegment(log.files, log.directory, claim, log.config)
+            segment = missing_segment(log.files, log.directory, claim, log.config)
         else:
             segment = load_segment(origin, base, following, present)
             if claim is not None and segment.size < claim.size:
                 segment.expect(claim.size)
         if segment.lacking or segment.is_missing:
-            log.note_loss(segment)
+            _log.warning("%s", segment.loss)
         return segment
 
     def _take_over(self, found: _Found) -> None:

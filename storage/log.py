@@ -29,11 +29,11 @@ from storage.check import LogCheck
 from storage.config import LogConfig
 from storage.counters import LogCounters
 from storage.damage import Damage, merged, report
+from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.flush import FlushPlan
 from storage.history import History
 from storage.listener import LogListener
-from storage.missing_segment import loss_of
 from storage.producer_state import ProducerBatch
 from storage.recovery import Recovered
 from storage.segment import Segment
@@ -118,7 +118,6 @@ class Log(AppendingLog):
         self._recovered_clean = clean
         # What a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
-        self._losses = recovered.losses
         # Whether there is a book in which it is written down what this log must hold.
         self.is_booked = recovered.book is not None
         self.book = Book(self, recovered.book)
@@ -245,36 +244,32 @@ class Log(AppendingLog):
         self._was_cut = True
 
     @property
+    def _lacking(self) -> list[Segment]:
+        """The sealed segments that lack their end, or all, of what they had."""
+        return [each for each in self.segments[:-1] if each.is_missing or each.lacking]
+
+    @property
     def losses(self) -> list[str]:
         """What is gone of what the log had, and was not deleted: a line for each place."""
-        lines = [line for segment, line in self._losses.items() if segment in self.segments]
+        lines = [segment.loss for segment in self._lacking]
         return [*lines, self.what_is_lost] if self.lost_end else lines
 
     @property
     def lost_ranges(self) -> list[tuple[int, int]]:
         """First and last offset of each of these places."""
         ranges = [
-            (segment.damages[-1].first_offset, segment.next_offset - 1)
-            for segment in self._losses
-            if segment in self.segments
+            (segment.damages[-1].first_offset, segment.next_offset - 1) for segment in self._lacking
         ]
         return [*ranges, (self.log_end_offset, self.lost_end - 1)] if self.lost_end else ranges
-
-    def note_loss(self, segment: Segment) -> None:
-        """Another process's log lacks what it should have of a segment that is about to be its."""
-        assert self.read_only
-        self._losses[segment] = loss_of(segment)
-        _log.warning("%s", self._losses[segment])
 
     def accept_loss(self) -> None:
         """What was lost is given up: the offsets of the log's end are given out again, and between
         segments and at the head there is a gap as any other.
         """
         self.lost_end = 0
-        for segment in self._losses:
+        for segment in self._lacking:
             if not segment.is_missing:
                 segment.accept_size()
-        self._losses = {}
         self.segments = tuple(each for each in self.segments if not each.is_missing)
         if self.log_start_offset < self.segments[0].base_offset:
             self._start_at(self.segments[0].base_offset)
@@ -570,7 +565,9 @@ class Log(AppendingLog):
             self.snapshot_offset = self.log_end_offset
             self._drop_old_snapshots()
             self.directory_dirty = True
-            self.flush()
+            with contextlib.suppress(CorruptRecord):
+                # A sealed segment is gone, which the book tells the next start.
+                self.flush()
             self.book.save(self)
         if self._history is not None:
             self._history.log_start = self.log_start_offset

@@ -181,6 +181,8 @@ class LogChecker:
         """Check a part of a segment; the next offset behind it, -1 where it has gone.  OSError."""
         if log.closed or segment.deleted:
             return -1
+        if segment.is_missing:
+            return segment.next_offset
         try:
             segment.lease()
         except SegmentGone:
@@ -195,8 +197,8 @@ class LogChecker:
                 task.by_owner(lambda: self._note(log, segment, checked.damages))
             return checked.next_offset
         except FileNotFoundError:
-            # It was renamed a moment ago: it has left the log.
-            return -1
+            # It was renamed a moment ago, and has left the log; or it is gone.
+            return -1 if segment.open_log() else segment.next_offset
         finally:
             segment.release()
 

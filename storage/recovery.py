@@ -35,7 +35,7 @@ from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import unusable
 from storage.history import read as read_history
 from storage.loading import Loaded, Origin, finish_index, is_empty, load, reaches
-from storage.missing_segment import MissingSegment, loss_of
+from storage.missing_segment import missing_segment
 from storage.producer_state import ProducerState
 from storage.replay import replay
 from storage.segment import Segment
@@ -48,8 +48,6 @@ __all__ = ["Origin", "Recovered", "load_segment", "recover"]
 @dataclass(slots=True)
 class Recovered:
     """The outcome of ``recover``: segments in order, the last one active.
-
-    ``losses``: which of them lack what they had by the book, and a line for each.
 
     ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
     for a last write that was not finished.
@@ -67,12 +65,6 @@ class Recovered:
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     book: Recorded | None = None
-    losses: dict[Segment, str] = field(default_factory=dict)
-
-    def note_loss(self, segment: Segment) -> None:
-        """A sealed segment lacks its end, or all, of what it had by the book."""
-        self.losses[segment] = loss_of(segment)
-        self.faults.append(self.losses[segment])
 
 
 def recover(origin: Origin) -> Recovered:
@@ -249,8 +241,8 @@ def _with_missing(
     made = list(loaded)
     for claim in gone:
         if claim.base_offset < loaded[-1].segment.base_offset:
-            segment = MissingSegment(origin.files, origin.directory, claim, origin.config)
-            result.note_loss(segment)
+            segment = missing_segment(origin.files, origin.directory, claim, origin.config)
+            result.faults.append(segment.loss)
             made.append(Loaded(segment))
     return sorted(made, key=lambda item: item.segment.base_offset)
 
@@ -266,7 +258,7 @@ def _expect_all(
         if not segment.is_missing:
             segment.expect(claim.size)
             segment.close_descriptors()
-            result.note_loss(segment)
+            result.faults.append(segment.loss)
 
 
 def _load_all(

@@ -16,6 +16,7 @@ Not here: descriptors, leases, names (``segment_files``), which offsets batches 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -36,6 +37,8 @@ from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
 from storage.segment_files import SegmentFiles
 
+_log = logging.getLogger(__name__)
+
 # (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
 
@@ -45,7 +48,8 @@ _CHECKED_BYTES = 16 * 1024 * 1024
 # How much is checked at a time where nobody may wait: what takes the owner's thread 0.2 ms.
 _CHECKED_AT_ONCE = 1024 * 1024
 _AT_A_TIME = 64 * 1024
-_damages_lock = threading.Lock()
+# Who looks at a place under it may find the file gone.
+_damages_lock = threading.RLock()
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
@@ -121,8 +125,6 @@ class Segment(SegmentFiles):
     # Whether the log's bytes never are record batches as they lie there, so that who reads them
     # always goes through ``expand``: a subclass for an older format.
     always_expand = False
-    # Whether its file is gone, and was to be there.
-    is_missing = False
 
     def __init__(
         self,
@@ -243,6 +245,41 @@ class Segment(SegmentFiles):
         self.size = self.stable_size = size
         self.first_read.doubt(size)
         self.verify(size - self.lacking, size)
+
+    def lose(self) -> bool:
+        """The file of this sealed segment is gone, and nobody has deleted it: all of it is damage,
+        and what it had is what it has.  Whether that is news.  Any thread.
+        """
+        assert self.sealed
+        place = Damage(
+            *(0, self.size, self.base_offset, self.next_offset),
+            f"the file is gone, which had {self.size} bytes",
+        )
+        with _damages_lock:
+            if self.is_missing:
+                return False
+            self.damages = (place,)
+            # In this order: who finds nothing left to be checked finds the damage.
+            self.first_read.add(Known(0, self.size, self.next_offset))
+            self.is_missing = True
+            return True
+
+    @property
+    def loss(self) -> str:
+        """A line for a sealed segment that lacks its end, or all, of what it had."""
+        error = self.damages[-1].error(self.log_path)
+        return (
+            f"{error}; reading them fails until the file is back (a backup) or kafkafs repair "
+            "--accept-loss"
+        )
+
+    def _vanished(self) -> CorruptRecord:
+        if self.sealed and self.size:
+            if self.lose():
+                _log.warning("%s", self.loss)
+            return self.damages[0].error(self.log_path)
+        reason = f"the file is gone, which had {self.size} bytes"
+        return CorruptRecord(reason, path=self.log_path, position=0, offset=self.base_offset)
 
     def accept_size(self) -> None:
         """What the log lacks is given up, and with it a batch of which a part is left.  OSError."""
@@ -372,9 +409,14 @@ class Segment(SegmentFiles):
         last = self.offset_index.last_entry
         self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
 
-    def open_log(self) -> None:
-        """Open the log, so that it can be read when its name is gone.  SegmentGone, OSError."""
-        self._log_fd()
+    def open_log(self) -> bool:
+        """Open the log, so that it can be read when its name is gone; False where it is missing.
+
+        SegmentGone, OSError.
+        """
+        with contextlib.suppress(CorruptRecord):
+            self._log_fd()
+        return not self.is_missing
 
     def open_all(self) -> None:
         """Open every file of the active segment, so that another thread can ``sync`` it."""
@@ -387,7 +429,10 @@ class Segment(SegmentFiles):
         """Make log and indexes survive the machine.  Any thread that holds a lease may call it.
 
         A sealed one opens no more than one file at a time: there may be thousands to be synced.
+        OSError; CorruptRecord, once, where the file of a sealed one turns out to be gone.
         """
+        if self.is_missing:
+            return
         if self._txn_index is not None:
             self._txn_index.sync()
         if self.sealed:
@@ -429,7 +474,24 @@ class Segment(SegmentFiles):
         if self.damages:
             sound = sound_size(self.damages, position, len(buffer), self.log_path)
             buffer = memoryview(buffer)[:sound]
-        return self.read_stored(buffer, position, wait)
+        count = self.read_stored(buffer, position, wait)
+        if count < len(buffer) and position + count < self.size and self.sealed:
+            return self._read_short(buffer, position, wait)
+        return count
+
+    def _read_short(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+        """The log's file ends before the log does: what it lacks is damage from now on."""
+        if not wait:
+            raise BlockingIOError
+        size = self._files.size(self._log_fd())
+        if not self._writable or self.identity is not None or size >= self.size:
+            return self.read_stored(buffer, position, wait)
+        # What had been checked may be gone.
+        self.first_read = FirstRead()
+        self.first_read.doubt(self.size)
+        self.verify(size, self.size)
+        sound = sound_size(self.damages, position, len(buffer), self.log_path)
+        return self.read_stored(memoryview(buffer)[:sound], position, wait)
 
     def _read_first(self, buffer: memoryview, position: int, wait: bool) -> int:
         """Who reads on has whole batches in the buffer: they are checked there, and nothing is read
@@ -514,7 +576,12 @@ class Segment(SegmentFiles):
                     return self.size
                 if part is not None and reached >= end:
                     return reached
-                self._check(reached, min(max(end, reached + 1), reads.written_from), wait)
+                try:
+                    self._check(reached, min(max(end, reached + 1), reads.written_from), wait)
+                except CorruptRecord:
+                    if not self.is_missing:
+                        raise
+                    return self.size
         finally:
             self.release()
 
@@ -590,6 +657,8 @@ class Segment(SegmentFiles):
         with _damages_lock:
             known = self.damages
             self.damages = merged(known, [self.bounded(place) for place in found])
+            if self.sealed and self._writable and self.damages[-1].end == self.size:
+                self.lacking = max(self.size - self._files.size(self._log_fd()), 0)
             report(self.log_path, [place for place in self.damages if place not in known])
 
     def index_behind(self, position: int) -> int | None:
@@ -709,7 +778,12 @@ class Segment(SegmentFiles):
         return find_next_batch(self.read_at(position, header.size), 0, 0) == 0
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """The same for the first record whose timestamp is ≥ ``timestamp_ms``."""
+        """The same for the first record whose timestamp is ≥ ``timestamp_ms``.
+
+        CorruptRecord where the log is gone.
+        """
+        if self.is_missing:
+            raise self._vanished()
         largest, offset = self.time_index.lookup(timestamp_ms)
         if largest >= 0 and not self._writable:
             found = self.locate(offset)

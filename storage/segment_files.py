@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from storage import paths
 from storage.config import LogConfig
-from storage.errors import SegmentGone
+from storage.errors import CorruptRecord, SegmentGone
 from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
@@ -68,6 +68,7 @@ class SegmentFiles:
         "base_offset",
         "deleted",
         "identity",
+        "is_missing",
         "recently_used",
         "sealed",
     )
@@ -95,6 +96,8 @@ class SegmentFiles:
         # (device, inode, when it was made) of the .log, where another process may put another file
         # in its place.
         self.identity: Identity | None = None
+        # Whether its log is gone, and was to be there (``Segment.lose``).
+        self.is_missing = False
         self.recently_used = False
         self.sealed = False
 
@@ -185,15 +188,38 @@ class SegmentFiles:
         if self._gone:
             raise SegmentGone("this segment has been deleted", path=self.log_path)
         self.recently_used = True
+        if self.is_missing:
+            raise self._vanished()
         with _lease_lock:
             if self._fd < 0:
                 _count_opened()
                 flags = os.O_RDWR if self._writable and not self.sealed else os.O_RDONLY
-                if self.identity is None:
-                    self._fd = self._files.open(self.log_path, flags)
-                else:
-                    self._fd = self._open_of_another(self.identity)
-            return self._fd
+                try:
+                    if self.identity is None:
+                        self._fd = self._files.open(self.log_path, flags)
+                    else:
+                        self._fd = self._open_of_another(self.identity)
+                except FileNotFoundError:
+                    if not self._has_vanished:
+                        raise
+            fd = self._fd
+        if fd < 0:
+            raise self._vanished()
+        return fd
+
+    @property
+    def _has_vanished(self) -> bool:
+        """Whether nobody of ours has renamed or removed the log, which is not there.
+
+        Under the lock, under which a log of ours gets another name.
+        """
+        is_ours = self._writable and self.identity is None
+        stays = not self.deleted and not self._gone
+        return is_ours and stays and self._files.exists(self._directory)
+
+    def _vanished(self) -> CorruptRecord:
+        """The log's file is gone: what to raise."""
+        raise NotImplementedError
 
     def open_apart(self) -> int:
         """A descriptor of the log for the caller alone, who closes it.  SegmentGone, OSError."""
@@ -228,6 +254,8 @@ class SegmentFiles:
                     fd = self._files.open(self.file_path(kind), os.O_RDONLY)
             except FileNotFoundError:
                 if kind == paths.LOG:
+                    # Open, it can be copied (``rescue``); else whoever waits is told.
+                    self._log_fd()
                     raise
                 continue  # what an index says can be had again
             try:

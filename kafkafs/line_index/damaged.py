@@ -82,7 +82,7 @@ def measure_damaged(lines: MeasuredLines, state: Measure, place: Damage, end: in
     if place.is_empty:
         state.step_over(end - position)
         return
-    while position < end:
+    while position < end and not lines.segment.is_missing:
         head = bytearray(HEADER_SIZE)
         read = lines.segment.read_stored(head, position, True)
         size = size_at(head, 0) if read == HEADER_SIZE and head[_MAGIC] == MAGIC else 0
@@ -99,9 +99,10 @@ def measure_damaged(lines: MeasuredLines, state: Measure, place: Damage, end: in
                 continue
             except CorruptRecord:
                 pass
+        break
+    if position < end:
         state.add(lines.view.measure, _STAND_IN, end - position)
         lines.is_guessed = True
-        return
 
 
 def _find(lines: SegmentLines, damages: Damages) -> tuple[Gap, ...]:

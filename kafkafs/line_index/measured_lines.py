@@ -369,6 +369,9 @@ class MeasuredLines:
                 return True
             if not self.loaded or tail is None or tail.batch_end:
                 return False
+            if self.segment.is_missing:
+                # Nothing would tell whose it is.
+                return False
             entries = absolute(tail.entries, saved)
             if saved.covered and not saved.count:
                 return False

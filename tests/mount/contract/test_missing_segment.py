@@ -10,7 +10,8 @@ import pytest
 
 from tests.mount.contract.writing import append
 from tests.mount.control import do
-from tests.mount.mounting import mounted
+from tests.mount.mounting import kafkafs, mounted
+from tests.mount.steering import steered
 
 PER_SEGMENT = 5
 LINES = [b"%02d" % number + b"x" * 600 + b"\n" for number in range(4 * PER_SEGMENT)]
@@ -60,3 +61,103 @@ def test_the_rest_is_read_and_appended_to(tmp_path: Path, number: int, how: str)
         mount.start()
         assert mount.run("cat $orders", orders=orders) == b"".join(LINES) + b"more\n"
         assert "#" not in (mount.path / ".kafkafs" / "topics").read_text()
+
+
+FIRST, BEHIND = PER_SEGMENT, 2 * PER_SEGMENT
+WHOLE = b"".join(LINES)
+
+
+def fill(orders: Path) -> None:
+    for at, line in enumerate(LINES):
+        if at and at % PER_SEGMENT == 0:
+            do(orders, "roll", "run")
+        append(orders, line)
+
+
+def lose(path: Path, how: str) -> int:
+    """Have a segment's file gone, or its end; the first offset that is lost."""
+    if how == "rm":
+        path.unlink()
+        return FIRST
+    os.truncate(path, path.stat().st_size // 2)
+    return FIRST + PER_SEGMENT // 2
+
+
+@pytest.mark.parametrize("looked", [True, False], ids=["looked", "unseen"])
+@pytest.mark.parametrize("how", ["rm", "cut"])
+def test_under_its_own_writer(tmp_path: Path, how: str, looked: bool) -> None:
+    """As after a restart, without one."""
+    with steered(tmp_path) as mount:
+        orders = mount.topic()
+        fill(orders)
+        mount.restart()
+        if looked:
+            assert orders.read_bytes() == WHOLE
+            mount.daemon.close_files()
+        path = mount.data / "orders-0" / f"{FIRST:020d}.log"
+        lost = lose(path, how)
+        for _ in "without a restart", "with one":
+            assert int(mount.run("stat -c %s $orders", orders=orders)) == len(WHOLE)
+            mount.run("ls -l orders")
+            shown = mount.sh("cat $orders", orders=orders)
+            assert shown.returncode == 1
+            assert shown.stdout == b"".join(LINES[:lost])
+            assert os.strerror(errno.EIO).encode() in shown.stderr
+            rest = b"".join(LINES[BEHIND:])
+            assert mount.run("cat $orders@$behind", orders=orders, behind=BEHIND) == rest
+            assert mount.run("tail -c $count $orders", orders=orders, count=len(rest)) == rest
+            assert mount.run("tail -n 3 $orders", orders=orders) == b"".join(LINES[-3:])
+            assert mount.sh("cat $orders@$lost", orders=orders, lost=lost).returncode == 1
+            for name in ("log", "topics"):
+                said = (mount.path / ".kafkafs" / name).read_text()
+                assert f"offsets {lost} to {BEHIND - 1} are damaged" in said
+                assert str(path) in said
+            assert kafkafs("verify", mount.data).returncode == 1
+            mount.restart()
+        mount.run("echo more >> $orders", orders=orders)
+        assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
+        mount.stop()
+        assert kafkafs("repair", mount.data, "--accept-loss").returncode == 0
+        mount.start()
+        left = b"".join([*LINES[:lost], *LINES[BEHIND:]])
+        assert mount.run("cat $orders", orders=orders) == left + b"more\n"
+
+
+def test_its_writer_goes_on(tmp_path: Path) -> None:
+    """Appends, flushes, rolls, and what saves indexes and positions: without a further line."""
+    with steered(tmp_path) as mount:
+        orders, others = mount.topic(), mount.topic("others")
+        fill(orders)
+        mount.restart()
+        (mount.data / "orders-0" / f"{FIRST:020d}.log").unlink()
+        assert mount.sh("cat $orders", orders=orders).returncode == 1
+        said = mount.events()
+        for number in range(3):
+            mount.run(
+                "echo $number | tee -a $orders >> $others",
+                number=number,
+                orders=orders,
+                others=others,
+            )
+            mount.run("sync $orders $others", orders=orders, others=others)
+            mount.daemon.roll("orders")
+            mount.daemon.rest()
+            mount.daemon.close_files()
+            assert mount.run("tail -n 1 $orders", orders=orders) == b"%d\n" % number
+        assert mount.run("cat $others", others=others) == b"0\n1\n2\n"
+        assert mount.events() == said
+        # Deleting what is before and with it ends it.
+        mount.daemon.remove_head("orders", 2)
+        assert mount.run("cat $orders | wc -l", orders=orders) == b"%d\n" % (2 * PER_SEGMENT + 3)
+        assert "#" not in (mount.path / ".kafkafs" / "topics").read_text()
+
+
+def test_while_it_is_open(tmp_path: Path) -> None:
+    """What was never flushed is written to a new file."""
+    with mounted(tmp_path) as mount:
+        orders = mount.topic()
+        fill(orders)
+        (mount.data / "orders-0" / f"{FIRST:020d}.log").unlink()
+        assert orders.read_bytes() == WHOLE
+        mount.restart()
+        assert orders.read_bytes() == WHOLE

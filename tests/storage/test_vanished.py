@@ -1,0 +1,107 @@
+"""The file of a segment goes while its own writer has the log open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import CorruptRecord
+from tests.storage.logs import NOW_MS, append
+from tests.storage.test_book import (
+    BASES,
+    LINES,
+    fill,
+    log_file,
+    opened_with_faults,
+    readable,
+    vanish,
+)
+
+
+def test_before_it_was_flushed(tmp_path: Path) -> None:
+    """A flush says it once and goes on without it; the next start misses it, and cuts nothing."""
+    manager = opened_with_faults(tmp_path)
+    log = manager.create_topic("t", 1).partitions[0]
+    for n, line in enumerate(LINES):
+        if n in BASES[1:]:
+            log.roll(NOW_MS)
+        append(log, line, timestamp_ms=NOW_MS + n)
+    for segment in log.segments[:-1]:
+        segment.close_descriptors()
+    vanish(tmp_path, 3)
+    with pytest.raises(CorruptRecord, match="offsets 3 to 5 are damaged: the file is gone"):
+        log.flush()
+    assert log.recovery_point == log.log_end_offset
+    assert log.flush_error is None
+    log.flush()
+    manager.checkpoint()
+    expected = [*LINES[:3], None, None, None, *LINES[6:]]
+    assert readable(log) == expected
+    (said,) = log.losses
+    manager.abandon()
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    assert log.losses == [said]
+    assert readable(log) == expected
+    manager.close()
+
+
+def test_a_clean_stop_writes_it_down(tmp_path: Path) -> None:
+    manager = opened_with_faults(tmp_path)
+    log = manager.create_topic("t", 1).partitions[0]
+    for n, line in enumerate(LINES):
+        if n in BASES[1:]:
+            log.roll(NOW_MS)
+        append(log, line, timestamp_ms=NOW_MS + n)
+    for segment in log.segments[:-1]:
+        segment.close_descriptors()
+    vanish(tmp_path, 3)
+    manager.close()
+    manager = opened_with_faults(tmp_path)
+    assert len(manager.log("t", 0).losses) == 1
+    assert readable(manager.log("t", 0)) == [*LINES[:3], None, None, None, *LINES[6:]]
+    manager.close()
+
+
+def test_its_indexes_go_alone(tmp_path: Path) -> None:
+    """Who looks something up reads the log instead."""
+    fill(tmp_path)
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    for path in (tmp_path / "t-0").glob("*3.*index"):
+        path.unlink()
+    assert readable(log) == LINES
+    assert log.offset_for_timestamp(NOW_MS + 4) == (NOW_MS + 4, 4)
+    assert log.losses == []
+    manager.close()
+
+
+def test_the_active_one(tmp_path: Path) -> None:
+    """Nothing is appended where it was, and its offsets are not given out again."""
+    fill(tmp_path)
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    log_file(tmp_path, 9).unlink()
+    with pytest.raises(CorruptRecord, match="the file is gone, which had"):
+        append(log, b"other", timestamp_ms=NOW_MS)
+    assert log.log_end_offset == len(LINES)
+    assert not log_file(tmp_path, 9).exists()
+    manager.abandon()
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    assert log.lost_ranges == [(9, 11)]
+    manager.close()
+
+
+def test_a_directory_that_was_renamed_has_lost_nothing(tmp_path: Path) -> None:
+    fill(tmp_path)
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    (tmp_path / "t-0").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):
+        next(log.records(3))
+    (tmp_path / "elsewhere").rename(tmp_path / "t-0")
+    assert readable(log) == LINES
+    assert log.losses == []
+    manager.close()
