@@ -95,11 +95,28 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
             verified.faults += _further(log, segment, {fault.position for fault in verified.faults})
         return verified
     except FileNotFoundError:
-        if segment in log.segments and not log.closed:
+        if segment not in log.segments or log.closed:
+            return None
+        if not log.files.exists(log.directory):
             raise
-        return None
+        # Where nobody has noticed it yet, the log does now.
+        segment.open_log()
+        return _gone(segment)
     finally:
         segment.release()
+
+
+def _gone(segment: Segment) -> Verified:
+    """What there is to say of one whose file is not there."""
+    reason = f"the file is gone, which had {segment.size} bytes"
+    return Verified(
+        size=0,
+        records=0,
+        next_offset=segment.next_offset,
+        is_read_whole=False,
+        epochs=[],
+        faults=[Fault(segment.log_path, reason, 0, segment.base_offset)],
+    )
 
 
 def _renamed(segment: Segment) -> str:

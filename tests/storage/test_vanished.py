@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptRecord
+from storage.log_checker import LogChecker
+from storage.task import Task
 from tests.storage.logs import NOW_MS, append
 from tests.storage.test_book import (
     BASES,
@@ -104,4 +106,32 @@ def test_a_directory_that_was_renamed_has_lost_nothing(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").rename(tmp_path / "t-0")
     assert readable(log) == LINES
     assert log.losses == []
+    manager.close()
+
+
+def test_the_checker_goes_on(tmp_path: Path) -> None:
+    """It is found when it is read back, counted once, and what comes behind is read back, too."""
+    fill(tmp_path)
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    checker = LogChecker(manager.logs, lambda: NOW_MS)
+    checker.run_newest(Task())
+    vanish(tmp_path, 3)
+    for _ in range(2):
+        checker.run_sealed(Task())
+        checker.run_newest(Task())
+        assert log.lost_ranges == [(3, 5)]
+        assert log.counters.damages == 1
+    append(log, b"more", timestamp_ms=NOW_MS)
+    log.roll(NOW_MS)
+    log.segments[-2].close_descriptors()
+    vanish(tmp_path, 9)
+    append(log, b"behind", timestamp_ms=NOW_MS)
+    checker.run_newest(Task())
+    assert log.lost_ranges == [(3, 5), (9, 12)]
+    assert checker.checked_ms(log) == NOW_MS
+    checked = checker.bytes_checked(log)
+    append(log, b"further", timestamp_ms=NOW_MS)
+    checker.run_newest(Task())
+    assert checker.bytes_checked(log) > checked
     manager.close()

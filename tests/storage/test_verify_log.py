@@ -134,3 +134,16 @@ def test_segments_that_a_cleaner_is_about_to_name(tmp_path: Path) -> None:
         assert [segment.base_offset for segment in log.segments] == [0, 2]
         assert seen
         assert not any(seen)
+
+
+def test_a_file_that_is_gone_is_a_fault_beside_others(log: Log) -> None:
+    gone, rest = log.segments
+    gone.close_descriptors()
+    os.unlink(gone.log_path)
+    flip(rest.log_path, position(rest, 1) + 70)
+    said, other = faults(log)
+    reason = f"the file is gone, which had {gone.size} bytes"
+    assert said == f"{gone.log_path}: position 0: offset 0: {reason}"
+    assert other.startswith(rest.log_path)
+    assert log.lost_ranges == [(0, 3)]
+    assert dict(verify_logs([log], Task()))["segments"] == 2
