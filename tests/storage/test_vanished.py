@@ -8,6 +8,7 @@ import pytest
 
 from storage.errors import CorruptRecord
 from storage.log_checker import LogChecker
+from storage.rescue import rescue
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append
 from tests.storage.test_book import (
@@ -134,4 +135,43 @@ def test_the_checker_goes_on(tmp_path: Path) -> None:
     append(log, b"further", timestamp_ms=NOW_MS)
     checker.run_newest(Task())
     assert checker.bytes_checked(log) > checked
+    manager.close()
+
+
+def test_the_active_one_while_it_is_open(tmp_path: Path) -> None:
+    """What was flushed into nowhere is missed at the next start, which takes no other records."""
+    fill(tmp_path)
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    append(log, b"before", timestamp_ms=NOW_MS)
+    log_file(tmp_path, 9).unlink()
+    append(log, b"behind", timestamp_ms=NOW_MS)
+    assert readable(log) == [*LINES, b"before", b"behind"]
+    log.flush()
+    manager.checkpoint()
+    manager.abandon()
+    manager = opened_with_faults(tmp_path)
+    log = manager.log("t", 0)
+    assert log.lost_ranges == [(9, 13)]
+    with pytest.raises(OSError, match="so that they are not given out again"):
+        append(log, b"other", timestamp_ms=NOW_MS)
+    manager.close()
+
+
+def test_the_active_one_is_sealed_while_it_is_open(tmp_path: Path) -> None:
+    """What a flush does not find under its name is written to a new file."""
+    manager = opened_with_faults(tmp_path)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, LINES[0], timestamp_ms=NOW_MS)
+    log_file(tmp_path, 0).unlink()
+    append(log, LINES[1], timestamp_ms=NOW_MS)
+    log.roll(NOW_MS)
+    append(log, LINES[2], timestamp_ms=NOW_MS)
+    with pytest.raises(FileNotFoundError):
+        log.flush()
+    rescue(log, Task(), NOW_MS)
+    assert log_file(tmp_path, 0).exists()
+    manager.abandon()
+    manager = opened_with_faults(tmp_path)
+    assert readable(manager.log("t", 0)) == LINES[:3]
     manager.close()
