@@ -49,7 +49,8 @@ def test_all_of_it_holds(
     figures: Callable[[str, object], None],
 ) -> None:
     tests = SAMPLE if request.config.getoption("--soak-hours") is None else WHOLE
-    options = ("-n", "0", "-q", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=failed")
+    options = ["-n", "auto", "--dist", "loadfile", "-q", "-p", "no:cacheprovider"]
+    options += ["-o", "tmp_path_retention_policy=failed"]
     with file_system(kind, base, IMAGE_BYTES) as made:
         made.chmod(0o1777)
         # What runs these tests says nothing to those.
