@@ -1,10 +1,10 @@
 """A commit log in the on-disk format of Apache Kafka: a library of its own."""
 
+from storage.directory.manager import LogManager, Topic
 from storage.errors import StorageError
-from storage.listener import LogListener
-from storage.log import Appended, Log
-from storage.manager import LogManager, Topic
-from storage.read import EARLIEST, LATEST, MAX_TIMESTAMP
+from storage.log.listener import LogListener
+from storage.log.log import Appended, Log
+from storage.log.read import EARLIEST, LATEST, MAX_TIMESTAMP
 from storage.record.batch import Record, encode
 
 __all__ = [

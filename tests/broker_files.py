@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
-from storage import Record, checkpoint, encode, paths
+from storage import Record, encode, paths
 from storage.files import Files, Kind
 from storage.index import txn_index
-from storage.producer_state import ProducerBatch, ProducerState
 from storage.record._batch import Rebuild
 from storage.record.batch import parse_header
+from storage.state import checkpoint
+from storage.state.producer_state import ProducerBatch, ProducerState
 
 NOW_MS = 1_700_000_000_000
 

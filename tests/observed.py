@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from storage import Log
-from storage.config import LogConfig
 from storage.record.batch import decode_plain, parse_header
 from storage.record.control import parse_marker
 from storage.record.plain import plain
-from storage.segment import Segment
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
 from tests.compaction_model import (
     Aborted,
     ModelBatch,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from storage.log import Log
-    from storage.manager import LogManager
+    from storage.directory.manager import LogManager
+    from storage.log.log import Log
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 

@@ -17,8 +17,8 @@ from kafkafs.cli.progress import opening_shown
 if TYPE_CHECKING:
     from storage.compaction.cleaner import Cleaned
     from storage.compaction.log_cleaner import LogCleaner
-    from storage.log import Log
-    from storage.manager import LogManager
+    from storage.directory.manager import LogManager
+    from storage.log.log import Log
     from storage.task import Task
 
 
@@ -39,9 +39,9 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
     from kafkafs.cli.long_work import CANCELLED, long_work
     from kafkafs.tree.offline import keeping_history
     from storage.compaction.log_cleaner import LogCleaner
+    from storage.directory.manager import LogManager
+    from storage.directory.retain import remove_now
     from storage.errors import StorageError, TaskCancelled
-    from storage.manager import LogManager
-    from storage.retain import remove_now
 
     path = os.path.realpath(data_dir)
     failed = False

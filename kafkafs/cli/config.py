@@ -43,10 +43,10 @@ def command(
     there.
     """
     from kafkafs.tree.topic_config import config_text, defaults_text
+    from storage.directory.manager import LogManager, check_topic
     from storage.errors import StorageError
     from storage.files import Files
-    from storage.manager import LogManager, check_topic
-    from storage.settings import Settings
+    from storage.settings.settings import Settings
 
     path = os.path.realpath(data_dir)
     values = dict(_parsed(change) for change in changes)
@@ -79,9 +79,9 @@ def command(
 
 def _set_places(path: str, given: dict[str, str]) -> None:
     """Remember where a broker keeps what it is set to. StorageError, OSError."""
-    from storage import broker_settings
-    from storage.manager import LogManager
-    from storage.settings import set_default
+    from storage.directory.manager import LogManager
+    from storage.settings import broker_settings
+    from storage.settings.settings import set_default
 
     with LogManager.alone(path) as files:
         broker_settings.check_places(

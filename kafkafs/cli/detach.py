@@ -25,9 +25,9 @@ def command(data_dir: str, undo: bool) -> None:
     --undo gives everything its names back, unless topics or partitions have been made since. What
     was appended stays.
     """
-    from storage import detach
+    from storage.directory import detach
+    from storage.directory.manager import LogManager
     from storage.errors import StorageError
-    from storage.manager import LogManager
 
     path = os.path.realpath(data_dir)
     try:

@@ -12,7 +12,7 @@ from kafkafs.cli import fail
 from kafkafs.cli.addresses import data_dir_option, number
 
 if TYPE_CHECKING:
-    from storage.log import Log
+    from storage.log.log import Log
 
 _NAMED_OFFSETS = ("earliest", "latest")
 
@@ -27,7 +27,7 @@ class _Request(NamedTuple):
 def _requests(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> list[_Request]:
-    from storage.fetch import MAX_SET_BYTES
+    from storage.kafka07.fetch import MAX_SET_BYTES
 
     requests = []
     for text in texts:
@@ -66,9 +66,9 @@ def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
 
     The directory may be in use: nothing is changed in it.
     """
+    from storage.directory.manager import LogManager
     from storage.errors import StorageError
-    from storage.fetch import encode_multi_response
-    from storage.manager import LogManager
+    from storage.kafka07.fetch import encode_multi_response
 
     whole = True
     try:
@@ -91,7 +91,7 @@ def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
 def _respond(log: Log, request: _Request, reset: str | None) -> tuple[bytes, bool]:
     """The response to one request, and whether its offset was inside the log."""
     from storage.errors import OffsetOutOfRange
-    from storage.fetch import ErrorCode, encode_response, read_messages
+    from storage.kafka07.fetch import ErrorCode, encode_response, read_messages
 
     where = f"{request.topic}:{request.partition}"
     offset = request.offset

@@ -12,7 +12,7 @@ import click
 from kafkafs.cli import fail
 
 if TYPE_CHECKING:
-    from storage.handover import Outcome
+    from storage.handover.handover import Outcome
 
 _SERVER = "--bootstrap-server localhost:9092"
 
@@ -53,7 +53,7 @@ def command(
     """
     from kafkafs.cli.long_work import CANCELLED, long_work
     from storage.errors import StorageError, TaskCancelled
-    from storage.handover import hand_over
+    from storage.handover.handover import hand_over
 
     try:
         with long_work() as task:

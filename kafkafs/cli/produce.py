@@ -26,9 +26,9 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
 
     What was appended survives the machine when this returns.
     """
+    from storage.directory.manager import LogManager
     from storage.errors import StorageError
-    from storage.manager import LogManager
-    from storage.produce import Producer
+    from storage.log.produce import Producer
 
     if sys.stdin is None:
         raise fail("standard input is closed")

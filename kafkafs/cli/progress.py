@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from storage.manager import Progress
+    from storage.directory.manager import Progress
 
 #: An opening that takes longer than this shows how far it is, in seconds.
 PATIENCE_S = 0.5

@@ -23,7 +23,7 @@ def command(targets: tuple[str, ...], check: bool) -> None:
     Exits with 1 where a log is damaged, and with --check where anything differs.
     """
     from storage.errors import StorageError
-    from storage.reindex import log_bytes, reindex
+    from storage.verify.reindex import log_bytes, reindex
 
     try:
         with reading_shown("reading", log_bytes(targets)) as progress:

@@ -12,7 +12,7 @@ from kafkafs.cli import fail
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
-    from storage.data_directory import Mending
+    from storage.directory.data_directory import Mending
 
 _FIRST = "first"
 
@@ -55,10 +55,10 @@ def command(
     """
     if dry_run and (wants_purge or accept_loss or log_starts or not wants_salvage):
         raise click.UsageError("--dry-run goes with --salvage")
-    from storage.cut import purge
+    from storage.directory.manager import LogManager
     from storage.errors import StorageError
-    from storage.manager import LogManager
-    from storage.salvage import plan_salvage, salvage
+    from storage.log.salvage import plan_salvage, salvage
+    from storage.segment.cut import purge
 
     verify = wants_salvage or not wants_purge
     mending = _mending(log_starts)
@@ -112,7 +112,7 @@ def command(
 def _mending(log_starts: tuple[str, ...]) -> Mending:
     """What the options say.  BadParameter."""
     from storage import paths
-    from storage.data_directory import Mending
+    from storage.directory.data_directory import Mending
 
     told: dict[tuple[str, int], int] = {}
     for text in log_starts:

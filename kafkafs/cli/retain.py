@@ -14,9 +14,9 @@ from kafkafs.cli.addresses import logs_at
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
-    from storage.log import Log
-    from storage.manager import LogManager
-    from storage.retain import RetentionPlan
+    from storage.directory.manager import LogManager
+    from storage.directory.retain import RetentionPlan
+    from storage.log.log import Log
 
 
 @click.command("retain")
@@ -37,8 +37,8 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
     leaves what is not done as it was.
     """
     from kafkafs.cli.long_work import CANCELLED
+    from storage.directory.manager import LogManager
     from storage.errors import StorageError, TaskCancelled
-    from storage.manager import LogManager
 
     path = os.path.realpath(data_dir)
     try:
@@ -64,7 +64,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
 
 
 def _plans(manager: LogManager, logs: Sequence[Log], now_ms: int) -> list[RetentionPlan]:
-    from storage.retain import plan_retention
+    from storage.directory.retain import plan_retention
 
     return [plan_retention(log, now_ms) for log in logs]
 
@@ -88,7 +88,7 @@ def _retain(manager: LogManager, logs: Sequence[Log]) -> list[str]:
     """Delete, and say what went; what went wrong."""
     from kafkafs.cli.long_work import long_work
     from kafkafs.tree.offline import keeping_history
-    from storage.retain import remove_now, retain
+    from storage.directory.retain import remove_now, retain
 
     now_ms = manager.clock_ms()
     plans = _plans(manager, logs, now_ms)

@@ -26,7 +26,7 @@ def command(data_dir: str) -> None:
     Exits with 0 where all is whole, with 1 where there are faults.
     """
     from storage.errors import StorageError
-    from storage.verify import log_bytes, verify
+    from storage.verify.verify import log_bytes, verify
 
     path = os.path.realpath(data_dir)
     try:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from kafkafs.dump.message_json import as_json, message_json
 from storage.errors import CorruptRecord
-from storage.message_schemas import PROTOCOL
-from storage.messages import Message, MessageError, Reader, parse_schemas
+from storage.settings.message_schemas import PROTOCOL
+from storage.settings.messages import Message, MessageError, Reader, parse_schemas
 
 _ENDS: Final = ("ABORT", "COMMIT")
 #: By type: how DumpLogSegments names it, and its message.

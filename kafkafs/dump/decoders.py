@@ -14,8 +14,8 @@ from kafkafs.dump._dump import java_text
 from kafkafs.dump.message_json import as_json, message_json
 from kafkafs.dump.options import Decode
 from storage.errors import CorruptRecord
-from storage.message_schemas import OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
-from storage.messages import Message, MessageError, MetadataReader, Reader, parse_schemas
+from storage.settings.message_schemas import OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
+from storage.settings.messages import Message, MessageError, MetadataReader, Reader, parse_schemas
 
 _PACKAGE: Final = "org.apache.kafka.tools.api."
 STRING_DECODER: Final = _PACKAGE + "StringDecoder"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kafkafs.dump._dump import java_text
 from kafkafs.dump.java import double_text
-from storage.messages import NUMBERS, Field, Message, Struct
+from storage.settings.messages import NUMBERS, Field, Message, Struct
 
 _CONTROL: Final = re.compile(r"\\u00[0-9a-f]{2}")
 

@@ -2,7 +2,7 @@
 
 Start: take away what a killed daemon left, open the data directory (lock, recovery), mount, serve;
 it is ready when the kernel has sent its first request. So nothing is mounted that does not answer.
-Then it writes into the data directory who has it open, and where (`storage.owner_file`).
+Then it writes into the data directory who has it open, and where (`storage.state.owner_file`).
 
 End, by SIGTERM, SIGINT or SIGHUP: unfinished lines become records and later writes are ESHUTDOWN;
 long work stops where it can, and everything is flushed, while reads go on; then the session ends,
@@ -43,10 +43,11 @@ from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import KEEP_S
-from storage import clock, owner_file, paths
+from storage import clock, paths
+from storage.directory.manager import LogManager, Progress
 from storage.errors import StorageError
-from storage.manager import LogManager, Progress
-from storage.owner_file import Owner
+from storage.state import owner_file
+from storage.state.owner_file import Owner
 
 #: How far the kernel reads ahead, where we may say so: its 128 KiB costs a third of the speed.
 READ_AHEAD_KIB = 1024

@@ -44,7 +44,7 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, ToldError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
 from storage.errors import NoThread, SegmentGone, StorageError
-from storage.log import Log
+from storage.log.log import Log
 from storage.task import Task
 
 _Kinds = tuple[type[Exception], ...]
@@ -121,7 +121,7 @@ class Operations(RefusedOperations):
             plan.finish()
 
     async def rescue(self, log: Log) -> None:
-        """Have what is left of a log on the disk, after an fsync that failed (`storage.rescue`)."""
+        """Have what is left of a log on the disk, after an fsync that failed."""
         task = Task(self._tree.jobs.by_owner)
         await in_thread(self._syncers, self._tree.manager.rescue, log, task)
 

@@ -13,11 +13,11 @@ turn (`storage.duties`); a log that could not be cleaned after a pause that grow
 be read whole for that, or at once when somebody asks for it by `.control`.
 
 What was appended is **checked** every kafkafs.check.interval.ms, and as long after each pass over
-all sealed segments begins the next one (`storage.log_checker`); these are nobody's jobs.
+all sealed segments begins the next one (`storage.verify.log_checker`); these are nobody's jobs.
 
-Staged files that nobody asks for go by their age (`storage.staged_orphans`): looked for as often as
-retention, and nobody's job either; nor is what a full disk has kept from ending with an adoption
-(`storage.adopt.settle`).
+Staged files that nobody asks for go by their age (`storage.owner.staged_orphans`): looked for as
+often as retention, and nobody's job either; nor is what a full disk has kept from ending with an
+adoption (`storage.adopt.adopt.settle`).
 
 Not here: the threads (`workers`), flushes and checkpoints (`ticks`).
 """
@@ -36,13 +36,13 @@ from kafkafs.fuse.workers import Workers
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, State, Work
-from storage.adopt import is_unsettled, settle
+from storage.adopt.adopt import is_unsettled, settle
 from storage.compaction.log_cleaner import LogCleaner
-from storage.log import Log
-from storage.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
-from storage.manager import Topic
-from storage.retain import plan_retention
+from storage.directory.manager import Topic
+from storage.directory.retain import plan_retention
+from storage.log.log import Log
 from storage.task import Task
+from storage.verify.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.threads import in_thread
 from kafkafs.tree.filesystem import FileSystem
-from storage.log import Log
-from storage.manager import LogManager
+from storage.directory.manager import LogManager
+from storage.log.log import Log
 
 #: How often to look for due flushes, in seconds.
 LOOK_S = 0.25

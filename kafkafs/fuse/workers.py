@@ -26,7 +26,7 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job
 from storage import threads
 from storage.errors import NoThread
-from storage.owner_requests import KINDS, SWAP
+from storage.owner.owner_requests import KINDS, SWAP
 from storage.task import Task
 
 T = TypeVar("T")

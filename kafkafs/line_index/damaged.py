@@ -8,7 +8,7 @@ Where a log is measured after damage was found, a damaged batch whose records ca
 counts as it is: mostly that is how long its text was. Any other counts as the text of one empty
 record, so that whoever reads on from before meets it.
 
-Not here: who finds damage, and what reading it raises (`storage.segment`).
+Not here: who finds damage, and what reading it raises (`storage.segment.segment`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.line_index.records import shown_between, start_of_batch, text_before_batch
-from storage.damage import Damage, Damages
 from storage.errors import CorruptRecord
 from storage.record.batch import Record, encode
 from storage.record.header import CODEC_BITS, CONTROL_BIT, HEADER_SIZE, MAGIC, size_at
+from storage.segment.damage import Damage, Damages
 
 if TYPE_CHECKING:
     from kafkafs.line_index.measured_lines import MeasuredLines

@@ -15,7 +15,7 @@ from storage.errors import StorageError
 from storage.record.batch import CODEC_BITS, HEADER_SIZE, TRANSACTIONAL_BIT, Buffer
 from storage.record.compression import BEST_RATIOS, largest_decompressed
 from storage.record.header import size_at
-from storage.segment import Segment
+from storage.segment.segment import Segment
 
 IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""

@@ -28,7 +28,7 @@ from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import Buffer
-from storage.segment import Segment
+from storage.segment.segment import Segment
 
 CHUNK = 1 << 20
 """Bytes of log that are measured at a time."""

@@ -15,7 +15,7 @@ from kafkafs.line_index.encoded import judge, takes_long
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import HEADER_SIZE, Buffer
-from storage.segment import Segment
+from storage.segment.segment import Segment
 
 if TYPE_CHECKING:
     from kafkafs.line_index.segment_lines import SegmentLines

@@ -28,7 +28,7 @@ from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
 if TYPE_CHECKING:
     from kafkafs.line_index.damaged import Gap
     from kafkafs.line_index.segment_lines import SegmentLines
-    from storage.segment import Segment
+    from storage.segment.segment import Segment
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kafkafs.line_index.places import BytesPlace
 from kafkafs.line_index.store import NEVER
 from storage.record.batch import parse_header
-from storage.segment import Segment
+from storage.segment.segment import Segment
 
 
 class SegmentBatches:

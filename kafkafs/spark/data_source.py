@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from kafkafs.spark import options, rows
+from kafkafs.spark import options
+from kafkafs.spark.source import rows
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -36,23 +37,23 @@ class KafkafsDataSource(DataSource):
         return rows.full_schema(options.parse(self.options, "any").include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from kafkafs.spark.reader import BatchReader
+        from kafkafs.spark.source.reader import BatchReader
 
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        from kafkafs.spark.stream_reader import StreamReader
+        from kafkafs.spark.source.stream_reader import StreamReader
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from kafkafs.spark.sink import batch_writer
+        from kafkafs.spark.sink.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        from kafkafs.spark.sink import stream_writer
+        from kafkafs.spark.sink.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

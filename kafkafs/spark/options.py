@@ -28,18 +28,18 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from kafkafs.spark import offsets
 from kafkafs.spark import option_values as values
-from kafkafs.spark.offsets import EARLIEST, LATEST, Offsets
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.source_options import (
+from kafkafs.spark.source import offsets
+from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets
+from kafkafs.spark.source.source_options import (
     MAX_TRIGGER_DELAY_MS,
     PARTITION_BYTES,
     Limit,
     SourceOptions,
     Subscription,
 )
-from storage.read import Isolation
+from storage.log.read import Isolation
 
 __all__ = ["InvalidOption", "parse"]
 

@@ -29,12 +29,12 @@ from kafkafs.tree.topic_config import defaults_text
 from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.virtual_file import MadeFile, Owner, Text, VirtualFile
 from kafkafs.views.batches import Batches
-from storage.config import format_value
-from storage.settings import SETTINGS_FILE
+from storage.settings.config import format_value
+from storage.settings.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 ABOUT = ".kafkafs"
 FOLLOW_S = 0.02

@@ -1,6 +1,6 @@
 """`.kafkafs/adopt`: takes requests to the owner of the data directory, and tells their outcomes.
 
-Writing: each line is a request (`storage.owner_requests`), as long as `LONGEST_LINE` and in as many
+Writing: each line is a request (`storage.owner`), as long as `LONGEST_LINE` and in as many
 writes as it takes; what follows the last newline acts at release. `write()` only begins the work.
 All lines of a write are looked at first: a wrong one is EINVAL and changes nothing, and what it had
 begun with is dropped. With any other error (EMSGSIZE for a longer line) the handle is as before: of
@@ -23,7 +23,7 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.virtual_file import Owner, Text, VirtualFile
 from storage.errors import InvalidRecord, StorageError
-from storage.owner_requests import Asked, decode
+from storage.owner.owner_requests import Asked, decode
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from kafkafs.tree.handles import FlushPlan
     from kafkafs.tree.partition import Partition
     from kafkafs.tree.partition_view import ViewGeneration
-    from storage.append import Appended
-    from storage.config import LogConfig
-    from storage.validator import Admitted
+    from storage.log.append import Appended
+    from storage.log.validator import Admitted
+    from storage.settings.config import LogConfig
 
 
 class AppendTarget(Protocol):

@@ -24,12 +24,12 @@ from kafkafs.tree.append_handle import AppendHandle
 from kafkafs.tree.append_target import PartitionTarget
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, StorageError
+from storage.log.validator import Admitted, admitted
 from storage.record.batch import parse_header
 from storage.record.scan import whole_batches
-from storage.validator import Admitted, admitted
 
 if TYPE_CHECKING:
-    from storage.config import LogConfig
+    from storage.settings.config import LogConfig
 
 _AT_ONCE = 64 << 10
 """Bytes of uncompressed batches that are checked on the owner's thread."""

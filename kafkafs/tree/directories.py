@@ -22,8 +22,8 @@ from kafkafs.tree.tree_directory import TreeDirectory, missing
 from kafkafs.tree.view_file import ViewFile
 from kafkafs.tree.virtual_file import Owner
 from kafkafs.views import View
+from storage.directory.manager import Topic
 from storage.errors import InvalidTopic, StorageError
-from storage.manager import Topic
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem

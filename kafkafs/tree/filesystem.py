@@ -51,13 +51,13 @@ from kafkafs.views.key_value import KeyValue
 from kafkafs.views.values import Values
 from storage import paths
 from storage.compaction.log_cleaner import LogCleaner
+from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
-from storage.follow_directory import DirectoryFollower
-from storage.listener import LogListener
-from storage.log import Log
-from storage.log_checker import LogChecker
-from storage.manager import LogManager, Topic
-from storage.segment import Segment
+from storage.follow.follow_directory import DirectoryFollower
+from storage.log.listener import LogListener
+from storage.log.log import Log
+from storage.segment.segment import Segment
+from storage.verify.log_checker import LogChecker
 
 FOLLOW_TURNS = 60
 """For how many turns what another process writes is followed when nobody has it open any more."""

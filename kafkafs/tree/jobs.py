@@ -27,7 +27,7 @@ from storage.errors import StorageError, TaskCancelled
 from storage.task import ByOwner, Task, call
 
 if TYPE_CHECKING:
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 
 class State(StrEnum):

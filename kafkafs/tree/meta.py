@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.tree.virtual_file import Content, Text
 from storage import paths
-from storage.log import Log
-from storage.segment import Segment
+from storage.log.log import Log
+from storage.segment.segment import Segment
 
 if TYPE_CHECKING:
     from kafkafs.tree.partition_view import PartitionView
@@ -85,7 +85,7 @@ def offsets(log: Log) -> Content:
 def segments(log: Log, values: PartitionView) -> Content:
     """A line per segment, also of those that wait for deletion; records as `values` shows them.
 
-    `state` is active, sealed, damaged (`storage.damage`) or being_deleted.
+    `state` is active, sealed, damaged (`storage.segment.damage`) or being_deleted.
 
     The records of a segment that has left the log are -1: they are no longer counted.
     """

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 
 from kafkafs.tree.filesystem import FileSystem
-from storage.manager import LogManager
+from storage.directory.manager import LogManager
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What the daemon was asked to do as the owner of its data directory, and what has become of it.
 
-Requests (`storage.owner_requests`) are carried out one after the other of each kind, in the order
+Requests (`storage.owner`) are carried out one after the other of each kind, in the order
 in which they came, each as a job of no topic (`kafkafs.tree.jobs`). Of those that have ended the
 outcomes are kept: the last `KEPT`, as far as they fit into `KEPT_BYTES`, and always the last one.
 
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from kafkafs.tree.jobs import Job, Report, State, Work
 from storage.errors import StorageError
-from storage.owner_requests import Asked, Facts, tell_error
-from storage.staged_orphans import Removed, remove_orphans
+from storage.owner.owner_requests import Asked, Facts, tell_error
+from storage.owner.staged_orphans import Removed, remove_orphans
 from storage.task import Task
 
 if TYPE_CHECKING:

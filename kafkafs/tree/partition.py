@@ -27,10 +27,10 @@ from kafkafs.tree.rewrite import Rewrite
 from kafkafs.views import View
 from storage import paths
 from storage.errors import StorageError
-from storage.flush import FlushPlan
-from storage.history import new_nonce
-from storage.log import Log
-from storage.segment import Segment
+from storage.log.flush import FlushPlan
+from storage.log.log import Log
+from storage.segment.segment import Segment
+from storage.state.history import new_nonce
 
 if TYPE_CHECKING:
     from kafkafs.tree.append_target import PartitionTarget

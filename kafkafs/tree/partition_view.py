@@ -22,8 +22,8 @@ from kafkafs.tree.text import render_text
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
 from storage.errors import StorageError
-from storage.log import Log
-from storage.segment import Segment
+from storage.log.log import Log
+from storage.segment.segment import Segment
 
 ViewGeneration = Generation[Piece]
 

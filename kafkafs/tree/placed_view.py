@@ -31,9 +31,9 @@ from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentL
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
 from storage.errors import CorruptRecord, SegmentGone
-from storage.history import Places
-from storage.log import Log
-from storage.segment import Segment
+from storage.log.log import Log
+from storage.segment.segment import Segment
+from storage.state.history import Places
 
 CATCH_UP_AT_ONCE = 1 << 20
 """Bytes of log that a transaction's end may have measured on the owner's thread."""

@@ -1,7 +1,7 @@
 """One change of a partition's past, as it is written down before it is carried out.
 
 Segments leave the head of the log, cleaned ones take their place, or the log start moves up. Then
-there is a new nonce, and what absolute positions hang on (the *base*, `storage.history`) moves
+there is a new nonce, and what absolute positions hang on (the *base*, `state.history`) moves
 behind what has changed: to the first segment that was not cleaned, or that holds the log start. To
 know where that begins, the text between the old base and the new one has to be measured.
 
@@ -24,14 +24,14 @@ from kafkafs.line_index import NEVER
 from kafkafs.tree.placed_view import PlacedView
 from kafkafs.views.values import Values
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-from storage.history import LastBatch, Past, Places, last_batch, new_nonce
-from storage.history_file import visible_from
+from storage.state.history import LastBatch, Past, Places, last_batch, new_nonce
+from storage.state.history_file import visible_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kafkafs.tree.partition import Partition
-    from storage.segment import Segment
+    from storage.segment.segment import Segment
 
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What a later try may not meet."""

@@ -22,7 +22,7 @@ from storage.errors import OffsetOutOfRange
 if TYPE_CHECKING:
     from kafkafs.tree.partition import Partition
     from kafkafs.tree.partition_view import PartitionView
-    from storage.read import Isolation
+    from storage.log.read import Isolation
 
 
 class End(NamedTuple):

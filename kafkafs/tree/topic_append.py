@@ -2,7 +2,7 @@
 
 Write-only, and always empty: `>` has nothing to cut, and where a write goes is not the writer's
 choice. A line is a record as in the view whose directory the file is in. Which partition gets it
-says `storage.partitioner`; the files of one topic have a partitioner each, which all that write to
+says `log.partitioner`; the files of one topic have a partitioner each, which all that write to
 the file share.
 
 All complete lines of a write are judged, each by the log that it is for, before the first one is
@@ -24,16 +24,16 @@ from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
 from kafkafs.tree.lines_handle import LinesHandle
 from storage.errors import LogClosed, StorageError
-from storage.partitioner import Partitioner, Routed
+from storage.log.partitioner import Partitioner, Routed
 
 if TYPE_CHECKING:
     from kafkafs.tree.directories import TopicDirectory
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.partition import Partition
     from kafkafs.views import TextView
-    from storage.append import Prepared
-    from storage.config import LogConfig
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
+    from storage.log.append import Prepared
+    from storage.settings.config import LogConfig
 
 
 class TopicAppend(Node):

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from storage.directory.manager import LogManager
+from storage.directory.retain import plan_retention
 from storage.errors import InvalidConfig
-from storage.manager import LogManager
-from storage.retain import plan_retention
-from storage.settings import Settings, check_value
+from storage.settings.settings import Settings, check_value
 
 
 def config_text(settings: Settings, topic: str) -> str:

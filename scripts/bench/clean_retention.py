@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from storage import LogManager, Record, encode
-from storage.retain import retain
+from storage.directory.retain import retain
 from storage.task import Task
 
 TOPIC = "many"

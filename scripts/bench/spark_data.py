@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kafkafs.spark.sink_columns import columns_of
+from kafkafs.spark.sink.sink_columns import columns_of
 from storage import LogManager
 from storage.record._rows import RowEncoder
 

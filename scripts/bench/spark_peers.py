@@ -21,10 +21,10 @@ from spark_splits import read_splits
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from kafkafs.spark import rows as spark_rows
 from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.opened import Opened, place
+from kafkafs.spark.place.opened import Opened, place
+from kafkafs.spark.source import rows as spark_rows
 from tests.interop.kafka_tools import SPARK_POM, jars
 from tests.spark.processes import command_of, tree_of
 

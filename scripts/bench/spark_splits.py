@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from kafkafs.spark.opened import Place
-from kafkafs.spark.rows import arrow_schema, record_batches
-from storage.split import Split
+from kafkafs.spark.place.opened import Place
+from kafkafs.spark.source.rows import arrow_schema, record_batches
+from storage.split.split import Split
 
 
 def read_splits(

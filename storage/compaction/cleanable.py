@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.config import LogConfig
-from storage.segment import Segment
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
 
 
 class CleanableRange(NamedTuple):

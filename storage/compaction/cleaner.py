@@ -37,11 +37,11 @@ from storage.compaction.replacing import prepare, publish
 from storage.compaction.rewrite import GroupWriter
 from storage.compaction.sources import Sources, aborted_of, mtime_ms
 from storage.compaction.transactions import CleanedTransactions
-from storage.config import LogConfig
 from storage.index.txn_index import TxnEntry
-from storage.log import Log
+from storage.log.log import Log
 from storage.record.header import Buffer
-from storage.segment import BatchEntry
+from storage.segment.segment import BatchEntry
+from storage.settings.config import LogConfig
 from storage.task import Task
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from storage.segment import MAX_OFFSET_SPAN
+from storage.segment.segment import MAX_OFFSET_SPAN
 
 
 class SegmentSize(NamedTuple):

@@ -21,9 +21,9 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.swap_request import SwapRequest
+from storage.directory.manager import LogManager
 from storage.errors import StorageError, SwapRefused, TaskCancelled
-from storage.log import Log
-from storage.manager import LogManager
+from storage.log.log import Log
 from storage.task import Task
 
 

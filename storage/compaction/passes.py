@@ -17,7 +17,6 @@ from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import Superseded
 from storage.compaction.transactions import CleanedTransactions
-from storage.config import LONG_MAX
 from storage.errors import CorruptRecord
 from storage.index.txn_index import TxnEntry
 from storage.record.batch import decode_plain, encode_records
@@ -36,7 +35,8 @@ from storage.record.header import (
     size_at,
 )
 from storage.record.plain import FRAME_SIZE, recompress
-from storage.segment import BatchEntry, Segment
+from storage.segment.segment import BatchEntry, Segment
+from storage.settings.config import LONG_MAX
 from storage.task import Task
 
 WINDOW_BYTES = 1 << 20

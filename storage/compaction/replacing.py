@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.errors import TaskCancelled
-from storage.log import Log, in_turns
-from storage.rewriting import prepare_replacement
-from storage.segment import Segment
+from storage.log.log import Log, in_turns
+from storage.log.rewriting import prepare_replacement
+from storage.segment.segment import Segment
 from storage.task import Task
 
 

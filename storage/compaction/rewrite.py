@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from storage import paths
-from storage.config import LogConfig
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.header import Buffer
-from storage.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
+from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
+from storage.settings.config import LogConfig
 
 
 class GroupWriter:

@@ -17,12 +17,12 @@ from storage.compaction.passes import ProducerRecord
 from storage.compaction.sources import Sources, aborted_of
 from storage.compaction.swap_in import source_of
 from storage.compaction.swap_request import SourceSegment
-from storage.config import LogConfig
 from storage.errors import CorruptRecord, ReadOnlyFormat, SwapRefused
 from storage.index.txn_index import TxnEntry
-from storage.log import Log
-from storage.old_segment import OldSegment
-from storage.segment import Segment
+from storage.log.log import Log
+from storage.segment.old_segment import OldSegment
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
 
 # Less than that is not worth a range, or a bucket, of its own.
 _LEAST_RANGE_BYTES = 8 << 20

@@ -35,7 +35,7 @@ from storage.compaction.transactions import CleanedTransactions, Met, Opening, o
 from storage.files import Files
 from storage.record.control import COMMIT
 from storage.record.header import BatchHeader
-from storage.segment import Segment
+from storage.segment.segment import Segment
 from storage.task import Task
 
 # A map's memory grows with its keys; there is no other limit to it.

@@ -9,10 +9,10 @@ from itertools import islice
 from storage import paths
 from storage.compaction.grouping import SegmentSize, group
 from storage.compaction.passes import Pass, ProducerRecord, walk
-from storage.config import LogConfig
 from storage.index.txn_index import TxnEntry
-from storage.log import Log
-from storage.segment import Segment
+from storage.log.log import Log
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
 from storage.task import Task
 
 # Segments that are read until their descriptors are closed: a log may have thousands.

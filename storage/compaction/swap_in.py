@@ -31,11 +31,11 @@ from storage.compaction.replacing import prepare, publish
 from storage.compaction.swap_request import NewSegment, SourceSegment, SwapRequest
 from storage.errors import SwapRefused, TaskCancelled
 from storage.files import Files
-from storage.log import Log
+from storage.log.log import Log
 from storage.record._batch import Rebuild
-from storage.segment import Segment
+from storage.segment.segment import Segment
+from storage.segment.walk import feed, final_time_entry
 from storage.task import Task
-from storage.walk import feed, final_time_entry
 
 
 def old_segments(

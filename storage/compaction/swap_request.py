@@ -18,8 +18,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from storage import paths
+from storage.adopt.staged import StagedFile, StagedName, check_query, parse_name
 from storage.errors import InvalidRecord
-from storage.staged import StagedFile, StagedName, check_query, parse_name
 
 FIGURES = (
     "records_read",

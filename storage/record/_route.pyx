@@ -6,7 +6,7 @@ and timestamp; of one partition's records each comes after those that came befor
 and timestamp deltas are those of its new batch, whose base timestamp is its first record's
 (MemoryRecordsBuilder.java), so that no record is larger in a batch of its own than it was.
 
-Which partition: `storage/partitioner.py`. Layouts: `storage/record/batch.py`.
+Which partition: `storage/log/partitioner.py`. Layouts: `storage/record/batch.py`.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

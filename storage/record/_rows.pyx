@@ -4,7 +4,7 @@ Pure. What goes in are columns (`_cells`); what comes out are uncompressed v2 ba
 producer, the base offset of each 0, of one partition's records each after those that came before.
 
 Which partition: the row's own number, else that of the key, else, as Kafka's producers do, one for
-a while and then another (`storage/partitioner.py`). Layouts: `storage/record/batch.py`.
+a while and then another (`storage/log/partitioner.py`). Layouts: `storage/record/batch.py`.
 
 Invariants: nothing outside a buffer is read, whatever the positions say; a row that is refused
 leaves no trace in a batch; a batch is written once and complete.

@@ -1,7 +1,7 @@
 """Makes batches those of a producer's transaction, and looks whether they may be that.
 
 What is taken are v2 batches back to back, whole, with the right CRC, without a producer, no
-markers, with as many records as offsets: what a task stages (`storage.staged`).
+markers, with as many records as offsets: what a task stages (`storage.adopt.staged`).
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

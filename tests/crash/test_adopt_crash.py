@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
-import storage.staged_batches
+import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt import adopt
+from storage.adopt.adopt import adopt
+from storage.adopt.staged import AdoptRequest
 from storage.files import Files
-from storage.staged import AdoptRequest
 from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
@@ -180,7 +180,7 @@ def check(life: Life, path: Path, found: Found) -> None:
 def stops_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]
 ) -> tuple[Life, Stops]:
-    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
     life = Life(tmp_path / "data")
     return life, stops_of_life(life, seeds=seeds, kinds=("kafkafs.adopted",))
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import storage.staged_batches
+import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt import adopt, is_unsettled, settle
+from storage.adopt.adopt import adopt, is_unsettled, settle
 from storage.errors import StorageError
 from storage.task import Task
 from tests.crash.failing_disk import FailingDisk
@@ -70,7 +70,7 @@ def test_nobody_asks_before_the_restart(
     tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is asked for again repairs what a failure has left; a process that ends does not."""
-    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
     built = build(tmp_path / "built")
     at = 1
     failed = "first"
@@ -96,7 +96,7 @@ def test_nobody_asks_before_the_restart(
 def test_all_or_nothing_and_once_when_asked_again(
     tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.staged_batches, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
     built = build(tmp_path / "built")
     outcomes: set[tuple[bool, bool]] = set()
     unsettled_after: set[str] = set()

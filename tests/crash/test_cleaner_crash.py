@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager
-from storage.checkpoint import read_offsets
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
+from storage.state.checkpoint import read_offsets
 from storage.task import Task
 from tests.compaction_model import ModelBatch, clean, cleanable
 from tests.crash.cleaned_log import Life

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.retain import retain
+from storage.directory.retain import retain
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from storage import LogManager, Record, encode
+from storage.directory.retain import delete_records, retain
 from storage.files import Files
-from storage.retain import delete_records, retain
 from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.kafkafs.trees import Tree, asked, in_thread
@@ -145,5 +145,5 @@ def test_a_kill_at_every_operation(tmp_path: Path) -> None:
 def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life, stops = run(tmp_path / "data", (0, 2))
     stops.found = [found for found in stops.found if found.lost]
-    monkeypatch.setattr("storage.history.boot_id", lambda: "another")
+    monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
     stops.judge(life.check, tmp_path / "found")

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, checkpoint, paths
+from storage import LogManager, paths
 from storage.errors import HandoverRefused
 from storage.files import Files
-from storage.handover import hand_over
+from storage.handover.handover import hand_over
+from storage.state import checkpoint
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.storage.handed import OTHER, clock_ms, shown, write_broker

@@ -17,8 +17,8 @@ import pytest
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
-from storage.listener import LogListener
-from storage.segment import Segment
+from storage.log.listener import LogListener
+from storage.segment.segment import Segment
 from storage.task import Task
 from tests.compaction_model import clean, cleanable
 from tests.crash.cleaned_log import Life

@@ -12,7 +12,7 @@ import pytest
 
 from storage import paths
 from storage.files import Files
-from storage.swap import finish_swaps, publish
+from storage.recovery.swap import finish_swaps, publish
 from tests.crash.moments import Found, Unsynced, stops_of_life
 
 BASES = (0, 7, 15)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager
-from storage.retain import delete_records, retain
+from storage.directory.retain import delete_records, retain
 from storage.task import Task
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Unsynced

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.verify import verify
+from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.crash.test_log_crash import crash, journal
 from tests.storage.logs import NOW_MS, append

@@ -13,10 +13,10 @@ NAMES = "tests/crash/test_names_out_of_order.py"
 SWAP_CRASH = "tests/crash/test_swap_crash.py"
 TOPIC_CRASH = "tests/crash/test_topic_deletion_crash.py"
 CLEANER_CRASH = "tests/crash/test_cleaner_crash.py"
-FLUSH = "tests/storage/test_flush.py"
-LOG = "tests/storage/test_log.py"
-MANAGER = "tests/storage/test_manager.py"
-RESCUE = "tests/storage/test_rescue.py"
+FLUSH = "tests/storage/log/test_flush.py"
+LOG = "tests/storage/log/test_log.py"
+MANAGER = "tests/storage/directory/test_manager.py"
+RESCUE = "tests/storage/log/test_rescue.py"
 FILES = "tests/storage/test_files.py"
 REWRITE = "tests/kafkafs/tree/test_rewrite.py"
 
@@ -51,7 +51,7 @@ FAULTS = [
     ),
     Fault(
         "failed-flush-finishes-as-a-good-one",
-        "storage/flush.py",
+        "storage/log/flush.py",
         "        self.done = False\n        self._ns = 0",
         "        self.done = True\n        self._ns = 0",
         "The recovery point moves over what no fsync has confirmed.",
@@ -59,7 +59,7 @@ FAULTS = [
     ),
     Fault(
         "flush-indexes-of-the-active-segment-only",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "            self._files.fdatasync(self._log_fd())\n            self.offset_index.sync()",
         "            self.offset_index.sync()",
         "fsync returns, and the records are gone after a power cut.",
@@ -67,7 +67,7 @@ FAULTS = [
     ),
     Fault(
         "flush-a-sealed-segments-files-are-not-synced",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "            self._sync_apart()\n        else",
         "            pass\n        else",
         "Records before the last roll are gone after a power cut, though they were flushed.",
@@ -75,7 +75,7 @@ FAULTS = [
     ),
     Fault(
         "flush-transaction-index-not-synced",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         """\
         if self._txn_index is not None:
             self._txn_index.sync()
@@ -89,7 +89,7 @@ FAULTS = [
     ),
     Fault(
         "flush-directory-not-synced",
-        "storage/flush.py",
+        "storage/log/flush.py",
         """\
         if self._directory is not None:
             self._files.sync_directory(self._directory)
@@ -103,7 +103,7 @@ FAULTS = [
     ),
     Fault(
         "flush-snapshots-not-synced",
-        "storage/flush.py",
+        "storage/log/flush.py",
         """\
         for offset in self._snapshots:
             self._sync_snapshot(offset)
@@ -115,7 +115,7 @@ FAULTS = [
     ),
     Fault(
         "flush-failed-fsync-not-remembered",
-        "storage/flush.py",
+        "storage/log/flush.py",
         "                self._log.flush_error = error\n                path",
         "                path",
         "Appends go on over pages that the kernel has dropped.",
@@ -123,7 +123,7 @@ FAULTS = [
     ),
     Fault(
         "flush-failed-fsync-not-remembered-over-a-restart",
-        "storage/flush.py",
+        "storage/log/flush.py",
         "                    self._files.close(self._files.open(path, os.O_WRONLY | os.O_CREAT))",
         "                    _ = path",
         "After a kill the pages that the kernel has dropped are trusted.",
@@ -131,7 +131,7 @@ FAULTS = [
     ),
     Fault(
         "flush-not-tried-again-after-a-failure",
-        "storage/flush.py",
+        "storage/log/flush.py",
         """\
         if not self.done:
             self._log.flush_failed()
@@ -145,7 +145,7 @@ FAULTS = [
     ),
     Fault(
         "flush-a-name-made-meanwhile-counts-as-synced",
-        "storage/flush.py",
+        "storage/log/flush.py",
         """\
                 directory=self._directory is not None
                 and self._directory_changes == self._log.directory_changes,
@@ -158,7 +158,7 @@ FAULTS = [
     ),
     Fault(
         "flush-epochs-begun-meanwhile-count-as-written",
-        "storage/flush.py",
+        "storage/log/flush.py",
         "                epochs=self._epochs is not None and self._epochs == self._log.epochs,",
         "                epochs=self._epochs is not None,",
         "A leader epoch is missing from its checkpoint until the next one begins.",
@@ -166,7 +166,7 @@ FAULTS = [
     ),
     Fault(
         "flush-snapshots-written-meanwhile-count-as-synced",
-        "storage/flush.py",
+        "storage/log/flush.py",
         "            self._log.unsynced_snapshots.difference_update(self._snapshots)",
         "            self._log.unsynced_snapshots.clear()",
         "Producers' state is gone after a roll during a flush, deletion and a power cut.",
@@ -174,7 +174,7 @@ FAULTS = [
     ),
     Fault(
         "flush-the-segment-before-the-recovery-points-is-left-out",
-        "storage/log.py",
+        "storage/log/log.py",
         "            for segment in self._segments_from(max(self.recovery_point - 1, 0))\n"
         "            if segment.next_offset >= self.recovery_point or segment is self.segments[-1]",
         "            for segment in self._segments_from(self.recovery_point)",
@@ -183,7 +183,7 @@ FAULTS = [
     ),
     Fault(
         "failed-flush-not-counted",
-        "storage/flush.py",
+        "storage/log/flush.py",
         "        counters = self._log.counters\n        counters.flush_failures += not self.done\n",
         "        counters = self._log.counters\n",
         "The metric of failed flushes stays 0.",
@@ -191,7 +191,7 @@ FAULTS = [
     ),
     Fault(
         "retention-unsynced-snapshots-are-no-reason-to-flush",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         "            lambda: log.recovery_point < self.log_start or bool(log.unsynced_snapshots)",
         "            lambda: log.recovery_point < self.log_start",
         "A head is deleted, then a power cut: what was known of its producers is gone.",
@@ -199,7 +199,7 @@ FAULTS = [
     ),
     Fault(
         "retention-what-goes-is-not-flushed-first",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         "        self._flush(task)\n        self._write_history(task)",
         "        self._write_history(task)",
         "A log start above what is on the disk after a power cut.",
@@ -207,7 +207,7 @@ FAULTS = [
     ),
     Fault(
         "retention-history-not-written-down-first",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         "        self._flush(task)\n        self._write_history(task)",
         "        self._flush(task)",
         "Who deletes holds up all others while the disk is slow, and deletes though it is full.",
@@ -215,7 +215,7 @@ FAULTS = [
     ),
     Fault(
         "retention-log-starts-not-written-down-before-it-deletes",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         """\
             task.begin("deleting", sum(move.size for move in flushed))
             task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
@@ -228,7 +228,7 @@ FAULTS = [
     ),
     Fault(
         "retention-an-intended-log-start-is-not-told",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         "        self.log.intended_log_starts.append(self.log_start)",
         "        _ = self.log.intended_log_starts",
         "Deleted records come back after a kill.",
@@ -236,7 +236,7 @@ FAULTS = [
     ),
     Fault(
         "retention-given-up-its-log-start-stays-written-down",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         """\
     if any(move.log.log_start_offset < move.log_start for move in flushed):
         # What stays after all must not be gone after a crash.
@@ -247,11 +247,11 @@ FAULTS = [
     return outcome
 """,
         "Records that stayed are gone after a kill.",
-        (RETENTION_CRASH, "tests/storage/test_retain.py"),
+        (RETENTION_CRASH, "tests/storage/directory/test_retain.py"),
     ),
     Fault(
         "delete-records-log-start-not-written-down",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         """\
         move.prepare(task)
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
@@ -260,11 +260,11 @@ FAULTS = [
         move.prepare(task)
         return""",
         "Deleted records are back after a kill.",
-        (RETENTION_CRASH, "tests/storage/test_delete_records.py"),
+        (RETENTION_CRASH, "tests/storage/log/test_delete_records.py"),
     ),
     Fault(
         "log-start-forgotten-while-a-deletion-is-not-durable",
-        "storage/log.py",
+        "storage/log/log.py",
         "        certain = not self.retired and not self.directory_dirty",
         "        certain = not self.retired",
         "A head deleted, then a power cut: deleted records come back.",
@@ -272,7 +272,7 @@ FAULTS = [
     ),
     Fault(
         "log-start-forgotten-while-deleted-files-are-there",
-        "storage/log.py",
+        "storage/log/log.py",
         "        certain = not self.retired and not self.directory_dirty",
         "        certain = not self.directory_dirty",
         "A kill within a deletion beside a checkpoint: deleted records come back.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.faults.fault import Fault
 
-ADOPT = "tests/storage/test_adopt.py"
+ADOPT = "tests/storage/adopt/test_adopt.py"
 ADOPT_FAULTS = "tests/crash/test_adopt_faults.py"
 ADOPT_CRASH = "tests/crash/test_adopt_crash.py"
 CLEANER_CRASH = "tests/crash/test_cleaner_crash.py"
@@ -13,17 +13,17 @@ NAMES = "tests/crash/test_names_out_of_order.py"
 SWAP_CRASH = "tests/crash/test_swap_crash.py"
 TOPIC_CRASH = "tests/crash/test_topic_deletion_crash.py"
 LOG_CRASH = "tests/crash/test_log_crash.py"
-MANAGER = "tests/storage/test_manager.py"
+MANAGER = "tests/storage/directory/test_manager.py"
 PUBLISH_CRASH = "tests/crash/test_publish_crash.py"
-RESCUE = "tests/storage/test_rescue.py"
-APPEND = "tests/storage/test_append.py"
-FOLLOW = "tests/storage/test_follow.py"
+RESCUE = "tests/storage/log/test_rescue.py"
+APPEND = "tests/storage/log/test_append.py"
+FOLLOW = "tests/storage/follow/test_follow.py"
 
 FAULTS = [
     # -- adoption ------------------------------------------------------------------------------
     Fault(
         "adopt-what-the-disk-left-open-is-forgotten",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "            self._directory.undecided = begun\n",
         "            _ = begun\n",
         "EIO at one fsync of the commit, a restart, the same batch again: its rows never appear.",
@@ -31,7 +31,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-intent-not-written-down",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "            _save(directory, begun)\n",
         "            directory.adoptions = begun\n",
         "A crash leaves a transaction open that nobody knows of.",
@@ -39,7 +39,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-committed-before-it-is-flushed",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "                _flush(self._logs.values(), task)\n",
         "                _ = _flush\n",
         "A batch is committed whose records a power cut takes.",
@@ -47,7 +47,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-markers-before-the-commit",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "        self._commit(begun)\n        self._end()\n        self._remove",
         "        self._end()\n        self._commit(begun)\n        self._remove",
         "Markers say ABORT of what is committed then.",
@@ -55,7 +55,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-staged-files-removed-before-the-commit",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "        self._commit(begun)\n        self._end()\n        self._remove_staged()\n",
         "        self._remove_staged()\n        self._commit(begun)\n        self._end()\n",
         "A commit that fails cannot be asked for again.",
@@ -63,7 +63,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-the-one-before-is-forgotten-unsettled",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "        _settle(directory, task, self._now_ns)\n        seen",
         "        seen",
         "The markers of the adoption before are never written.",
@@ -71,7 +71,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-markers-forgotten-before-they-are-durable",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "        return [log for log, end in ends.items() if not log.closed and"
         " log.recovery_point < end]",
         "        return [log for log, end in ends.items() if log.recovery_point < 0]",
@@ -80,7 +80,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-the-last-batch-once-more",
-        "storage/adoptions.py",
+        "storage/adopt/adoptions.py",
         "        return request.batch <= self.batch",
         "        return request.batch < self.batch",
         "A batch that is asked for again is appended twice.",
@@ -88,7 +88,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-gaps-between-batches",
-        "storage/adoptions.py",
+        "storage/adopt/adoptions.py",
         "        if self.batch >= 0 and request.batch != self.batch + 1:",
         "        if self.batch >= 0 and request.batch < self.batch + 1:",
         "A batch that was never adopted counts as adopted.",
@@ -96,7 +96,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-an-older-run-goes-on",
-        "storage/adoptions.py",
+        "storage/adopt/adoptions.py",
         "        fenced=(*query.fenced, query.run)[-_FENCED_KEPT:],",
         "        fenced=query.fenced,",
         "Two runs of one query write in turns.",
@@ -104,7 +104,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-a-new-run-has-the-old-epoch",
-        "storage/adoptions.py",
+        "storage/adopt/adoptions.py",
         "        producer_epoch=query.producer_epoch + 1,",
         "        producer_epoch=query.producer_epoch,",
         "What an older run still sends goes into the new run's transaction.",
@@ -112,7 +112,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-others-write-in-its-transaction",
-        "storage/adopt.py",
+        "storage/adopt/adopt.py",
         "                or (producer.transaction_first_offset, producer.last_offset) != span",
         "                or producer.last_offset < 0",
         "Another's records are committed with the batch.",
@@ -120,7 +120,7 @@ FAULTS = [
     ),
     Fault(
         "adopt-producer-ids-of-the-logs-are-given-again",
-        "storage/adoptions.py",
+        "storage/adopt/adoptions.py",
         "        following = max(self.next_producer_id, seen_producer_id + 1)",
         "        following = self.next_producer_id",
         "What was copied here from elsewhere is a duplicate of what is adopted.",
@@ -137,7 +137,7 @@ FAULTS = [
     ),
     Fault(
         "swap-first-sync-left-out",
-        "storage/log.py",
+        "storage/log/log.py",
         "            self.files.sync_directory(self.directory)\n"
         "            for segment in reversed(new[1:]):",
         "            for segment in reversed(new[1:]):",
@@ -146,7 +146,7 @@ FAULTS = [
     ),
     Fault(
         "swap-decided-before-the-others-have-their-names",
-        "storage/log.py",
+        "storage/log/log.py",
         "            self.files.sync_directory(self.directory)\n"
         "            new[0].set_suffix(paths.SWAP)",
         "            new[0].set_suffix(paths.SWAP)",
@@ -155,7 +155,7 @@ FAULTS = [
     ),
     Fault(
         "swap-not-durable-when-it-counts",
-        "storage/log.py",
+        "storage/log/log.py",
         "            new[0].set_suffix(paths.SWAP)\n"
         "            self.files.sync_directory(self.directory)\n",
         "            new[0].set_suffix(paths.SWAP)\n",
@@ -164,7 +164,7 @@ FAULTS = [
     ),
     Fault(
         "swap-given-up-not-durable",
-        "storage/log.py",
+        "storage/log/log.py",
         "        new[0].set_suffix(paths.CLEANED)\n"
         "        self.files.sync_directory(self.directory)\n",
         "        new[0].set_suffix(paths.CLEANED)\n",
@@ -201,7 +201,7 @@ FAULTS = [
     ),
     Fault(
         "finish-swaps-late-ones-not-removed-for-good",
-        "storage/swap.py",
+        "storage/recovery/swap.py",
         "    _remove(files, directory, decided.late, then_sync=True)",
         "    _remove(files, directory, decided.late, then_sync=False)",
         "A second power cut makes an undecided swap a decided one.",
@@ -209,7 +209,7 @@ FAULTS = [
     ),
     Fault(
         "finish-swaps-replaced-not-removed-for-good",
-        "storage/swap.py",
+        "storage/recovery/swap.py",
         "    _remove(files, directory, decided.replaced, then_sync=True)",
         "    _remove(files, directory, decided.replaced, then_sync=False)",
         "After a second power cut an old segment stands beside the cleaned one.",
@@ -217,7 +217,7 @@ FAULTS = [
     ),
     Fault(
         "publish-renames-before-the-decision-is-durable",
-        "storage/swap.py",
+        "storage/recovery/swap.py",
         "                files.rename(path + paths.CLEANED, path + paths.SWAP)\n"
         "        files.sync_directory(directory)\n",
         "                files.rename(path + paths.CLEANED, path + paths.SWAP)\n",
@@ -226,7 +226,7 @@ FAULTS = [
     ),
     Fault(
         "publish-removes-before-the-names-are-durable",
-        "storage/swap.py",
+        "storage/recovery/swap.py",
         "            files.rename(path + paths.SWAP, path)\n"
         "        files.sync_directory(directory)\n",
         "            files.rename(path + paths.SWAP, path)\n",
@@ -236,7 +236,7 @@ FAULTS = [
     # -- the data directory --------------------------------------------------------------------
     Fault(
         "checkpoint-older-one-after-a-later-one",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                if number > self._checkpoint_written:",
         "                if number > 0:",
         "Recovery points and log starts go back: deleted records return after a kill.",
@@ -244,7 +244,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-though-a-log-could-not-be-closed",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                if failure is None and (self.clean or not self.faulty):",
         "                if self.clean or not self.faulty:",
         "The next start trusts a log that was not flushed.",
@@ -252,7 +252,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-over-faulty-partitions",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                if failure is None and (self.clean or not self.faulty):",
         "                if failure is None:",
         "A partition that could not be opened counts as cleanly closed.",
@@ -260,7 +260,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-before-the-checkpoints",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         """\
                 self.checkpoint()
                 # Of what could not be opened nobody can say that it was closed.
@@ -278,7 +278,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-not-removed-for-good",
-        "storage/checkpoint.py",
+        "storage/state/checkpoint.py",
         "        return\n    files.sync_directory(directory)\n",
         "        return\n",
         "The marker comes back after a power cut, and vouches for logs that were open.",
@@ -286,7 +286,7 @@ FAULTS = [
     ),
     Fault(
         "checkpoints-not-written-anew-after-recovery",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                manager._checkpoint_anew()\n",
         "                _ = manager._checkpoint_anew\n",
         "What recovery has cut counts as flushed when it is written again.",
@@ -295,7 +295,7 @@ FAULTS = [
     ),
     Fault(
         "create-topic-names-not-durable",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                topic.partitions[partition] = self._create_log(topic, partition, owner)\n"
         "            self.files.sync_directory(self.path)\n",
         "                topic.partitions[partition] = self._create_log(topic, partition, owner)\n",
@@ -304,44 +304,44 @@ FAULTS = [
     ),
     Fault(
         "create-topic-seen-before-its-owner",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "            self.settings.begin(name, unfinished, owner)\n"
         "            self.files.rename(unfinished, directory)\n",
         "            self.files.rename(unfinished, directory)\n"
         "            self.settings.begin(name, directory, owner)\n",
         "mkdir -m 700 and a kill: everybody reads the topic.",
-        (TOPIC_CRASH, MANAGER, "tests/storage/test_settings.py"),
+        (TOPIC_CRASH, MANAGER, "tests/storage/settings/test_settings.py"),
     ),
     Fault(
         "create-partition-names-not-durable",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "        log = self._create_log(topic, partition)\n"
         "        self.files.sync_directory(self.path)\n",
         "        log = self._create_log(topic, partition)\n",
         "A partition with flushed records is gone after a power cut.",
-        ("tests/storage/test_flush.py",),
+        ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "delete-topic-names-not-durable",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                renamed.append((where, directory, log))\n"
         "            self.files.sync_directory(self.path)\n",
         "                renamed.append((where, directory, log))\n",
         "A topic that was deleted is back after a power cut.",
-        ("tests/storage/test_flush.py",),
+        ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "delete-topic-not-undone-where-it-fails",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                if self.files.exists(directory):\n"
         "                    self.files.rename(directory, where)\n",
         "                pass\n",
         "rmdir says ENOSPC, and half of the topic goes at the next start.",
-        ("tests/storage/test_reserve.py",),
+        ("tests/storage/directory/test_reserve.py",),
     ),
     Fault(
         "delete-topic-lowest-partition-first",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "            for partition in reversed(topic.numbers):",
         "            for partition in topic.numbers:",
         "A kill within leaves partitions without the ones before them.",
@@ -349,7 +349,7 @@ FAULTS = [
     ),
     Fault(
         "delete-topic-settings-stay",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "        topic.faults.clear()\n        self.settings.forget(name)\n",
         "        topic.faults.clear()\n        _ = self.settings.forget\n",
         "A new topic of that name has the old one's settings.",
@@ -359,7 +359,7 @@ FAULTS = [
     # -- after a failed fsync ------------------------------------------------------------------
     Fault(
         "rescue-new-files-not-synced",
-        "storage/rescue.py",
+        "storage/log/rescue.py",
         "        files.fdatasync(fd)\n        damages",
         "        damages",
         "What was rescued is gone after a power cut.",
@@ -367,7 +367,7 @@ FAULTS = [
     ),
     Fault(
         "rescue-new-names-not-durable",
-        "storage/rescue.py",
+        "storage/log/rescue.py",
         "            files.rename(path, path.removesuffix(_NEW))\n"
         "    files.sync_directory(directory)\n",
         "            files.rename(path, path.removesuffix(_NEW))\n",
@@ -377,7 +377,7 @@ FAULTS = [
     ),
     Fault(
         "rescue-snapshots-not-written-again",
-        "storage/rescue.py",
+        "storage/log/rescue.py",
         "        _write_snapshots(log)\n        log.files",
         "        _ = _write_snapshots\n        log.files",
         "After a failed fsync, a deletion and a power cut a batch is appended twice.",
@@ -385,7 +385,7 @@ FAULTS = [
     ),
     Fault(
         "rescue-forgotten-before-it-is-flushed",
-        "storage/rescue.py",
+        "storage/log/rescue.py",
         "    with contextlib.suppress(FileNotFoundError):\n        log.files.unlink(mark)\n",
         "    _ = contextlib, paths\n",
         "Each start rescues again what is on the disk.",
@@ -393,7 +393,7 @@ FAULTS = [
     ),
     Fault(
         "rescue-segment-that-ends-at-the-recovery-point-is-trusted",
-        "storage/rescue.py",
+        "storage/log/rescue.py",
         "        if each.next_offset >= log.recovery_point and not each.is_missing\n",
         "        if each.next_offset > log.recovery_point and not each.is_missing\n",
         "After a power cut the zeros that were allocated ahead are called damage.",
@@ -401,7 +401,7 @@ FAULTS = [
     ),
     Fault(
         "rescue-appends-while-it-rolls",
-        "storage/rescue.py",
+        "storage/log/rescue.py",
         "        log.flush_error = error\n    log.cleaning",
         "        pass\n    log.cleaning",
         "Appends are taken while nothing says that they can be kept.",
@@ -409,7 +409,7 @@ FAULTS = [
     ),
     Fault(
         "rescue-beside-a-cleaner",
-        "storage/rescue.py",
+        "storage/log/rescue.py",
         "    if log.cleaning:\n        raise OSError",
         "    if False:\n        raise OSError",
         "Two replace one segment at once.",
@@ -418,7 +418,7 @@ FAULTS = [
     # -- rolls and appends ---------------------------------------------------------------------
     Fault(
         "roll-snapshot-after-the-new-segment",
-        "storage/append.py",
+        "storage/log/append.py",
         """\
             self._write_snapshot(base_offset)
             active = Segment.create(
@@ -436,15 +436,15 @@ FAULTS = [
     ),
     Fault(
         "roll-that-fails-leaves-the-segment-closed",
-        "storage/append.py",
+        "storage/log/append.py",
         "            self.directory_dirty = True\n            sealed.unseal()\n",
         "            self.directory_dirty = True\n            pass\n",
         "After a roll on a full disk no append is taken any more.",
-        ("tests/storage/test_log.py", APPEND),
+        ("tests/storage/log/test_log.py", APPEND),
     ),
     Fault(
         "roll-that-fails-may-come-back",
-        "storage/append.py",
+        "storage/log/append.py",
         "            self.directory_dirty = True\n            sealed.unseal()",
         "            sealed.unseal()",
         "After a power cut an empty segment begins inside of the one before.",
@@ -452,23 +452,23 @@ FAULTS = [
     ),
     Fault(
         "roll-names-not-to-be-synced",
-        "storage/append.py",
+        "storage/log/append.py",
         "        self.directory_dirty = True\n        self._roll_after_ms",
         "        _ = self.directory_dirty\n        self._roll_after_ms",
         "A flushed segment has no name after a power cut.",
-        ("tests/storage/test_flush.py",),
+        ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "append-a-new-transaction-index-has-no-name",
-        "storage/append.py",
+        "storage/log/append.py",
         "        if staged.aborted and not known:\n            self.directory_dirty = True\n",
         "        if staged.aborted and not known:\n            pass\n",
         "Aborted records are shown after a power cut.",
-        ("tests/storage/test_flush.py",),
+        ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "append-refused-leaves-its-abort",
-        "storage/append.py",
+        "storage/log/append.py",
         "                active.txn_index.truncate_to(known)\n"
         "                self._forget_aborted()\n",
         "                pass\n",
@@ -477,7 +477,7 @@ FAULTS = [
     ),
     Fault(
         "append-refused-is-not-cut-off",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "            self._cut_back(start)\n            raise\n        first",
         "            raise\n        first",
         "What ENOSPC left of a batch stands behind the end.",
@@ -485,7 +485,7 @@ FAULTS = [
     ),
     Fault(
         "append-that-an-index-refused-is-not-cut-off",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "self.max_timestamp_offset = before\n            self._cut_back(start)\n",
         "self.max_timestamp_offset = before\n",
         "After a kill a batch that was refused is there.",
@@ -493,7 +493,7 @@ FAULTS = [
     ),
     Fault(
         "append-cut-that-failed-is-not-done-again",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "        except OSError:\n            self._cut_pending = True",
         "        except OSError:\n            self._cut_pending = False",
         "After a kill a batch that was refused follows one that was not.",
@@ -501,7 +501,7 @@ FAULTS = [
     ),
     Fault(
         "roll-that-fails-leaves-half-a-snapshot",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "not take the rest for damage.\n"
         "        with contextlib.suppress(OSError):\n"
         "            files.unlink(path)\n",
@@ -511,7 +511,7 @@ FAULTS = [
     ),
     Fault(
         "segment-that-cannot-be-made-is-left-there",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "        except OSError:\n            segment.discard()\n            raise\n",
         "        except OSError:\n            raise\n",
         "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
@@ -519,7 +519,7 @@ FAULTS = [
     ),
     Fault(
         "snapshot-that-failed-counts-as-the-newest",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "                        self.snapshot_offset = before\n                    raise",
         "                        pass\n                    raise",
         "After a checkpoint on a full disk none is tried again, and a start reads the log.",

@@ -6,17 +6,17 @@ from tests.faults.fault import Fault
 
 BENEATH = "tests/storage/test_beneath.py"
 FILES = "tests/storage/test_files.py"
-BAD_FILES = "tests/storage/test_bad_files.py"
+BAD_FILES = "tests/storage/recovery/test_bad_files.py"
 DIRECTORIES = "tests/kafkafs/tree/test_directories.py"
 MOUNT_DIRECTORIES = "tests/mount/contract/test_directories.py"
 APPEND_HANDLE = "tests/kafkafs/tree/test_append_handle.py"
 HANDLES = "tests/kafkafs/tree/test_handles.py"
 VIEW_FILE = "tests/kafkafs/tree/test_view_file.py"
-DETACH = "tests/storage/test_detach.py"
-HANDOVER = "tests/storage/test_handover.py"
+DETACH = "tests/storage/directory/test_detach.py"
+HANDOVER = "tests/storage/handover/test_handover.py"
 HANDOVER_CRASH = "tests/crash/test_handover_crash.py"
-MANAGER = "tests/storage/test_manager.py"
-DATA_DIRECTORY = "tests/storage/test_data_directory.py"
+MANAGER = "tests/storage/directory/test_manager.py"
+DATA_DIRECTORY = "tests/storage/directory/test_data_directory.py"
 
 FAULTS = [
     # -- hostile files -------------------------------------------------------------------------
@@ -96,7 +96,7 @@ FAULTS = [
     ),
     Fault(
         "files-removal-of-a-deleted-partition-through-a-link",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "        if stat.S_ISLNK(self.files.file_stat(directory).st_mode):\n",
         "        if self.files.file_stat(directory).st_mode < 0:\n",
         "A link that is called like a deleted partition stays for ever, with a line each time.",
@@ -112,23 +112,23 @@ FAULTS = [
     ),
     Fault(
         "files-numbers-of-any-length",
-        "storage/checkpoint.py",
+        "storage/state/checkpoint.py",
         "    is_one = _INTEGER.fullmatch(field) is not None and len(digits) <= _DIGITS",
         "    is_one = _INTEGER.fullmatch(field) is not None",
         "A checkpoint number of 5,000 digits refuses the mount.",
-        (BAD_FILES, "tests/storage/test_checkpoint.py"),
+        (BAD_FILES, "tests/storage/state/test_checkpoint.py"),
     ),
     Fault(
         "segment-created-over-what-is-there",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "os.O_RDWR | os.O_CREAT | os.O_EXCL)",
         "os.O_RDWR | os.O_CREAT)",
         "A new segment goes on in a file that somebody has made meanwhile.",
-        ("tests/storage/test_log.py",),
+        ("tests/storage/log/test_log.py",),
     ),
     Fault(
         "links-as-partitions-are-loaded",
-        "storage/data_directory.py",
+        "storage/directory/data_directory.py",
         '            if kind != "directory":\n'
         "                # A link that leads to a directory elsewhere would be shown if it were"
         " followed.\n"
@@ -142,7 +142,7 @@ FAULTS = [
     ),
     Fault(
         "directories-of-others-are-swept",
-        "storage/data_directory.py",
+        "storage/directory/data_directory.py",
         '            if aside is not None and aside.kind == "delete":\n',
         "            if aside is not None:\n",
         "-stray and -future directories are emptied.",
@@ -178,7 +178,7 @@ FAULTS = [
     ),
     Fault(
         "lock-stays-when-opening-fails",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "        except BaseException:\n            if lock_fd >= 0:\n"
         "                files.unlock(lock_fd)\n            raise\n",
         "        except BaseException:\n            raise\n",
@@ -187,7 +187,7 @@ FAULTS = [
     ),
     Fault(
         "settings-changed-without-the-lock",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "        with LogManager.alone(path) as files:\n            check_topic",
         "        with contextlib.nullcontext(Files(path)) as files:\n            check_topic",
         "kafkafs config beside a daemon: one of the two settings is lost.",
@@ -196,7 +196,7 @@ FAULTS = [
     # -- names and modes -----------------------------------------------------------------------
     Fault(
         "mkdir-in-a-brokers-directory",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "        if self.settings.is_brokers:\n            raise PolicyViolation",
         "        if False:\n            raise PolicyViolation",
         "The broker deletes the topic at its next start.",
@@ -204,7 +204,7 @@ FAULTS = [
     ),
     Fault(
         "touch-in-a-brokers-directory",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "        self.check_may_create()\n        log = self._create_log(topic, partition)",
         "        log = self._create_log(topic, partition)",
         "The broker deletes the partition at its next start.",
@@ -212,12 +212,12 @@ FAULTS = [
     ),
     Fault(
         "mkdir-that-fails-leaves-its-owner",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                self._remove_directory(log.directory)\n"
         "            self.settings.forget(name)\n",
         "                self._remove_directory(log.directory)\n",
         "A topic that is made later belongs to who was refused.",
-        (MANAGER, DIRECTORIES, "tests/storage/test_settings.py"),
+        (MANAGER, DIRECTORIES, "tests/storage/settings/test_settings.py"),
         unseen="A topic that is made begins with settings of its own (Settings.begin).",
     ),
     Fault(
@@ -337,7 +337,7 @@ FAULTS = [
     # -- detach, handover ----------------------------------------------------------------------
     Fault(
         "detach-names-before-the-settings",
-        "storage/detach.py",
+        "storage/directory/detach.py",
         "        broker_settings.write(files, data_dir, theirs, found)\n",
         "        _ = theirs, found, broker_settings.write\n",
         "What the broker had set is gone: its topics are deleted from by other rules.",
@@ -345,16 +345,16 @@ FAULTS = [
     ),
     Fault(
         "detach-not-durable",
-        "storage/detach.py",
+        "storage/directory/detach.py",
         "            files.rename(os.path.join(data_dir, name), _aside(data_dir, name))\n"
         "    files.sync_directory(data_dir)\n",
         "            files.rename(os.path.join(data_dir, name), _aside(data_dir, name))\n",
         "After a power cut the broker's names are back, and what was made since is stray.",
-        (DETACH, "tests/storage/test_taking_over.py"),
+        (DETACH, "tests/storage/directory/test_taking_over.py"),
     ),
     Fault(
         "detach-taken-back-over-new-topics",
-        "storage/detach.py",
+        "storage/directory/detach.py",
         "        if made:\n            raise PolicyViolation(",
         "        if False:\n            raise PolicyViolation(",
         "The broker deletes what was made since.",
@@ -362,7 +362,7 @@ FAULTS = [
     ),
     Fault(
         "handover-without-a-plan-on-the-disk",
-        "storage/handover.py",
+        "storage/handover/handover.py",
         "            self._write_offsets(self.plan_path, plan)\n",
         "            _ = self.plan_path\n",
         "Killed within, half of a topic stays at the broker.",
@@ -370,7 +370,7 @@ FAULTS = [
     ),
     Fault(
         "handover-the-broker-may-start-before-it-is-done",
-        "storage/handover.py",
+        "storage/handover/handover.py",
         "            self._change(paths.LOG_STARTS, starts)\n            self._let_start()\n",
         "            self._let_start()\n            self._change(paths.LOG_STARTS, starts)\n",
         "A broker that starts then brings deleted records back.",
@@ -378,7 +378,7 @@ FAULTS = [
     ),
     Fault(
         "handover-log-start-not-handed-over",
-        "storage/handover.py",
+        "storage/handover/handover.py",
         "            self._change(paths.LOG_STARTS, starts)\n",
         "            _ = starts\n",
         "Deleted records come back.",
@@ -386,7 +386,7 @@ FAULTS = [
     ),
     Fault(
         "handover-beside-a-running-daemon",
-        "storage/handover.py",
+        "storage/handover/handover.py",
         "        with self._locked(self.data):\n",
         "        with contextlib.nullcontext():\n",
         "What is appended meanwhile is lost.",
@@ -394,7 +394,7 @@ FAULTS = [
     ),
     Fault(
         "handover-of-what-was-not-closed",
-        "storage/handover.py",
+        "storage/handover/handover.py",
         "            if not checkpoint.has_marker(self.files, self.data):\n"
         "                return False\n",
         "            _ = checkpoint.has_marker\n",
@@ -403,7 +403,7 @@ FAULTS = [
     ),
     Fault(
         "handover-over-records-of-the-broker",
-        "storage/handover.py",
+        "storage/handover/handover.py",
         '        refuse(f"{name} is not empty at the broker: create the topic anew")\n',
         "        _ = refuse\n",
         "Records of the broker are deleted.",
@@ -411,7 +411,7 @@ FAULTS = [
     ),
     Fault(
         "handover-logs-not-synced",
-        "storage/handed_segment.py",
+        "storage/handover/handed_segment.py",
         "            files.fsync(fd)\n        finally:\n            files.close(fd)\n"
         "        # Retention",
         "            pass\n        finally:\n            files.close(fd)\n        # Retention",

@@ -8,10 +8,10 @@ TICKS = "tests/kafkafs/fuse/test_ticks.py"
 DUTIES = "tests/kafkafs/fuse/test_duties.py"
 SCHEDULE = "tests/kafkafs/fuse/test_schedule.py"
 OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
-RESERVE = "tests/storage/test_reserve.py"
-RETAIN = "tests/storage/test_retain.py"
-MANAGER = "tests/storage/test_manager.py"
-LOG = "tests/storage/test_log.py"
+RESERVE = "tests/storage/directory/test_reserve.py"
+RETAIN = "tests/storage/directory/test_retain.py"
+MANAGER = "tests/storage/directory/test_manager.py"
+LOG = "tests/storage/log/test_log.py"
 CLEANER = "tests/storage/compaction/test_cleaner.py"
 CLEANABLE = "tests/storage/compaction/test_cleanable.py"
 LOG_CLEANER = "tests/storage/compaction/test_log_cleaner.py"
@@ -194,7 +194,7 @@ FAULTS = [
     # -- full disks ----------------------------------------------------------------------------
     Fault(
         "reserve-given-up-and-appends-go-on",
-        "storage/reserve.py",
+        "storage/directory/reserve.py",
         "            if given and self._part:\n                self.is_whole = False\n",
         "            self.is_whole = self.is_whole or not given\n",
         "Appends take what was given up, and nothing can be deleted any more.",
@@ -202,7 +202,7 @@ FAULTS = [
     ),
     Fault(
         "reserve-not-restored-by-checkpoints",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "            self.reserve.restore()\n            if failure is not None:\n"
         "                raise failure\n\n        return write",
         "            if failure is not None:\n                raise failure\n\n"
@@ -212,7 +212,7 @@ FAULTS = [
     ),
     Fault(
         "reserve-half-a-part-stays",
-        "storage/reserve.py",
+        "storage/directory/reserve.py",
         "            with contextlib.suppress(OSError):\n"
         "                self._files.unlink(path)\n            raise\n",
         "            _ = contextlib\n            raise\n",
@@ -221,7 +221,7 @@ FAULTS = [
     ),
     Fault(
         "reserve-taken-without-room-for-all",
-        "storage/reserve.py",
+        "storage/directory/reserve.py",
         "        if space.f_bavail * space.f_frsize < self._part * len(missing):\n",
         "        if space.f_bavail < 0:\n",
         "Parts are taken and given up in turns on a disk that is nearly full.",
@@ -229,7 +229,7 @@ FAULTS = [
     ),
     Fault(
         "appends-take-the-reserve",
-        "storage/append.py",
+        "storage/log/append.py",
         "            self._check_writable()\n        self.files.check_room()\n        config",
         "            self._check_writable()\n        config",
         "Appends take what was given up for deletions.",
@@ -253,7 +253,7 @@ FAULTS = [
     ),
     Fault(
         "removal-ends-with-the-first-that-fails",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                except OSError as error:\n                    failure = failure or error\n"
         "                else:",
         "                except OSError:\n                    raise\n                else:",
@@ -262,7 +262,7 @@ FAULTS = [
     ),
     Fault(
         "what-could-not-be-removed-is-forgotten",
-        "storage/manager.py",
+        "storage/directory/manager.py",
         "                    self._unremoved.discard((path, is_directory))\n",
         "                    self._unremoved.clear()\n",
         "Deleted files stay on the disk until the next start.",
@@ -270,7 +270,7 @@ FAULTS = [
     ),
     Fault(
         "deleted-file-that-is-read-is-removed",
-        "storage/log.py",
+        "storage/log/log.py",
         "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
         "            if not left or due_ms > now_ms or has_others_name:",
         "A reader's segment goes while it is read.",
@@ -278,7 +278,7 @@ FAULTS = [
     ),
     Fault(
         "deleted-file-goes-at-once",
-        "storage/log.py",
+        "storage/log/log.py",
         "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
         "            if not left or segment.leased or has_others_name:",
         "Open files are ESTALE at once, instead of after file.delete.delay.ms.",
@@ -286,7 +286,7 @@ FAULTS = [
     ),
     Fault(
         "snapshot-of-a-cleaned-segment-goes-with-the-old-one",
-        "storage/log.py",
+        "storage/log/log.py",
         "            if segment.base_offset not in bases:\n",
         "            if segment.base_offset >= 0:\n",
         "Producers are forgotten after a cleaning and a kill.",
@@ -295,7 +295,7 @@ FAULTS = [
     # -- retention, cleaning -------------------------------------------------------------------
     Fault(
         "retention-of-settings-that-have-changed",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         "        if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):\n"
         "            return ()\n",
         "        del changed\n",
@@ -304,7 +304,7 @@ FAULTS = [
     ),
     Fault(
         "retention-beside-a-cleaner",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         "        if log.closed or log.cleaning or"
         " log.segments[: len(move.segments)] != move.segments:",
         "        if log.closed or log.segments[: len(move.segments)] != move.segments:",
@@ -313,7 +313,7 @@ FAULTS = [
     ),
     Fault(
         "retention-one-log-fails-all-fail",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         '            outcome.notes.append(f"{log.topic}-{log.partition}: {error}")\n\n\nclass',
         "            raise\n\n\nclass",
         "One partition whose disk fails keeps all others from their retention.",
@@ -321,19 +321,19 @@ FAULTS = [
     ),
     Fault(
         "delete-records-of-a-compacted-topic",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         '    if log.config.cleanup_policy == ("compact",):',
         "    if log.config.cleanup_policy == ():",
         "Records go whose keys have no later ones.",
-        ("tests/storage/test_delete_records.py",),
+        ("tests/storage/log/test_delete_records.py",),
     ),
     Fault(
         "delete-records-beyond-the-end",
-        "storage/retain.py",
+        "storage/directory/retain.py",
         "    if not 0 <= wanted <= end:",
         "    if not 0 <= wanted <= end + 1:",
         "The log start lies behind the log end.",
-        ("tests/storage/test_delete_records.py",),
+        ("tests/storage/log/test_delete_records.py",),
     ),
     Fault(
         "cleaner-beyond-the-last-stable-offset",

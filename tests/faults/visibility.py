@@ -11,15 +11,15 @@ FOLLOW_FILE = "tests/kafkafs/tree/test_follow_file.py"
 FOLLOW_HISTORY = "tests/kafkafs/tree/test_follow_history.py"
 REWRITE = "tests/kafkafs/tree/test_rewrite.py"
 GENERATIONS = "tests/kafkafs/test_generations.py"
-TRANSACTIONS = "tests/storage/test_transactions.py"
-PRODUCERS = "tests/storage/test_producer_state.py"
-HISTORY = "tests/storage/test_history.py"
-FOLLOW = "tests/storage/test_follow.py"
-FIRST_READ = "tests/storage/test_first_read.py"
-RECOVERY = "tests/storage/test_recovery.py"
-REPLAY = "tests/storage/test_replay.py"
-APPEND = "tests/storage/test_append.py"
-LOG = "tests/storage/test_log.py"
+TRANSACTIONS = "tests/storage/log/test_transactions.py"
+PRODUCERS = "tests/storage/state/test_producer_state.py"
+HISTORY = "tests/storage/state/test_history.py"
+FOLLOW = "tests/storage/follow/test_follow.py"
+FIRST_READ = "tests/storage/segment/test_first_read.py"
+RECOVERY = "tests/storage/recovery/test_recovery.py"
+REPLAY = "tests/storage/recovery/test_replay.py"
+APPEND = "tests/storage/log/test_append.py"
+LOG = "tests/storage/log/test_log.py"
 OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
 CACHING = "tests/mount/contract/test_caching.py"
 
@@ -27,7 +27,7 @@ FAULTS = [
     # -- transactions --------------------------------------------------------------------------
     Fault(
         "last-stable-offset-one-too-far",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "        return self.log_end_offset if first is None else max(first,",
         "        return self.log_end_offset if first is None else max(first + 1,",
         "The first record of an open transaction is stable.",
@@ -35,7 +35,7 @@ FAULTS = [
     ),
     Fault(
         "last-stable-offset-below-the-log-start",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "first is None else max(first, self.log_start_offset)",
         "first is None else first",
         "An offset that is no longer there is the last stable one.",
@@ -43,7 +43,7 @@ FAULTS = [
     ),
     Fault(
         "aborted-of-what-has-left-the-log-forgotten",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}",
         "        entries = {entry for segment in segments for entry in segment.aborted}\n"
         "        del left",
@@ -52,7 +52,7 @@ FAULTS = [
     ),
     Fault(
         "aborted-last-record-is-committed",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "        return number >= 0 and offset <= spans[number][1]",
         "        return number >= 0 and offset + 1 < spans[number][1]",
         "The last record of an aborted transaction is shown.",
@@ -60,7 +60,7 @@ FAULTS = [
     ),
     Fault(
         "aborted-loaded-before-one-was-added-counts",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "            if version == self._aborted_version:\n",
         "            if version >= 0:\n",
         "A transaction that is aborted while another thread reads the indexes is shown.",
@@ -69,7 +69,7 @@ FAULTS = [
     ),
     Fault(
         "stable-size-of-later-segments",
-        "storage/transactions.py",
+        "storage/log/transactions.py",
         "                segment.stable_size = 0\n",
         "                segment.stable_size = max(segment.size, 0)\n",
         "Segments behind an open transaction are shown.",
@@ -77,7 +77,7 @@ FAULTS = [
     ),
     Fault(
         "append-behind-an-open-transaction-is-stable",
-        "storage/append.py",
+        "storage/log/append.py",
         "        if undecided is None and (staged is None or"
         " self.producers.first_undecided_offset is None):",
         "        if staged is None or self.producers.first_undecided_offset is None:",
@@ -86,7 +86,7 @@ FAULTS = [
     ),
     Fault(
         "stabilized-not-told",
-        "storage/append.py",
+        "storage/log/append.py",
         "        if stabilized:\n",
         "        if stabilized and staged is None:\n",
         "What a COMMIT makes visible is seen only with the next append.",
@@ -94,7 +94,7 @@ FAULTS = [
     ),
     Fault(
         "log-start-within-a-transaction-not-told",
-        "storage/log.py",
+        "storage/log/log.py",
         "            self.stabilize()\n            for listener in self.listeners:\n"
         "                listener.stabilized(self)\n        for listener",
         "            self.stabilize()\n        for listener",
@@ -103,7 +103,7 @@ FAULTS = [
     ),
     Fault(
         "first-undecided-is-the-last-one",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "        self.first_undecided_offset = min(self._open.values(), default=None)",
         "        self.first_undecided_offset = max(self._open.values(), default=None)",
         "Records of the older of two open transactions are shown.",
@@ -111,7 +111,7 @@ FAULTS = [
     ),
     Fault(
         "producers-with-an-open-transaction-expire",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "            if not producer.in_transaction and now_ms - producer.timestamp >="
         " expiration_ms:",
         "            if now_ms - producer.timestamp >= expiration_ms:",
@@ -121,7 +121,7 @@ FAULTS = [
     # -- producers -----------------------------------------------------------------------------
     Fault(
         "producer-duplicates-of-another-epoch",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "        if batch.producer_epoch == self.epoch and batch.base_sequence >= 0:",
         "        if batch.base_sequence >= 0:",
         "A new producer's first batch is taken for the old one's, and dropped.",
@@ -129,7 +129,7 @@ FAULTS = [
     ),
     Fault(
         "producer-epochs-that-are-over",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "        if batch.producer_epoch < self.epoch:",
         "        if batch.producer_epoch < self.epoch - 1:",
         "A producer that was fenced off goes on writing.",
@@ -137,7 +137,7 @@ FAULTS = [
     ),
     Fault(
         "producer-new-epoch-begins-anywhere",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "            expected = 0\n",
         "            expected = batch.base_sequence\n",
         "The first batches of a new epoch can be missing.",
@@ -145,7 +145,7 @@ FAULTS = [
     ),
     Fault(
         "producer-gap-of-one",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "            expected = sequence_after(self.last_sequence, 1)",
         "            expected = max(sequence_after(self.last_sequence, 1), batch.base_sequence)",
         "A batch is missing in the log, and the next one is taken.",
@@ -153,7 +153,7 @@ FAULTS = [
     ),
     Fault(
         "producer-four-batches-remembered",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "BATCHES_KEPT = 5",
         "BATCHES_KEPT = 4",
         "A client that sends its oldest batch under way again is refused, or heard twice.",
@@ -161,7 +161,7 @@ FAULTS = [
     ),
     Fault(
         "producer-batch-without-its-transaction",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "        if self.in_transaction and not batch.attributes & TRANSACTIONAL_BIT:",
         "        if self.in_transaction and batch.attributes < 0:",
         "A record that belongs to no transaction goes with one that is aborted.",
@@ -169,7 +169,7 @@ FAULTS = [
     ),
     Fault(
         "producer-marker-of-an-old-coordinator",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "            if batch.coordinator_epoch < self.coordinator_epoch:",
         "            if batch.coordinator_epoch < -1:",
         "A coordinator that was replaced ends transactions.",
@@ -177,7 +177,7 @@ FAULTS = [
     ),
     Fault(
         "producer-snapshot-without-checksum",
-        "storage/producer_state.py",
+        "storage/state/producer_state.py",
         "    if crc32c(data[_COUNT_AT:]) != crc:",
         "    if crc < 0:",
         "Sequences are read from a torn snapshot.",
@@ -185,7 +185,7 @@ FAULTS = [
     ),
     Fault(
         "producer-trusted-by-another-handle",
-        "storage/append.py",
+        "storage/log/append.py",
         "            follows = trusted is not None and"
         " trusted.get(facts.producer_id) == producer.last_offset",
         "            follows = trusted is not None",
@@ -195,7 +195,7 @@ FAULTS = [
     # -- reading what is damaged ---------------------------------------------------------------
     Fault(
         "first-read-not-checked-after-a-start",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "        self.sealed = sealed\n        self.first_read.doubt(size)\n",
         "        self.sealed = sealed\n",
         "A flipped bit is shown.",
@@ -203,7 +203,7 @@ FAULTS = [
     ),
     Fault(
         "first-read-not-checked-after-a-roll",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "        self.sealed = True\n"
         "        # Who reads it from now on will mostly read a disk.\n"
         "        self.first_read.doubt(self.size)\n",
@@ -213,7 +213,7 @@ FAULTS = [
     ),
     Fault(
         "first-read-what-came-back-from-the-disk-is-trusted",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "                self.first_read.doubt(self.size)\n            raise BlockingIOError",
         "                pass\n            raise BlockingIOError",
         "What was written here and dropped from the cache is not checked.",
@@ -221,7 +221,7 @@ FAULTS = [
     ),
     Fault(
         "first-read-damage-is-read-over",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "        return min(count, sound_size(self.damages, position, len(buffer), self.log_path))",
         "        return min(count, len(buffer))",
         "Damaged bytes are read the first time.",
@@ -229,7 +229,7 @@ FAULTS = [
     ),
     Fault(
         "first-read-one-byte-more-is-known",
-        "storage/first_read.py",
+        "storage/segment/first_read.py",
         "        return part is not None and end <= part.end",
         "        return part is not None and end <= part.end + 1",
         "The byte behind what was checked counts as checked.",
@@ -237,33 +237,37 @@ FAULTS = [
     ),
     Fault(
         "damage-places-do-not-join",
-        "storage/damage.py",
+        "storage/segment/damage.py",
         "                end=max(last.end, place.end),\n",
         "                end=place.end,\n",
         "Of two damaged places, one in the other, the rest of the larger is read.",
-        (FIRST_READ, "tests/storage/test_damage.py", "tests/storage/test_log_checker.py"),
+        (
+            FIRST_READ,
+            "tests/storage/segment/test_damage.py",
+            "tests/storage/verify/test_log_checker.py",
+        ),
     ),
     Fault(
         "damage-not-news-though-it-is",
-        "storage/log.py",
+        "storage/log/log.py",
         "            self.counters.damages += news\n",
         "            self.counters.damages += 0\n",
         "The metric of damages stays 0.",
-        ("tests/storage/test_log_checker.py", LOG),
+        ("tests/storage/verify/test_log_checker.py", LOG),
     ),
     Fault(
         "damage-in-the-active-segment-is-appended-behind",
-        "storage/log.py",
+        "storage/log/log.py",
         "        if segment.damages and segment is self.active and is_written:\n"
         "            self.roll(now_ms)\n",
         "        del is_written\n",
         "A start after a kill cuts all that was appended behind a damaged batch.",
-        ("tests/storage/test_log_checker.py", "tests/storage/test_damage.py"),
+        ("tests/storage/verify/test_log_checker.py", "tests/storage/segment/test_damage.py"),
     ),
     # -- bounds --------------------------------------------------------------------------------
     Fault(
         "time-index-without-its-final-entry",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "            self.time_index.maybe_append(self.max_timestamp,"
         " self.max_timestamp_offset)\n"
         "            self.offset_index.trim()",
@@ -273,7 +277,7 @@ FAULTS = [
     ),
     Fault(
         "max-timestamp-of-the-last-batch",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "                if max_timestamp > self.max_timestamp:\n",
         "                if max_timestamp >= 0:\n",
         "Retention deletes by the time of the last batch, not by the latest one.",
@@ -281,7 +285,7 @@ FAULTS = [
     ),
     Fault(
         "max-timestamp-of-an-unindexed-append",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "            and first[3] <= self.max_timestamp\n",
         "            and first[3] <= self.max_timestamp + 1\n",
         "The largest timestamp is one too small, and so the time index.",
@@ -289,7 +293,7 @@ FAULTS = [
     ),
     Fault(
         "index-entry-one-batch-too-early",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "                if self._bytes_since_index_entry > interval:",
         "                if self._bytes_since_index_entry >= interval:",
         "An index is another than the one that recovery builds.",
@@ -297,7 +301,7 @@ FAULTS = [
     ),
     Fault(
         "index-entries-of-a-refused-append-stay",
-        "storage/segment.py",
+        "storage/segment/segment.py",
         "            for index in (self.offset_index, self.time_index):\n",
         "            for index in (self.time_index,):\n",
         "An index entry names a place where no batch begins.",
@@ -305,15 +309,15 @@ FAULTS = [
     ),
     Fault(
         "largest-offset-one-too-far",
-        "storage/append.py",
+        "storage/log/append.py",
         "    if not first <= last_offset < paths.MAX_OFFSET:",
         "    if not first <= last_offset <= paths.MAX_OFFSET:",
         "A log ends at 2**63, and its partition does not open any more.",
-        ("tests/storage/test_bad_files.py",),
+        ("tests/storage/recovery/test_bad_files.py",),
     ),
     Fault(
         "segment-of-too-many-offsets",
-        "storage/append.py",
+        "storage/log/append.py",
         "        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN",
         "        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN + 1",
         "A relative offset in an index is negative.",
@@ -321,7 +325,7 @@ FAULTS = [
     ),
     Fault(
         "log-start-of-half-deleted-segments",
-        "storage/recovery.py",
+        "storage/recovery/recovery.py",
         "    count = sum(base <= origin.log_start for base in following)\n",
         "    count = sum(base < origin.log_start for base in following)\n",
         "After a kill a segment without a visible record stays.",
@@ -329,7 +333,7 @@ FAULTS = [
     ),
     Fault(
         "log-start-positions-hang-on-what-is-removed",
-        "storage/recovery.py",
+        "storage/recovery/recovery.py",
         "        count = sum(base <= kept_from for base in following[:count])\n",
         "        del kept_from\n",
         "The positions of .follow begin anew after a kill.",
@@ -337,7 +341,7 @@ FAULTS = [
     ),
     Fault(
         "sealed-segment-that-may-lack-its-end-is-trusted",
-        "storage/loading.py",
+        "storage/recovery/loading.py",
         "            and not _may_lack_end(origin, following)\n",
         "            and following >= 0\n",
         "A time index without its last entry is taken: a look-up begins a batch too late.",
@@ -345,7 +349,7 @@ FAULTS = [
     ),
     Fault(
         "recovered-log-ends-before-its-start",
-        "storage/recovery.py",
+        "storage/recovery/recovery.py",
         "    if segments and segments[-1].next_offset < origin.log_start:",
         "    if segments and segments[-1].next_offset < 0:",
         "Offsets are given out again that were deleted.",
@@ -353,7 +357,7 @@ FAULTS = [
     ),
     Fault(
         "replay-aborts-before-a-scan-are-dropped",
-        "storage/replay.py",
+        "storage/recovery/replay.py",
         "    entries = tuple(entry for entry in index.entries if base <= entry.last_offset"
         " < offset)",
         "    entries: tuple[TxnEntry, ...] = ()\n    _ = base, offset",
@@ -362,7 +366,7 @@ FAULTS = [
     ),
     Fault(
         "replay-snapshot-beyond-the-log-end",
-        "storage/replay.py",
+        "storage/recovery/replay.py",
         "            if offset is not None and log_start <= offset <= log_end:",
         "            if offset is not None and log_start <= offset:",
         "Sequences are known of records that are gone: a retry is a duplicate, and lost.",
@@ -498,7 +502,7 @@ FAULTS = [
     # -- histories -----------------------------------------------------------------------------
     Fault(
         "history-base-always-durable",
-        "storage/history.py",
+        "storage/state/history.py",
         "        return self._saved_bases.get(view, ())[:1] == self._bases.get(view, ())[:1]",
         "        return view in self._bases or True",
         ".follow gives out positions that a kill has count anew.",
@@ -506,7 +510,7 @@ FAULTS = [
     ),
     Fault(
         "history-same-nonce-after-a-cut",
-        "storage/history.py",
+        "storage/state/history.py",
         '        lost = cut or (not clean and recorded.facts.get("boot") != [boot])',
         '        lost = not clean and recorded.facts.get("boot") != [boot]',
         "An inode shows other bytes after recovery has cut some.",
@@ -514,7 +518,7 @@ FAULTS = [
     ),
     Fault(
         "history-same-nonce-after-a-power-cut",
-        "storage/history.py",
+        "storage/state/history.py",
         '        lost = cut or (not clean and recorded.facts.get("boot") != [boot])',
         "        lost = cut",
         "An inode shows other bytes after a power cut.",
@@ -522,7 +526,7 @@ FAULTS = [
     ),
     Fault(
         "history-last-batch-not-compared",
-        "storage/history_file.py",
+        "storage/state/history_file.py",
         "        return batch is not None and batch[1].crc == int(batch_crc, 16)",
         "        return batch is not None",
         "An inode shows what another program has written in its place.",
@@ -530,7 +534,7 @@ FAULTS = [
     ),
     Fault(
         "history-sizes-not-compared",
-        "storage/history_file.py",
+        "storage/state/history_file.py",
         '    text = "".join(f"{segment.base_offset} {segment.size}\\n" for segment in segments)',
         '    text = "".join(f"{segment.base_offset}\\n" for segment in segments)',
         "A segment that another program has rewritten counts as the same.",
@@ -538,7 +542,7 @@ FAULTS = [
     ),
     Fault(
         "history-saved-over-a-later-one",
-        "storage/history.py",
+        "storage/state/history.py",
         "            if self.version == version:\n",
         "            if version >= 0:\n",
         "A change of the past that was given up is written over one that was carried out.",
@@ -595,7 +599,7 @@ FAULTS = [
     # -- a log that another process writes -----------------------------------------------------
     Fault(
         "follow-aborted-of-an-old-tail-stay",
-        "storage/follow.py",
+        "storage/follow/follow.py",
         "            index.entries = tuple(entry for entry in index.entries if entry.last_offset"
         " < offset)",
         "            index.entries = tuple(entry for entry in index.entries if offset >= 0)",
@@ -604,7 +608,7 @@ FAULTS = [
     ),
     Fault(
         "follow-a-log-in-its-place-is-the-same",
-        "storage/follow_tail.py",
+        "storage/follow/follow_tail.py",
         "        if identity is None or identity[:2] != (found.st_dev, found.st_ino):\n"
         "            return False\n",
         "        if identity is None:\n            return False\n",
@@ -613,7 +617,7 @@ FAULTS = [
     ),
     Fault(
         "follow-inode-numbers-given-again",
-        "storage/follow_tail.py",
+        "storage/follow/follow_tail.py",
         "            return self.log.files.born_ns(segment.log_path) == identity[2]",
         "            return self.log.files.born_ns(segment.log_path) >= 0",
         "Another file of the same inode number is taken for the one that was read.",
@@ -621,7 +625,7 @@ FAULTS = [
     ),
     Fault(
         "follow-cut-log-that-has-grown-again",
-        "storage/follow_tail.py",
+        "storage/follow/follow_tail.py",
         "        return now.st_size < active.size or not self._stands(active, self._marks[-1:])",
         "        return now.st_size < active.size",
         "What was written over a cut is read in the middle of a batch.",
@@ -629,7 +633,7 @@ FAULTS = [
     ),
     Fault(
         "follow-transactions-behind-the-high-watermark",
-        "storage/follow_tail.py",
+        "storage/follow/follow_tail.py",
         "        log.producers, _ = replay(self._origin(), [Loaded(each) for each in segments],"
         " names)\n",
         "        _ = replay, names\n",
@@ -638,15 +642,15 @@ FAULTS = [
     ),
     Fault(
         "follow-batch-that-reaches-the-high-watermark",
-        "storage/follow_tail.py",
+        "storage/follow/follow_tail.py",
         "        if last >= limit or size <= LOG_OVERHEAD:",
         "        if last > limit or size <= LOG_OVERHEAD:",
         "A record at the high watermark is shown.",
-        (FOLLOW, "tests/storage/test_follow_directory.py"),
+        (FOLLOW, "tests/storage/follow/test_follow_directory.py"),
     ),
     Fault(
         "follow-aborted-not-observed",
-        "storage/log.py",
+        "storage/log/log.py",
         "            for aborted in staged.aborted:\n"
         "                segment.txn_index.observe(aborted)\n",
         "            _ = staged.aborted\n",

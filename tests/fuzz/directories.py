@@ -23,7 +23,7 @@ from crc32c import crc32c
 from kafkafs.tree.filesystem import TreeOptions
 from storage import Log, LogManager
 from storage.errors import StorageError
-from storage.read import plain_batches
+from storage.log.read import plain_batches
 from storage.record.batch import decode_plain
 from tests.fuzz.targets import Target, with_right_crcs, with_right_crcs_07
 from tests.kafkafs.trees import Tree

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from storage import fetch
 from storage.index import txn_index
-from storage.producer_state import ProducerEntry
-from storage.producer_state import encode as encode_snapshot
+from storage.kafka07 import fetch
 from storage.record.batch import Record, encode, encode_records
 from storage.record.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.legacy_07 import encode_entry, encode_set
 from storage.record.plain import recompress
+from storage.state.producer_state import ProducerEntry
+from storage.state.producer_state import encode as encode_snapshot
 from tests import oracle
 
 T = 1_700_000_000_000

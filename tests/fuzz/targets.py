@@ -29,9 +29,9 @@ from kafkafs.views import TextView
 from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
-from storage import checkpoint, fetch, producer_state, topic_file
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.index import txn_index
+from storage.kafka07 import fetch
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
 from storage.record._columns import decode_columns
 from storage.record.batch import Record, decode_plain
@@ -41,7 +41,9 @@ from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
 from storage.record.legacy_07 import encode_entry, headers_07, plain_07
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
-from storage.settings import SETTINGS_FILE, Settings
+from storage.settings import topic_file
+from storage.settings.settings import SETTINGS_FILE, Settings
+from storage.state import checkpoint, producer_state
 from tests import oracle
 from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from storage import producer_state
 from storage.index import txn_index
 from storage.record import batch
 from storage.record.batch import (
@@ -21,6 +20,7 @@ from storage.record.batch import (
     Record,
 )
 from storage.record.compression import compress
+from storage.state import producer_state
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # the whole client is imported with it

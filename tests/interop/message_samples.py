@@ -9,9 +9,9 @@ import random
 import struct
 from typing import Any
 
-from storage.message_schemas import METADATA, PROTOCOL
-from storage.messages import Field, Message, parse_schemas
 from storage.record.batch import Record
+from storage.settings.message_schemas import METADATA, PROTOCOL
+from storage.settings.messages import Field, Message, parse_schemas
 
 _LAYOUTS = {"int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q"}
 

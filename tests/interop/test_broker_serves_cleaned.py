@@ -16,12 +16,12 @@ from typing import Literal
 import pytest
 
 from storage import LogManager, Record
-from storage.checkpoint import read_offsets
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.paths import CLEAN_SHUTDOWN, CLEANER_OFFSETS, LOG, RECOVERY_POINTS
+from storage.state.checkpoint import read_offsets
 from storage.task import Task
-from storage.verify import verify
+from storage.verify.verify import verify
 from tests.interop.brokers import Broker, eventually
 from tests.interop.cleaner_workload import (
     SCENARIOS,

@@ -11,11 +11,11 @@ from typing import Literal
 import pytest
 
 from storage import Log, LogManager, Record, encode
-from storage.adopt import adopt
+from storage.adopt.adopt import adopt
+from storage.adopt.staged import AdoptRequest, StagedName
 from storage.errors import TaskCancelled
-from storage.staged import AdoptRequest, StagedName
 from storage.task import Task
-from storage.verify import verify
+from storage.verify.verify import verify
 from tests.interop import workload
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, consume, consume_all, create_topic
@@ -101,7 +101,7 @@ def write_adopted(manager: LogManager) -> list[Record]:
         request = AdoptRequest(query, batch, run, (file,))
         if batch == 1:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("storage.staged_batches._CHUNK_BYTES", 500)
+                patch.setattr("storage.log.staged_batches._CHUNK_BYTES", 500)
                 with pytest.raises(TaskCancelled):
                     adopt(manager, request, StoppedHalfway(), lambda: T * 1_000_000)
         first = adopt(manager, request, Task(), lambda: T * 1_000_000).offsets["adopted", 0][0]

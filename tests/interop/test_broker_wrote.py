@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from storage import LogManager, Record
-from storage.read import MAX_TIMESTAMP
+from storage.log.read import MAX_TIMESTAMP
 from tests.interop import workload
 from tests.interop.brokers import Broker
 from tests.interop.clients import consume_all, offsets, run_all

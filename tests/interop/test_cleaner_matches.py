@@ -17,14 +17,14 @@ from typing import NamedTuple
 import pytest
 
 from storage import LogManager, Record
-from storage.checkpoint import read_offsets, write_offsets
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.paths import CLEANER_OFFSETS, LOG_STARTS, META_PROPERTIES, RECOVERY_POINTS
 from storage.record.batch import BatchHeader, decode, parse_header
+from storage.state.checkpoint import read_offsets, write_offsets
 from storage.task import Task
-from storage.verify import verify
+from storage.verify.verify import verify
 from tests.interop.brokers import Broker, eventually
 from tests.interop.cleaner_workload import (
     DEDUPE_BYTES,

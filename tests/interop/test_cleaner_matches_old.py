@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.checkpoint import read_offsets
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.paths import CLEANER_OFFSETS
+from storage.state.checkpoint import read_offsets
 from storage.task import Task
 from tests import oracle
 from tests.interop.brokers import Broker, eventually

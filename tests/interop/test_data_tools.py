@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from storage.reindex import reindex
-from storage.verify import verify
+from storage.verify.reindex import reindex
+from storage.verify.verify import verify
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, create_topic
 from tests.interop.workload import mixed, values

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from storage import message_schemas as schemas
 from storage.record.batch import Record
+from storage.settings import message_schemas as schemas
 from tests.interop.dump_samples import (
     Generator,
     Samples,

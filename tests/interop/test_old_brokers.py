@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage import LogManager, Record, encode
-from storage.checkpoint import read_offsets, write_offsets
 from storage.compaction.log_cleaner import LogCleaner
-from storage.convert import convert
 from storage.files import Files
+from storage.kafka07.convert import convert
 from storage.paths import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -23,9 +22,10 @@ from storage.paths import (
     RECOVERY_POINTS,
 )
 from storage.record.batch import BatchHeader, decode, parse_header
-from storage.reindex import reindex
+from storage.state.checkpoint import read_offsets, write_offsets
 from storage.task import Task
-from storage.verify import verify
+from storage.verify.reindex import reindex
+from storage.verify.verify import verify
 from tests.interop import old_workload
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import Sender, create_topics, set_topics

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import pytest
 
 from storage import LogManager, Record
-from storage.checkpoint import read_offsets
+from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.paths import LOG_STARTS
-from storage.retain import delete_records, retain
+from storage.state.checkpoint import read_offsets
 from storage.task import Task
-from storage.verify import verify
+from storage.verify.verify import verify
 from tests.interop import clients
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import Sender, create_topics, offsets, set_topic, set_topics

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from storage import LogManager
-from storage.topic_file import NAME
+from storage.settings.topic_file import NAME
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import SECONDS, Sender, admin, consume, create_topic
 from tests.interop.kafka_tools import batches, dump_log_segments, run_tool

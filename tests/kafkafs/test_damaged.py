@@ -10,9 +10,9 @@ import pytest
 
 from storage import Record, encode
 from storage.errors import CorruptRecord
-from storage.log_checker import LogChecker
 from storage.record.control import COMMIT
 from storage.task import Task
+from storage.verify.log_checker import LogChecker
 from tests.kafkafs.trees import Clock, Tree, read
 from tests.storage.transactions import Client, marker
 

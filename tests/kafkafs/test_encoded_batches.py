@@ -15,13 +15,13 @@ from kafkafs.line_index import LineStore, SegmentLines
 from kafkafs.line_index.segment_batches import SegmentBatches
 from kafkafs.views.values import Values
 from storage import Record, encode
-from storage.config import LogConfig
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.record.batch import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.compression import CODECS, compress
 from storage.record.plain import recompress
-from storage.segment import Segment
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
 from tests.storage.logs import NOW_MS
 
 ABORTED = 77

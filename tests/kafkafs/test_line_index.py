@@ -19,9 +19,9 @@ from kafkafs.views.values import Values
 from storage import LogManager
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.listener import LogListener
-from storage.log import Log
-from storage.segment import Segment
+from storage.log.listener import LogListener
+from storage.log.log import Log
+from storage.segment.segment import Segment
 from tests.storage.logs import append, opened
 
 BATCHES = st.lists(

@@ -21,7 +21,7 @@ from storage import Record, encode
 from storage.files import Files
 from storage.record.batch import APPEND_TIME_BIT, TRANSACTIONAL_BIT
 from storage.record.plain import recompress
-from storage.segment import Segment
+from storage.segment.segment import Segment
 from tests.kafkafs.test_encoded_batches import ABORTED, is_aborted, segment_of
 from tests.storage.logs import NOW_MS
 

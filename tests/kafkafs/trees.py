@@ -15,9 +15,9 @@ from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from kafkafs.tree.view_file import ViewFile
 from storage import LogManager, Record, encode
 from storage.files import Files
-from storage.log import Log
+from storage.log.log import Log
 from storage.record.batch import decode
-from storage.segment import Segment
+from storage.segment.segment import Segment
 
 T = TypeVar("T")
 CALLER = Caller(1000, 100)

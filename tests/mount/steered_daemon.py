@@ -44,9 +44,9 @@ from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.virtual_file import Text
+from storage.directory.manager import LogManager
 from storage.files import Files, is_temporary
-from storage.log import Log
-from storage.manager import LogManager
+from storage.log.log import Log
 from tests.hang import HANG_S
 from tests.kafkafs.trees import clean
 from tests.no_threads import no_free_threads

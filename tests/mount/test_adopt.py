@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from kafkafs.spark.owner import ask
-from storage import owner_file
-from storage.adopt import Adopted
+from kafkafs.spark.place.owner import ask
+from storage.adopt.adopt import Adopted
+from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.files import Files
-from storage.owner_file import Owner
-from storage.owner_requests import ADOPT, encode
-from storage.staged import AdoptRequest, StagedFile
+from storage.owner.owner_requests import ADOPT, encode
+from storage.state import owner_file
+from storage.state.owner_file import Owner
 from tests.hang import HANG_S
 from tests.mount.contract.writing import append
 from tests.mount.control import until

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import storage.staged_batches
+import storage.log.staged_batches
 from storage import LogManager
-from storage.adopt import adopt
+from storage.adopt.adopt import adopt
 from storage.errors import BatchGap, Fenced, TaskCancelled
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
@@ -79,7 +79,7 @@ class AdoptingMachine(RuleBasedStateMachine):
         self.data = self.base / "data"
         self.data.mkdir()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(storage.staged_batches, "_CHUNK_BYTES", 150)
+        self.patch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 150)
         self.queries = {name: Known() for name in QUERIES}
         self.expected: dict[tuple[str, int], list[bytes | None]] = {each: [] for each in PARTITIONS}
         self.number = 0

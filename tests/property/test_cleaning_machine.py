@@ -28,11 +28,11 @@ from hypothesis.stateful import (
 from storage import Log, LogManager, Record, encode
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.log_cleaner import LogCleaner
+from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.errors import InvalidRecord, OffsetOutOfRange, PolicyViolation, TaskCancelled
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
-from storage.retain import HIGH_WATERMARK, delete_records, retain
 from storage.task import Task
 from tests.compaction_model import ModelBatch, ModelRecord, clean, cleanable
 from tests.crash.disk import SimulatedDisk

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from storage import Appended, Log, LogManager
 from storage.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from storage.index.txn_index import TxnEntry
-from storage.producer_state import BATCHES_KEPT, MAX_SEQUENCE
 from storage.record.control import ABORT, COMMIT
+from storage.state.producer_state import BATCHES_KEPT, MAX_SEQUENCE
 from tests.storage.logs import NOW_MS, append
 from tests.storage.transactions import marker, produced
 

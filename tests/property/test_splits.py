@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
+from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.errors import OffsetOutOfRange
 from storage.record.control import ABORT, COMMIT
 from storage.record.plain import recompress
-from storage.retain import HIGH_WATERMARK, delete_records, retain
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock
 from tests.storage.logs import write_settings

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 WHOLE = ("tests/storage", "tests/kafkafs", "tests/mount")
 SAMPLE = (
     "tests/storage/test_files.py",
-    "tests/storage/test_log_checker.py",
-    "tests/storage/test_medium.py",
+    "tests/storage/verify/test_log_checker.py",
+    "tests/storage/segment/test_medium.py",
     "tests/kafkafs/test_damaged.py",
     "tests/kafkafs/tree/test_view_file.py",
     "tests/mount/contract/test_appending.py",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from storage import LogManager
-from storage.staged_orphans import remove_orphans
+from storage.owner.staged_orphans import remove_orphans
 from storage.task import Task
 from tests.interop.brokers import eventually
 from tests.interop.kafka_tools import complaints, dump_log_segments

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.fs
 from moto.server import ThreadedMotoServer
 
-from kafkafs.spark.opened import Place, place
+from kafkafs.spark.place.opened import Place, place
 
 _REQUEST = re.compile(r'"(GET|HEAD) /([^ ?]*)(\S*list-type=2)?\S* HTTP')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

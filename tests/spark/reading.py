@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark import planning, rows
-from kafkafs.spark.offsets import Offsets, TopicPartition
 from kafkafs.spark.options import parse
-from kafkafs.spark.reader import BatchReader
-from kafkafs.spark.stream_plan import StreamPlan
+from kafkafs.spark.source import planning, rows
+from kafkafs.spark.source.offsets import Offsets, TopicPartition
+from kafkafs.spark.source.reader import BatchReader
+from kafkafs.spark.source.stream_plan import StreamPlan
 
 SCHEMA = rows.arrow_schema(["topic", "partition", "offset", "value"])
 

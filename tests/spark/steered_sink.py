@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
-from kafkafs.spark import owner
 from kafkafs.spark.data_source import KafkafsDataSource
-from kafkafs.spark.sink import Staged, StreamWriter
-from kafkafs.spark.sink_options import SinkOptions, parse
+from kafkafs.spark.place import owner
+from kafkafs.spark.sink.sink import Staged, StreamWriter
+from kafkafs.spark.sink.sink_options import SinkOptions, parse
 from storage import LogManager
-from storage.adoptions import FILE
+from storage.adopt.adoptions import FILE
 from storage.files import Files
 from tests.spark.processes import kill, session_of
 

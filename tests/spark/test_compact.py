@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkafs.spark import owner
 from kafkafs.spark.jobs import compact
 from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.compact import Compaction
-from kafkafs.spark.owner import OwnerNotReached
+from kafkafs.spark.place import owner
+from kafkafs.spark.place.owner import OwnerNotReached
 from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared_plan import Limits

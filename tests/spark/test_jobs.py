@@ -16,13 +16,13 @@ from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.import_records import Wishes
 from kafkafs.spark.jobs.report import Report, print_report
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.opened import Opened, place
+from kafkafs.spark.place.opened import Opened, place
 from storage import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.record.batch import Record, encode
-from storage.verify import verify as verify_here
+from storage.verify.verify import verify as verify_here
 from tests.storage.logs import NOW_MS, opened
-from tests.storage.test_verify import fill, patch, segments
+from tests.storage.verify.test_verify import fill, patch, segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,11 +21,11 @@ from kafkafs.spark.jobs.import_records import Wishes
 from kafkafs.spark.jobs.progress import working
 from storage import LogManager
 from storage.errors import InvalidConfig
-from storage.verify import verify as verify_here
+from storage.verify.verify import verify as verify_here
 from tests.mount.mounting import mounted
 from tests.spark.object_store import ObjectStore
 from tests.storage.logs import values
-from tests.storage.test_verify import fill, patch, segments
+from tests.storage.verify.test_verify import fill, patch, segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from kafkafs.spark.arrow_files import ArrowFiles
-from kafkafs.spark.opened import Opened, place
+from kafkafs.spark.place.arrow_files import ArrowFiles
+from kafkafs.spark.place.opened import Opened, place
 from storage import LogManager, Record
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.files import Files

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.spark.offsets import (
+from kafkafs.spark.source.offsets import (
     OffsetRange,
     TopicPartition,
     divided,

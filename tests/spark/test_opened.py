@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.opened import Opened, Place, place
+from kafkafs.spark.place.opened import Opened, Place, place
 from storage import LogManager
 from storage.files import Files
-from storage.follow_directory import DirectoryFollower
+from storage.follow.follow_directory import DirectoryFollower
 from tests.broker_files import BrokerDirectory
 from tests.storage.logs import NOW_MS, append, values
 from tests.storage.transactions import Client

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from kafkafs.spark import owner
-from kafkafs.spark.staging import Staging
+from kafkafs.spark.place import owner
+from kafkafs.spark.sink.staging import Staging
 from storage import LogManager, Record
-from storage.adoptions import Adoptions
+from storage.adopt.adoptions import Adoptions
+from storage.adopt.staged import AdoptRequest, StagedName
 from storage.files import Files
 from storage.record._route import murmur2
-from storage.staged import AdoptRequest, StagedName
 from tests.mount.mounting import check_data, mounted
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""kafkafs.spark.sink: which columns and options it takes, without a session."""
+"""kafkafs.spark.sink.sink: which columns and options it takes, without a session."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pyspark.sql.types import (
 )
 
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.sink import batch_writer, stream_writer
-from kafkafs.spark.sink_columns import check_columns
-from kafkafs.spark.sink_options import parse
+from kafkafs.spark.sink.sink import batch_writer, stream_writer
+from kafkafs.spark.sink.sink_columns import check_columns
+from kafkafs.spark.sink.sink_options import parse
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 NAMED = StructType([StructField("name", StringType()), StructField("value", BinaryType())])

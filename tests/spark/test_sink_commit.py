@@ -1,4 +1,4 @@
-"""kafkafs.spark.sink: what the driver does with what tasks say, without a session."""
+"""kafkafs.spark.sink.sink: what the driver does with what tasks say, without a session."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from kafkafs.spark.sink import BatchWriter, Staged, StreamWriter, Write, batch_writer, stream_writer
-from kafkafs.spark.staging import Staging
-from storage import LogManager, adoptions
+from kafkafs.spark.sink.sink import (
+    BatchWriter,
+    Staged,
+    StreamWriter,
+    Write,
+    batch_writer,
+    stream_writer,
+)
+from kafkafs.spark.sink.staging import Staging
+from storage import LogManager
+from storage.adopt import adoptions
+from storage.adopt.staged import StagedName
 from storage.errors import BatchGap, Fenced, InvalidRecord, StorageError
 from storage.files import Files
-from storage.staged import StagedName
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 STREAM = Write("stream", 0, "run")

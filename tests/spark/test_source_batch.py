@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark import planning
-from kafkafs.spark.data_loss import DataLoss
 from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.source import planning
+from kafkafs.spark.source.data_loss import DataLoss
 from storage import LogManager
 from storage.errors import CorruptRecord, UnknownTopicOrPartition
 from tests.spark.reading import SCHEMA, Seen, batch, batch_parts, batch_reader, read, values

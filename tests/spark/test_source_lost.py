@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import CorruptRecord
 from tests.spark.reading import batch, batch_parts, read
-from tests.storage.test_book import LINES, fill, log_file
+from tests.storage.state.test_book import LINES, fill, log_file
 
 
 @pytest.mark.parametrize("splits", [1, 4])

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from kafkafs.spark.offsets import Offsets
+from kafkafs.spark.source.offsets import Offsets
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.record.batch import TRANSACTIONAL_BIT

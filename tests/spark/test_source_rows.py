@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from kafkafs.spark import rows
 from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.source import rows
 from storage import LogManager, Record, encode
 from storage.files import Files
 from storage.record.batch import APPEND_TIME_BIT
-from storage.split import plan_splits
+from storage.split.split import plan_splits
 from tests.storage import old_logs
 from tests.storage.logs import NOW_MS, append, opened
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.data_loss import DataLoss
-from kafkafs.spark.offsets import Offsets, TopicPartition
 from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.source.data_loss import DataLoss
+from kafkafs.spark.source.offsets import Offsets, TopicPartition
 from storage import Log, LogManager
 from storage.errors import UnknownTopicOrPartition
 from tests.spark.reading import Stream, read, values

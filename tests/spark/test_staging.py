@@ -1,4 +1,4 @@
-"""kafkafs.spark.staging: rows of a task become staged files that a log adopts as they are."""
+"""kafkafs.spark.sink.staging: rows of a task become staged files that a log adopts as they are."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafkafs.spark import staging
-from kafkafs.spark.staging import Staging
+from kafkafs.spark.sink import staging
+from kafkafs.spark.sink.staging import Staging
 from storage import LogManager, Record
-from storage.adopt import adopt
+from storage.adopt.adopt import adopt
+from storage.adopt.staged import AdoptRequest, StagedFile, StagedName
 from storage.errors import (
     InvalidConfig,
     InvalidRecord,
@@ -28,7 +29,6 @@ from storage.errors import (
 from storage.files import Files
 from storage.record._route import murmur2
 from storage.record.batch import parse_header
-from storage.staged import AdoptRequest, StagedFile, StagedName
 from storage.task import Task
 
 NOW = 1_700_000_000_000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage import Log, LogManager, checkpoint, paths
+from storage import Log, LogManager, paths
 from storage.files import Files
+from storage.state import checkpoint
 from tests.storage.logs import NOW_MS, append, write_settings
 from tests.storage.old_logs import write_legacy
 from tests.storage.transactions import Client

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from storage import Log, LogManager, Record, encode, topic_file
+from storage import Log, LogManager, Record, encode
 from storage.files import Files
+from storage.settings import topic_file
 
 NOW_MS = 1_700_000_000_000
 NOW_NS = NOW_MS * 1_000_000

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage import Log, LogManager
-from storage.checkpoint import read_offsets
-from storage.retain import Retained, retain
+from storage.directory.retain import Retained, retain
+from storage.state.checkpoint import read_offsets
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from storage import Log, LogManager
 from storage.files import Files
-from storage.read import Isolation
-from storage.split import Split, plan_splits, read_split
+from storage.log.read import Isolation
+from storage.split.split import Split, plan_splits, read_split
 from tests.oracle import Shown
 from tests.storage.compaction.cleaned import Clock
 from tests.storage.logs import NOW_MS, append, write_settings

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 from storage import LogManager, Record, encode, paths
-from storage.adopt import Adopted, adopt
+from storage.adopt.adopt import Adopted, adopt
+from storage.adopt.staged import AdoptRequest, StagedFile, StagedName
 from storage.files import Files
-from storage.staged import AdoptRequest, StagedFile, StagedName
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS
 

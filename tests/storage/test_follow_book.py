@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager
+from storage.directory.retain import delete_records, remove_now, retain
 from storage.files import Files
-from storage.follow import LogFollower
-from storage.log import Log
-from storage.retain import delete_records, remove_now, retain
+from storage.follow.follow import LogFollower
+from storage.log.log import Log
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, put
 from tests.storage.logs import NOW_MS, append, values
-from tests.storage.test_book import LINES, fill, log_file, opened_with_faults, readable
+from tests.storage.state.test_book import LINES, fill, log_file, opened_with_faults, readable
 
 NEVER_FRESH = 1 << 62
 

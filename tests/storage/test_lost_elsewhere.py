@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptRecord, HandoverRefused, SegmentGone, StorageError
-from storage.handover import hand_over
+from storage.handover.handover import hand_over
 from tests.storage.handed import write_broker
 from tests.storage.old_logs import content
 from tests.storage.splitting import EVERYTHING, plan, read
-from tests.storage.test_book import LINES, fill, log_file, opened_with_faults
+from tests.storage.state.test_book import LINES, fill, log_file, opened_with_faults
 
 WAYS = ["gone 0", "gone 3", "gone 6", "left 3 0", "left 3 40", "left 3 74", "left 6 148"]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptRecord
-from storage.log_checker import LogChecker
-from storage.rescue import rescue
+from storage.log.rescue import rescue
 from storage.task import Task
+from storage.verify.log_checker import LogChecker
 from tests.storage.logs import NOW_MS, append
-from tests.storage.test_book import (
+from tests.storage.state.test_book import (
     BASES,
     LINES,
     fill,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage import Appended, Log, LogManager, Record, encode
-from storage.producer_state import MAX_SEQUENCE
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.state.producer_state import MAX_SEQUENCE
 from tests.storage.logs import NOW_MS, NOW_NS
 
 

@@ -11,12 +11,12 @@ from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
 
 if TYPE_CHECKING:
-    from kafkafs.spark.opened import Place
+    from kafkafs.spark.place.opened import Place
 
 
 def data_place(path: str) -> Place:
     """Where a data directory is.  InvalidConfig for what names none, FileNotFoundError, OSError."""
-    from kafkafs.spark.opened import check_directory, place
+    from kafkafs.spark.place.opened import check_directory, place
 
     try:
         where = place(path)

@@ -39,8 +39,9 @@ from kafkafs.spark.jobs.compact_tasks import (
 )
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import Report, Table, total
-from kafkafs.spark.opened import Opened
-from kafkafs.spark.owner import OwnerNotReached, ask_owner, check_owner
+from kafkafs.spark.place.opened import Opened
+from kafkafs.spark.place.owner import OwnerNotReached, ask_owner, check_owner
+from storage.adopt.staged import parse_name
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared_plan import Limits, SharedRound, plan
@@ -49,14 +50,13 @@ from storage.compaction.swap_in import cleaned_of
 from storage.compaction.transactions import Met, Opening
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files
-from storage.owner_requests import SWAP
-from storage.staged import parse_name
+from storage.owner.owner_requests import SWAP
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.opened import Place
+    from kafkafs.spark.place.opened import Place
 
 # Less than that is not worth a task of its own.
 _LEAST_BYTES = 8 << 20

@@ -110,7 +110,7 @@ def check(path: str, out: str, wishes: Wishes) -> None:
 
 def plan(path: str, out: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
     """What a run would export, without Spark.  OSError, StorageError."""
-    from kafkafs.spark.opened import Opened
+    from kafkafs.spark.place.opened import Opened
 
     where = wishes.choice.place_of(path)
     out = export_state.without_scheme(out)

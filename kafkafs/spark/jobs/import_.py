@@ -29,7 +29,7 @@ from kafkafs.spark.jobs.import_records import Wishes, records
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import Report
 from storage import paths
-from storage.adoptions import Adoptions
+from storage.adopt.adoptions import Adoptions
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
 

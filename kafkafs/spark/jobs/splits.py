@@ -1,6 +1,6 @@
 """What the tasks of a job read: the records of the chosen partitions, cut into splits.
 
-Not here: reading them (`storage.split`), a streaming query's offsets.
+Not here: reading them (`storage.split.split`), a streaming query's offsets.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkafs.spark.jobs.choice import Choice
-from storage.split import Split, plan_splits
+from storage.split.split import Split, plan_splits
 
 if TYPE_CHECKING:
-    from kafkafs.spark.opened import Opened
-    from storage.log import Log
-    from storage.read import Isolation
+    from kafkafs.spark.place.opened import Opened
+    from storage.log.log import Log
+    from storage.log.read import Isolation
 
 LARGEST = 128 << 20
 SMALLEST = 8 << 20

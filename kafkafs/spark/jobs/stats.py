@@ -20,15 +20,15 @@ from kafkafs.spark.jobs.splits import all_splits, chosen_logs
 from kafkafs.spark.jobs.stats_report import Counted, fill
 from storage.errors import OffsetOutOfRange
 from storage.files import Files
-from storage.split import Split, Wanted, read_split
+from storage.split.split import Split, Wanted, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from kafkafs.spark.jobs.facts import Facts
-    from kafkafs.spark.opened import Place
-    from storage.read import Isolation
+    from kafkafs.spark.place.opened import Place
+    from storage.log.read import Isolation
     from storage.record._columns import Columns
 
 #: Up to so many keys, each split's counted for itself, the different ones are counted exactly.
@@ -81,7 +81,7 @@ def check(path: str, wishes: Wishes, chart: str | None) -> None:
 
 def plan(path: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
     """What `run` would read, without Spark.  OSError, StorageError."""
-    from kafkafs.spark.opened import Opened
+    from kafkafs.spark.place.opened import Opened
 
     where = wishes.choice.place_of(path)
     with Opened(where, wishes.choice.wants_topic) as opened:
@@ -99,7 +99,7 @@ def plan(path: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
 def count(session: SparkSession, path: str, wishes: Wishes) -> Counted:
     """Count, and tell nobody."""
     from kafkafs.spark.jobs.facts import Facts
-    from kafkafs.spark.opened import Opened
+    from kafkafs.spark.place.opened import Opened
 
     where = wishes.choice.place_of(path)
     with Opened(where, wishes.choice.wants_topic) as opened:

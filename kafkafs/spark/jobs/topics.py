@@ -1,7 +1,7 @@
 """Creates a topic in a data directory, whoever owns that: by `mkdir` in the mount of the daemon
 that has it, else by opening it here.
 
-Not here: asking an owner to adopt (`kafkafs.spark.owner`).
+Not here: asking an owner to adopt (`kafkafs.spark.place.owner`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import os
 import time
 
 from kafkafs.config import PID_ATTRIBUTE
-from kafkafs.spark.owner import OwnerNotReached
-from storage import owner_file, paths
+from kafkafs.spark.place.owner import OwnerNotReached
+from storage import paths
+from storage.directory.manager import LogManager
 from storage.errors import LogLocked, TopicExists
 from storage.files import Files
-from storage.manager import LogManager
+from storage.state import owner_file
 
 # Whoever has it for a moment only is waited for.
 _PATIENCE_S = 10.0

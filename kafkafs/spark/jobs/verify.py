@@ -21,13 +21,13 @@ from kafkafs.spark.jobs.splits import fair_bytes
 from storage import paths
 from storage.errors import SegmentGone
 from storage.files import Files
-from storage.verify import verify
-from storage.verify_piece import Found, OldLog, Piece, verify_piece
+from storage.verify.verify import verify
+from storage.verify.verify_piece import Found, OldLog, Piece, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.opened import Place
+    from kafkafs.spark.place.opened import Place
 
 
 def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report:

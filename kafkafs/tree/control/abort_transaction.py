@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.job_file import table
 from storage.errors import InvalidTxnState, StorageError
-from storage.log import Log
+from storage.log.log import Log
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.partition import Partition
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 NAME = "abort-transaction"
 _COLUMNS = (

@@ -20,14 +20,14 @@ from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.control.retention import delete_old
 from kafkafs.tree.jobs import Report, Work
 from storage.compaction.cleaner import Cleaned
-from storage.config import format_value
 from storage.errors import StorageError, TaskCancelled
-from storage.log import Log
+from storage.log.log import Log
+from storage.settings.config import format_value
 from storage.task import Task
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 NAME = "compaction"
 _COLUMNS = (

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.jobs import Report
+from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import OffsetOutOfRange
-from storage.log import Log
-from storage.retain import HIGH_WATERMARK, delete_records
+from storage.log.log import Log
 from storage.task import Task
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 _COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))
 

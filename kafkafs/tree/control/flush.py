@@ -12,12 +12,12 @@ from kafkafs.tree.control.commands import RUN, parse
 from kafkafs.tree.control.job_file import Control, Request
 from kafkafs.tree.jobs import Report
 from storage.errors import LogClosed
-from storage.log import Log
+from storage.log.log import Log
 from storage.task import Task
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 
 def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:

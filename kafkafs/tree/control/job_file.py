@@ -30,7 +30,7 @@ from kafkafs.tree.jobs import Job, State, Work
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 
 class Request(NamedTuple):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.control.commands import DRY_RUN, RUN, parse
 from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.jobs import Report, Work
+from storage.directory.retain import plan_retention, retain
 from storage.errors import StorageError
-from storage.log import Log
-from storage.retain import plan_retention, retain
+from storage.log.log import Log
 from storage.task import Task
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 NAME = "retention"
 _COLUMNS = (

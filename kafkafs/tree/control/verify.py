@@ -1,7 +1,7 @@
 """`.control/verify`: checks every batch and every index entry of a topic.
 
 `run`, `run N`, `cancel`. Reading lists the faults that the last run has found, a line each, and
-between what goes on and how the last one ended what the checker (`storage.log_checker`) knows:
+between what goes on and how the last one ended what the checker (`log_checker`) knows:
 
     checker_checked         since when all that was appended is read back, ms; -1: not yet
     checker_checked_bytes   read back since the mount, some perhaps repeatedly
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from kafkafs.tree.control.commands import CANCEL, RUN, parse
 from kafkafs.tree.control.job_file import Control, Request
 from kafkafs.tree.jobs import Report
-from storage.log_checker import checker_facts
 from storage.task import Task
-from storage.verify_log import verify_logs
+from storage.verify.log_checker import checker_facts
+from storage.verify.verify_log import verify_logs
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from storage.manager import Topic
+    from storage.directory.manager import Topic
 
 #: The facts that are lines of a list, of which there may be any number.
 _LISTED = "fault"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage import LogManager
-from storage.config import TOPIC_SETTINGS
+from storage.settings.config import TOPIC_SETTINGS
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.storage.logs import write_settings
 

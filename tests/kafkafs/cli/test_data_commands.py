@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.fetch import Response, decode_messages, decode_multi_response, decode_response
+from storage.kafka07.fetch import Response, decode_messages, decode_multi_response, decode_response
 from tests.kafkafs.cli.conftest import PATIENCE_S, PROGRAM, ROOT, Place, kafkafs
 from tests.storage.logs import append, batch, values
 from tests.storage.old_logs import content, old_file, write_legacy, write_old

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from storage import producer_state
 from storage.index import txn_index
 from storage.record.batch import CONTROL_BIT, Record, encode
 from storage.record.control import ABORT, encode_marker
 from storage.record.plain import recompress
+from storage.state import producer_state
 from tests import oracle
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import PROGRAM, ROOT, kafkafs

@@ -7,8 +7,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from kafkafs.cli import main
-from tests.storage.test_recovery import fill
-from tests.storage.test_salvage import damage
+from tests.storage.log.test_salvage import damage
+from tests.storage.recovery.test_recovery import fill
 
 
 def test_a_dry_run_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ from kafkafs.tree.inodes import (
 from kafkafs.tree.jobs import Jobs
 from storage import errors
 from storage.compaction.log_cleaner import LogCleaner
-from storage.log_checker import LogChecker
-from storage.manager import LogManager
+from storage.directory.manager import LogManager
+from storage.verify.log_checker import LogChecker
 
 MANY = 5000
 

@@ -17,8 +17,8 @@ from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
+from storage.directory.manager import LogManager
 from storage.files import Files
-from storage.manager import LogManager
 
 
 class SlowFiles(Files):

@@ -21,12 +21,13 @@ from kafkafs.fuse.ticks import TICK_S, Ticks
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from storage import Record, checkpoint, encode, paths
-from storage.adopt import adopt
+from storage import Record, encode, paths
+from storage.adopt.adopt import adopt
+from storage.directory.manager import LogManager
 from storage.files import Files
-from storage.listener import LogListener
-from storage.log import Log
-from storage.manager import LogManager
+from storage.log.listener import LogListener
+from storage.log.log import Log
+from storage.state import checkpoint
 from storage.task import Task
 from tests.no_threads import no_free_threads
 from tests.storage.logs import append, values, write_settings

@@ -20,7 +20,7 @@ from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.fuse.workers import Workers
 from kafkafs.tree.filesystem import FOLLOW_TURNS, FileSystem, TreeOptions
-from storage.manager import LogManager
+from storage.directory.manager import LogManager
 from tests.storage.logs import append, write_settings
 
 ROOT = Path(__file__).parents[3]

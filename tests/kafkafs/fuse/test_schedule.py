@@ -16,8 +16,8 @@ from kafkafs.fuse.workers import Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode
-from storage.log import Log
-from storage.manager import LogManager
+from storage.directory.manager import LogManager
+from storage.log.log import Log
 from tests.storage.logs import append, values, write_settings
 
 SETTINGS: dict[str, object] = {

@@ -17,9 +17,9 @@ from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from storage import checkpoint
+from storage.directory.manager import LogManager
 from storage.files import Files
-from storage.manager import LogManager
+from storage.state import checkpoint
 from tests.storage.logs import append, write_settings
 
 

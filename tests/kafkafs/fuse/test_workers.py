@@ -14,8 +14,8 @@ from kafkafs.fuse.workers import NICE, SHORT, Workers
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, Report, State
+from storage.directory.manager import LogManager
 from storage.errors import TaskCancelled
-from storage.manager import LogManager
 from storage.task import Task
 
 

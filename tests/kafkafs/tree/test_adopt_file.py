@@ -18,11 +18,11 @@ from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job
-from storage import owner_requests as kinds
+from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.errors import InvalidRecord, TaskCancelled
 from storage.files import Files
-from storage.owner_requests import ADOPT, encode
-from storage.staged import AdoptRequest, StagedFile
+from storage.owner import owner_requests as kinds
+from storage.owner.owner_requests import ADOPT, encode
 from storage.task import Task
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, write
 from tests.storage.staging import left, staged

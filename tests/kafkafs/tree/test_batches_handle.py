@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
-from storage import validator
 from storage.errors import (
     InvalidProducerEpoch,
     InvalidRecord,
@@ -26,7 +25,8 @@ from storage.errors import (
     RecordTooLarge,
 )
 from storage.files import Files
-from storage.log import Log
+from storage.log import validator
+from storage.log.log import Log
 from storage.record.batch import parse_header
 from storage.record.plain import recompress
 from tests import oracle

@@ -14,8 +14,9 @@ import pytest
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.view_file import ViewFile
-from storage import LogManager, topic_file
+from storage import LogManager
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
+from storage.settings import topic_file
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
 from tests.storage.logs import write_settings
 

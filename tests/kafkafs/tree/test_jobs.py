@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kafkafs.tree.jobs import Job, Jobs, Report, State
+from storage.directory.manager import Topic
 from storage.errors import InvalidRecord
-from storage.manager import Topic
 from storage.task import Task
 
 

@@ -19,7 +19,7 @@ from kafkafs.tree.topic_append import TopicAppend
 from storage import Record
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
-from storage.partitioner import STAY_BYTES
+from storage.log.partitioner import STAY_BYTES
 from storage.record._route import murmur2
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
 from tests.storage.logs import values

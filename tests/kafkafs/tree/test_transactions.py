@@ -11,10 +11,10 @@ from kafkafs.line_index import NEVER, SegmentLines
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.placed_view import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
+from storage.directory.retain import delete_records
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
-from storage.retain import delete_records
 from storage.task import Task
 from tests.hang import HANG_S
 from tests.kafkafs.trees import a_tree, in_thread, read

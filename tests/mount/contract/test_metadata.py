@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.config import LogConfig
-from storage.log import Log
+from storage.log.log import Log
+from storage.settings.config import LogConfig
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from storage.compaction.cleanable import CleanableRange, cleanable
-from storage.config import LONG_MAX, LogConfig
+from storage.settings.config import LONG_MAX, LogConfig
 
 NOW = 1_000_000
 

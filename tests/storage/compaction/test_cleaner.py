@@ -11,14 +11,14 @@ import pytest
 from storage import Log
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.config import LONG_MAX
 from storage.errors import CorruptRecord, TaskCancelled
 from storage.files import Files
 from storage.record.compression import CODECS
 from storage.record.control import ABORT, COMMIT
+from storage.settings.config import LONG_MAX
 from storage.task import Task
-from storage.verify import verify
-from storage.verify_log import verify_logs
+from storage.verify.verify import verify
+from storage.verify.verify_log import verify_logs
 from tests import oracle
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.logs import NOW_MS, NOW_NS

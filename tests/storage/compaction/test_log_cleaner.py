@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager, checkpoint
+from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
+from storage.state import checkpoint
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll

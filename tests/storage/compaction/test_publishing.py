@@ -15,9 +15,9 @@ import pytest
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.errors import TaskCancelled
-from storage.listener import LogListener
-from storage.log import RENAMED_AT_ONCE
-from storage.segment import Segment
+from storage.log.listener import LogListener
+from storage.log.log import RENAMED_AT_ONCE
+from storage.segment.segment import Segment
 from storage.task import Task
 from tests.storage.compaction.cleaned import clean, compacted, contents, put, roll
 from tests.storage.logs import NOW_MS

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager, topic_file
+from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
-from storage.owner_requests import SWAP
+from storage.owner.owner_requests import SWAP
+from storage.settings import topic_file
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.compaction.sharing import planned, shared_out, staged

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.adopt import adopt
+from storage.adopt.adopt import adopt
 from storage.errors import InvalidTxnState, UnknownTopicOrPartition
 from storage.task import Task
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, read

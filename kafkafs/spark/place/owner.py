@@ -1,0 +1,286 @@
+"""Asks the owner of a data directory: the daemon that has it mounted, else this process itself.
+
+A log has one owner, whoever holds `.lock`. Where nobody does, the directory is opened here, what
+was asked for is carried out, and the directory is closed again. Where the daemon of a mount does
+(`storage.state.owner_file`), one line goes into `.kafkafs/adopt` of its mount, and reading that
+file tells the outcome. Where another job has just opened the directory, or a daemon starts or ends,
+that passes: one waits for it, and gives up only after `PATIENCE_S` in which nobody could be asked.
+
+An outcome is never guessed. Where the owner is gone before he told it (killed, unmounted), the
+request is made again, to whoever is the owner then; what was adopted already is a duplicate.
+
+Not here: what can be asked for (`storage.owner`). Neither pyspark nor pyarrow is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from kafkafs.config import PID_ATTRIBUTE
+from storage import paths
+from storage.adopt.adopt import Adopted
+from storage.adopt.staged import AdoptRequest
+from storage.directory.manager import LogManager
+from storage.errors import InvalidRecord, LogLocked, StorageError
+from storage.files import Files
+from storage.owner.owner_requests import ADOPT, Facts, Kind, State, encode, error_of
+from storage.owner.staged_orphans import remove_orphans
+from storage.state import owner_file
+from storage.state.owner_file import Owner
+from storage.task import Task
+
+R = TypeVar("R")
+A = TypeVar("A")
+
+REQUESTS = os.path.join(".kafkafs", "adopt")
+PATIENCE_S = 60.0
+"""How long to wait for somebody who has the directory and cannot be asked."""
+CHECK_PATIENCE_S = 5.0
+"""The same before anything is to be asked for: who has it for a moment only is gone by then."""
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.25
+# What a mount says whose daemon is gone, going, or has not come yet.
+_GONE = frozenset(
+    {
+        *(errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV, errno.ESHUTDOWN, errno.EINTR),
+        *(errno.ENOENT, errno.ENOTDIR, errno.ENODATA, errno.EOPNOTSUPP, errno.ESTALE),
+    }
+)
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_PENDING = frozenset({State.QUEUED, State.RUNNING})
+
+
+class OwnerNotReached(StorageError):  # noqa: N818 - as the storage names its errors
+    """The data directory belongs to a process that cannot be asked; `pid` where it is known."""
+
+    def __init__(self, message: str, pid: int | None, *, path: str) -> None:
+        super().__init__(message, path=path)
+        self.pid = pid
+
+
+def ask(
+    path: str, request: AdoptRequest, *, task: Task | None = None, patience_s: float = PATIENCE_S
+) -> Adopted:
+    """Have staged files adopted.  `storage.adopt` says what is raised; besides OwnerNotReached, and
+    what opening the directory raises.
+
+    After an OSError it is not known whether they were: ask again, with the same request.
+    """
+    return ask_owner(path, ADOPT, request, task=task, patience_s=patience_s)
+
+
+def ask_owner(
+    path: str,
+    kind: Kind[R, A],
+    request: R,
+    *,
+    task: Task | None = None,
+    patience_s: float = PATIENCE_S,
+) -> A:
+    """The same of anything that an owner can be asked for."""
+    return _Client(os.path.realpath(path), kind, request, task or Task(), patience_s).run()
+
+
+def check_owner(path: str, *, patience_s: float | None = None) -> None:
+    """Wait until there is somebody to be asked, before work that would be for nothing else.
+
+    OwnerNotReached where a process has the directory that takes no requests, as a broker.
+    """
+    directory = os.path.realpath(path)
+    deadline = time.monotonic() + (CHECK_PATIENCE_S if patience_s is None else patience_s)
+    while True:
+        try:
+            _find_owner(Files(directory), directory)
+        except _Gone as gone:
+            if time.monotonic() > deadline:
+                raise OwnerNotReached(str(gone), gone.pid, path=directory) from None
+        else:
+            return
+        time.sleep(_LONGEST_PAUSE_S)
+
+
+class _Gone(Exception):  # noqa: N818 - no error yet: one looks who is there now
+    """The owner cannot be asked now; `pid` of who has the directory, where it is known."""
+
+    def __init__(self, why: str, pid: int | None) -> None:
+        super().__init__(why)
+        self.pid = pid
+
+
+def _find_owner(files: Files, directory: str) -> Owner | None:
+    """The daemon that has the directory, None where nobody has.  _Gone."""
+    pid = files.locked_by(os.path.join(directory, paths.LOCK))
+    if pid is None:
+        return None
+    if pid == os.getpid():
+        raise _Gone("this process itself has the data directory open", pid)
+    owner = owner_file.read(files, directory)
+    if owner is None or owner.pid != pid:
+        who = f"process {pid}" if pid > 0 else "a process of another container"
+        raise _Gone(
+            f"{who} has the data directory open and takes no requests; stop it (a broker, a long "
+            "command), or mount the directory with kafkafs mount",
+            pid,
+        )
+    return owner
+
+
+class _Client(Generic[R, A]):
+    """One request, until its outcome is known. `directory` without symbolic links."""
+
+    def __init__(
+        self, directory: str, kind: Kind[R, A], request: R, task: Task, patience_s: float
+    ) -> None:
+        self._directory = directory
+        self._kind = kind
+        self._request = request
+        self._task = task
+        self._patience_s = patience_s
+        self._deadline = 0.0
+        self._files = Files(directory)
+
+    def run(self) -> A:
+        self._be_patient()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            self._task.check()
+            try:
+                return self._ask()
+            except _Gone as gone:
+                if time.monotonic() > self._deadline:
+                    raise OwnerNotReached(str(gone), gone.pid, path=self._directory) from None
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _be_patient(self) -> None:
+        self._deadline = time.monotonic() + self._patience_s
+
+    def _ask(self) -> A:
+        """Ask whoever is the owner now. _Gone where that tells nothing."""
+        owner = _find_owner(self._files, self._directory)
+        return self._carry_out() if owner is None else self._ask_daemon(owner)
+
+    # -- nobody has it -------------------------------------------------------------------------
+
+    def _carry_out(self) -> A:
+        """Be the owner for as long as that takes."""
+        _have_many_descriptors()
+        try:
+            manager = LogManager.open(self._directory)
+        except LogLocked as error:
+            raise _Gone("others open the data directory all the time", error.pid) from None
+        with manager:
+            answer = self._kind.carry_out(manager, self._request, self._task, time.time_ns)
+            wanted = {(file[0], file[1], file[2]) for file in self._kind.staged(self._request)}
+            with contextlib.suppress(StorageError, OSError):
+                remove_orphans(manager, self._task, lambda *file: file in wanted)
+        return answer
+
+    # -- a daemon has it -----------------------------------------------------------------------
+
+    def _ask_daemon(self, owner: Owner) -> A:
+        requests = os.path.join(owner.mount, REQUESTS)
+        request_id = str(uuid.uuid4())
+        line = encode(self._kind, self._request, request_id).encode() + b"\n"
+        with self._reaching(owner):
+            # What is mounted there by now may be another directory.
+            if os.getxattr(owner.mount, PID_ATTRIBUTE) != str(owner.pid).encode():
+                raise _Gone(_not_there(owner), owner.pid)
+            _write(requests, line)
+        self._be_patient()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            with self._reaching(owner):
+                facts = _outcome(requests, request_id)
+            if facts is None:
+                raise _Gone(f"process {owner.pid} does not tell what became of it", owner.pid)
+            if facts["state"] not in _PENDING:
+                break
+            self._follow(facts)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        self._be_patient()
+        if facts["state"] == State.CANCELLED:
+            raise _Gone(f"process {owner.pid} is about to end", owner.pid)
+        if facts["state"] in (State.REFUSED, State.FAILED):
+            raise error_of(facts)
+        return self._kind.understand(facts)
+
+    def _follow(self, facts: Facts) -> None:
+        """How far it is. TaskCancelled, and then the daemon goes on with it."""
+        task = self._task
+        task.check()
+        task.phase = str(facts.get("phase", ""))
+        task.done, task.total = facts.get("done", 0), facts.get("total", 0)
+
+    @contextlib.contextmanager
+    def _reaching(self, owner: Owner) -> Iterator[None]:
+        """What the mount refuses, in words."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _GONE:
+                raise _Gone(_not_there(owner), owner.pid) from None
+            if error.errno in _FORBIDDEN:
+                raise OwnerNotReached(
+                    f"process {owner.pid} has the data directory mounted at {owner.mount!r}, "
+                    "where only the user who has mounted it may ask: run as that user",
+                    owner.pid,
+                    path=self._directory,
+                ) from None
+            if error.errno in (errno.EINVAL, errno.EMSGSIZE):
+                log = os.path.join(owner.mount, ".kafkafs", "log")
+                raise InvalidRecord(
+                    f"the daemon does not understand the request, {log!r} says why",
+                    path=self._directory,
+                ) from None
+            raise
+
+
+def _have_many_descriptors() -> None:
+    """As many as the process may have: of each partition that is written to three files are open.
+
+    For good: another thread may be the owner of another directory.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _not_there(owner: Owner) -> str:
+    return (
+        f"process {owner.pid} has the data directory open and does not answer at {owner.mount!r}, "
+        "where it says that it has mounted it; if that is in another container, or was unmounted "
+        "by force, run where the mount can be seen, or stop the process"
+    )
+
+
+def _write(path: str, line: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        with memoryview(line) as rest:
+            done = 0
+            while done < len(line):
+                done += os.write(fd, rest[done:])
+    finally:
+        os.close(fd)
+
+
+def _outcome(path: str, request_id: str) -> Facts | None:
+    """What the file says of a request; None where it says nothing."""
+    with open(path, "rb", buffering=0) as file:
+        text = file.read()
+    for line in reversed(text.splitlines()):
+        if request_id.encode() in line:
+            facts: Facts = json.loads(line)
+            if facts["id"] == request_id:
+                return facts
+    return None

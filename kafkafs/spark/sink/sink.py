@@ -1,0 +1,284 @@
+"""`df.write` and `df.writeStream` to `format("kafkafs")`: rows become records, each once.
+
+Tasks stage (`staging`); the commit, in the driver, asks the owner of the logs to adopt what the
+successful ones have staged, which is one Kafka transaction (`owner`, `storage.adopt.adopt`). Of one
+partition the tasks' records follow each other by the tasks' numbers.
+
+Options: `sink_options`. Columns: `sink_columns`.
+
+A streaming query is known by its id, which its checkpoint keeps: a batch that is replayed after a
+restart is not appended again, and a query that goes on elsewhere fences this one off.
+
+Spark calls commit in another process than the tasks, and abort also after a commit that has
+failed. What the owner then still adopts it adopts as a whole or not at all, so abort may remove
+staged files at any time; nothing that is adopted is one any more. Each step is a process of its
+own, which imports what it needs only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.sink.sink_columns import check_columns
+from kafkafs.spark.sink.sink_options import TRANSACTION, SinkOptions, parse
+from storage import paths
+from storage.adopt.staged import AdoptRequest, StagedFile, StagedName, parse_name
+from storage.errors import InvalidRecord, StorageError
+from storage.files import Files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+# What a task is told by the driver: whose batch it writes (StreamExecution, MicroBatchExecution).
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+
+# How often the owner is asked whether it has adopted a batch, where a disk's error keeps that open.
+_TRIES = 3
+
+
+class Write(NamedTuple):
+    """Who writes which batch; `once`: nobody will write another one of that name."""
+
+    query: str
+    batch: int
+    run: str
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task has left behind: its number, whose batch it is, its files, its records.
+
+    `tries`: attempts before, which may have left files that nobody knows of.
+    """
+
+    task: int
+    tries: int
+    write: Write
+    files: tuple[StagedFile, ...]
+    records: int
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """For `df.write`.  InvalidOption, ValueError, OSError where that cannot be."""
+    if overwrite:
+        raise InvalidOption(
+            "SaveMode overwrite is not supported: a log is only appended to. Use mode append."
+        )
+    return BatchWriter(_options(options, schema))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """For `df.writeStream`.  The same."""
+    if overwrite:
+        raise InvalidOption(
+            "Output mode complete is not supported: a log is only appended to. Use append or "
+            "update."
+        )
+    parsed = _options(options, schema)
+    if parsed.transaction is not None:
+        raise InvalidOption(f"Option {TRANSACTION!r} not valid in streaming queries")
+    return StreamWriter(parsed)
+
+
+def _options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
+    options = parse(given)
+    check_columns(schema, has_topic_option=options.topic is not None)
+    return options
+
+
+# -- tasks ---------------------------------------------------------------------------------------
+
+
+def _stage(options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch]) -> Staged:
+    from kafkafs.spark.sink.staging import Staging
+
+    context = TaskContext.get()
+    assert context is not None
+    task = context.partitionId()
+    # Another one at each attempt, also after a restart of everything: no file is ever met again.
+    attempt = secrets.randbits(62)
+    name = StagedName(write.query, write.batch, task, attempt)
+    staging = Staging(options.path, name, topic=options.topic)
+    try:
+        for batch in batches:
+            staging.add(batch)
+        files, records = staging.finish()
+    except BaseException:
+        staging.discard()
+        raise
+    return Staged(task, context.attemptNumber(), write, tuple(files), records)
+
+
+def _write_of_stream() -> Write:
+    """Whose batch a task of a streaming query writes."""
+    context = TaskContext.get()
+    assert context is not None
+    query, batch, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
+    if not query or not batch or not run:
+        raise InvalidRecord(
+            f"no task of a streaming query: it lacks one of {QUERY_ID}, {BATCH_ID}, {RUN_ID}"
+        )
+    return Write(query, int(batch), run)
+
+
+# -- the driver ----------------------------------------------------------------------------------
+
+
+def _request(messages: Sequence[Staged]) -> AdoptRequest:
+    """One transaction of what the tasks have staged, in the order of the tasks."""
+    writes = {message.write for message in messages}
+    if len(writes) != 1:
+        raise InvalidRecord(f"tasks of several batches: {sorted(writes)}")
+    write = writes.pop()
+    ordered = sorted(messages, key=lambda message: message.task)
+    if len({message.task for message in ordered}) != len(ordered):
+        raise InvalidRecord("two messages of one task")
+    files = tuple(file for message in ordered for file in message.files)
+    return AdoptRequest(write.query, write.batch, write.run, files, write.once)
+
+
+def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if len(staged) != len(messages):
+        raise InvalidRecord(f"{len(messages) - len(staged)} of {len(messages)} tasks said nothing")
+    request = _request(staged)
+    if request.once and not request.files:
+        return
+    records = sum(message.records for message in staged)
+    is_duplicate = _is_duplicate(path, request)
+    if is_duplicate or any(message.tries for message in staged):
+        _remove_all(path, request.query, request.batch)
+    if is_duplicate:
+        _log.warning(
+            "batch %d of %s had been written before: these %d records are not appended again",
+            request.batch,
+            request.query,
+            records,
+        )
+    else:
+        _log.info("batch %d of %s: %d records", request.batch, request.query, records)
+
+
+def _is_duplicate(path: str, request: AdoptRequest) -> bool:
+    """Have a batch adopted; True where it had been before anybody asked here."""
+    from kafkafs.spark.place import owner
+
+    for tries in range(_TRIES, 1, -1):
+        try:
+            return owner.ask(path, request).duplicate and tries == _TRIES
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _log.warning("batch %d of %s: %s; asking again", request.batch, request.query, error)
+    owner.ask(path, request)
+    return False
+
+
+def _abort(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    files = Files(path)
+    for message in messages:
+        if not isinstance(message, Staged):
+            continue
+        for file in message.files:
+            directory = paths.partition_directory(file.topic, file.partition)
+            try:
+                files.unlink(os.path.join(path, directory, file.name))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                _log.warning("a staged file stays until it is old: %s", error)
+
+
+def _remove_all(path: str, query: str, batch: int) -> None:
+    """Remove the staged files of a query's batches up to this one, of which none is adopted now.
+
+    A task that is killed cannot remove its own. What stays is removed when it is old.
+    """
+    files = Files(path)
+    with contextlib.suppress(OSError):
+        for directory, is_directory in files.scan(path):
+            if not is_directory or not paths.is_partition_directory(directory):
+                continue
+            for name, _ in files.scan(os.path.join(path, directory)):
+                parsed = parse_name(name)
+                if parsed is not None and parsed.query == query and parsed.batch <= batch:
+                    files.unlink(os.path.join(path, directory, name))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes once, all or nothing."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        name = options.transaction
+        # A re-run of a named write is another run of the same query.
+        self._write = Write(name or str(uuid.uuid4()), 0, str(uuid.uuid4()), once=name is None)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage a task's rows."""
+        return _stage(self._options, self._write, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Have them adopted."""
+        _commit(self._options.path, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged; of a write whose name nobody else has, also by killed tasks."""
+        _abort(self._options.path, messages)
+        if self._write.once:
+            _remove_all(self._options.path, self._write.query, self._write.batch)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes batch after batch of a streaming query, each all or nothing, and once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage a task's rows."""
+        return _stage(self._options, _write_of_stream(), iterator)
+
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's
+    ) -> None:
+        """Have them adopted; an empty batch, too, as the next one has to follow it."""
+        for message in messages:
+            if isinstance(message, Staged) and message.write.batch != batchId:
+                raise StorageError(f"a task of batch {message.write.batch} in batch {batchId}")
+        _commit(self._options.path, messages)
+
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's
+    ) -> None:
+        """Remove what was staged."""
+        _abort(self._options.path, messages)

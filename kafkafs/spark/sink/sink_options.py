@@ -1,0 +1,78 @@
+"""The options of the sink.
+
+`path`, the data directory, which all executors share; `topic`, of all rows, whatever their column
+of that name says; `txnId` (batch queries), a name for what is written: a second write of that name
+appends nothing. What configures connections (`kafka.…`) is accepted and without effect. A name that
+nobody knows is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafkafs.spark.option_values import InvalidOption
+from storage import paths
+from storage.adopt.staged import check_query
+from storage.errors import InvalidRecord
+
+TRANSACTION = "txnId"
+_KNOWN = ("path", "topic", TRANSACTION)
+# Spark's own, which it hands on.
+_SPARKS = frozenset(("checkpointlocation", "queryname"))
+_KAFKA = "kafka."
+_MOUNTED = ".kafkafs"
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """All of them, checked."""
+
+    path: str
+    topic: str | None
+    transaction: str | None
+
+
+def parse(given: Mapping[str, str]) -> SinkOptions:
+    """InvalidOption where one is wrong; OSError where the path is."""
+    options = {name.lower(): value for name, value in given.items()}
+    known = {name.lower() for name in _KNOWN} | _SPARKS
+    for name in options:
+        if name not in known and not name.startswith(_KAFKA):
+            raise InvalidOption(f"Unknown option {name!r}. There are: {', '.join(_KNOWN)}")
+    topic = options.get("topic")
+    if topic is not None and not paths.is_topic_name(topic):
+        raise InvalidOption(f"Option 'topic': {topic!r} is no topic's name")
+    transaction = options.get(TRANSACTION.lower())
+    if transaction is not None:
+        try:
+            check_query(transaction)
+        except InvalidRecord as error:
+            raise InvalidOption(f"Option {TRANSACTION!r}: {error.message}") from None
+    return SinkOptions(_directory(options.get("path", "")), topic, transaction)
+
+
+def _directory(option: str) -> str:
+    """The data directory that the option `path` means, here and for executors."""
+    if not option:
+        raise InvalidOption(
+            "Option 'path' must be specified: the data directory that has the topics"
+        )
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", option) and not option.startswith("file:"):
+        scheme = option.partition(":")[0]
+        raise InvalidOption(
+            f"Option 'path': a log is written in a directory that all executors share; what is in "
+            f"{scheme}://… is not appended to, it can only be read"
+        )
+    from kafkafs.spark.place.opened import place
+
+    path = place(option).path
+    if not os.path.isdir(path):
+        raise NotADirectoryError(20, "there is no such data directory", path)
+    if os.path.ismount(path) and os.path.isdir(os.path.join(path, _MOUNTED)):
+        raise InvalidOption(
+            f"Option 'path': {path} is a mount of kafkafs; give the data directory that it shows"
+        )
+    return path

@@ -1,0 +1,296 @@
+"""What a task of the sink leaves behind: its rows as staged files, one for each partition.
+
+A file has v2 batches as the topic's settings want them (compression.type), and lies with its name
+on the disk when `finish` returns. Rows go out as buffers fill, so that memory does not grow with a
+task; descriptors are closed and opened again where there are many partitions.
+
+The partitions of a topic are the directories that are there when the task begins. A row that the
+topic would not take ends everything: the error says which one it is.
+
+Invariants: no file is written that was there before; `discard` leaves nothing.
+
+Not here: what becomes of the files (`sink`, `storage.adopt.adopt`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kafkafs.spark.sink.sink_columns import by_topic, columns_of
+from storage import paths
+from storage.adopt.staged import StagedFile, StagedName
+from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
+from storage.files import Files
+from storage.log.partitioner import STAY_BYTES, another
+from storage.log.validator import rewrites, rewritten
+from storage.record._rows import RowEncoder
+from storage.settings.config import LONG_MAX, LogConfig
+from storage.settings.settings import Settings
+from storage.threads import side_by_side
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+# Large enough to compress well and to cost next to nothing on top, small enough that a reader who
+# wants one record does not decode much.
+BATCH_BYTES = 64 * 1024
+# What may wait in memory to be written; beyond it batches are closed before they are full.
+HELD_BYTES = 64 << 20
+OPEN_FILES = 128
+_SYNCING_THREADS = 8
+_KEY_SHOWN = 40
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Staging:
+    """The staged files of one task.  `topic`: that of all rows, whatever their column says."""
+
+    def __init__(
+        self,
+        data_dir: str,
+        name: StagedName,
+        *,
+        topic: str | None = None,
+        files: Files | None = None,
+        clock_ms: Callable[[], int] = _now_ms,
+        held_bytes: int = HELD_BYTES,
+        open_files: int = OPEN_FILES,
+    ) -> None:
+        """StorageError where the settings are wrong; OSError."""
+        self._data_dir = data_dir
+        self._name = name
+        self._topic = topic
+        self._clock_ms = clock_ms
+        self._held_bytes = held_bytes
+        self._rows = 0
+        self._topics: dict[str, _TopicRows] = {}
+        self._files = _StagedFiles(files or Files(data_dir), open_files)
+        self._partitions = self._scan()
+        self._settings = Settings.load(self._files.files, data_dir)
+
+    def _scan(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for name, is_directory in self._files.files.scan(self._data_dir):
+            if is_directory and paths.is_partition_directory(name):
+                parsed = paths.parse_partition_directory(name)
+                assert parsed is not None
+                found.setdefault(parsed[0], []).append(parsed[1])
+        return found
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a batch.
+
+        InvalidRecord and its kinds, RecordTooLarge, UnknownTopicOrPartition for a row that cannot
+        be written; OSError.  Then only `discard` may follow.
+        """
+        if not batch.num_rows:
+            return
+        columns, now_ms = columns_of(batch), self._clock_ms()
+        each = [(self._topic, None)] if self._topic is not None else by_topic(batch)
+        for topic, selection in each:
+            rows = self._rows_of(topic)
+            try:
+                rows.encoder.add(
+                    now_ms,
+                    columns.keys,
+                    columns.values,
+                    headers=columns.headers,
+                    timestamps=columns.timestamps if rows.has_times else None,
+                    partitions=columns.partitions,
+                    selection=selection,
+                )
+            except StorageError as error:
+                error.message = f"{self._describe(batch, rows)}: {error.message}"
+                raise
+        self._rows += batch.num_rows
+        if sum(rows.encoder.held for rows in self._topics.values()) > self._held_bytes:
+            self._flush()
+
+    def finish(self) -> tuple[list[StagedFile], int]:
+        """The files, durable, and how many records are in them.  OSError."""
+        self._flush()
+        self._files.sync()
+        staged = [
+            StagedFile(topic, partition, str(self._name), self._files.size(path))
+            for topic, rows in self._topics.items()
+            for partition, path in sorted(rows.written.items())
+        ]
+        return staged, self._rows
+
+    def discard(self) -> None:
+        """Remove what was written.  Raises nothing: what stays is removed when it is old."""
+        self._files.remove()
+
+    def _flush(self) -> None:
+        for rows in self._topics.values():
+            rows.flush()
+
+    def _rows_of(self, topic: str | None) -> _TopicRows:
+        if topic is None:
+            raise InvalidRecord(
+                "null topic present in the data. Use the topic option for setting a topic."
+            )
+        rows = self._topics.get(topic)
+        if rows is None:
+            partitions = self._partitions.get(topic)
+            if not partitions:
+                raise UnknownTopicOrPartition(
+                    f"there is no topic {topic!r}; make it first, where the data directory is "
+                    f"mounted: mkdir MOUNT/{topic}; touch MOUNT/{topic}/1 adds a partition",
+                    path=self._data_dir,
+                )
+            config = self._settings.log_config(topic)
+            rows = _TopicRows(topic, sorted(partitions), config, self)
+            self._topics[topic] = rows
+        return rows
+
+    def write(self, topic: str, partition: int, batches: memoryview | bytearray) -> str:
+        """Add batches to a partition's file; its path."""
+        directory = paths.partition_directory(topic, partition)
+        path = os.path.join(self._data_dir, directory, str(self._name))
+        self._files.append(path, batches)
+        return path
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
+
+    def _describe(self, batch: pa.RecordBatch, rows: _TopicRows) -> str:
+        """Which row it was that the encoder refused."""
+        row = rows.encoder.row
+        fields = {name: batch.column(name) for name in batch.schema.names}
+        facts = [f"topic {rows.topic!r}"]
+        if "partition" in fields and fields["partition"][row].is_valid:
+            facts.append(f"partition {fields['partition'][row].as_py()}")
+        if "key" in fields:
+            key = fields["key"][row].as_py()
+            shown = key if key is None else key[:_KEY_SHOWN]
+            facts.append(f"key {shown!r}{'' if shown == key else '…'}")
+        return f"row {self._rows + row + 1} of task {self._name.task} ({', '.join(facts)})"
+
+
+class _TopicRows:
+    """The rows of one topic on their way to its partitions' files."""
+
+    def __init__(
+        self, topic: str, partitions: list[int], config: LogConfig, staging: Staging
+    ) -> None:
+        self.topic = topic
+        self.written: dict[int, str] = {}
+        self._partitions = partitions
+        self._staging = staging
+        # Whether rows say when they are; the owner stamps the time of appending where not.
+        self.has_times = config.message_timestamp_type == "CreateTime"
+        # The encoder has looked at the times already.
+        self._config = replace(
+            config, message_timestamp_type="CreateTime", message_timestamp_before_max_ms=LONG_MAX
+        )
+        limit = config.max_message_bytes
+        self._rewrites = rewrites(self._config)
+        self.encoder = RowEncoder(
+            partitions,
+            self._write,
+            lambda before: another(partitions, before),
+            # What cannot be compressed becomes longer by it.
+            batch_bytes=min(BATCH_BYTES, limit - limit // 16) if self._rewrites else BATCH_BYTES,
+            max_batch_bytes=limit,
+            stay_bytes=STAY_BYTES,
+            keys_required=config.is_compacted,
+            before_ms=config.message_timestamp_before_max_ms,
+            after_ms=config.message_timestamp_after_max_ms,
+        )
+
+    def flush(self) -> None:
+        for partition in self._partitions:
+            self.encoder.flush(partition)
+
+    def _write(self, partition: int, batches: memoryview) -> None:
+        stored: memoryview | bytearray = batches
+        if self._rewrites:
+            stored = rewritten(batches, self._config, self._staging.now_ms())
+        self.written[partition] = self._staging.write(self.topic, partition, stored)
+
+
+class _StagedFiles:
+    """Files that grow at their ends, by path; few of them are open at a time."""
+
+    def __init__(self, files: Files, open_files: int) -> None:
+        self.files = files
+        self._limit = open_files
+        self._sizes: dict[str, int] = {}
+        # Those that are open, the one used last at the end.
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def size(self, path: str) -> int:
+        return self._sizes[path]
+
+    def append(self, path: str, data: memoryview | bytearray) -> None:
+        fd = self._opened(path)
+        with _located(path):
+            self.files.pwrite(fd, data, self._sizes[path])
+        self._sizes[path] += len(data)
+
+    def _opened(self, path: str) -> int:
+        fd = self._open.get(path)
+        if fd is not None:
+            self._open.move_to_end(path)
+            return fd
+        if len(self._open) >= self._limit:
+            self.files.close(self._open.popitem(last=False)[1])
+        is_new = path not in self._sizes
+        flags = os.O_CREAT | os.O_EXCL if is_new else 0
+        fd = self.files.open(path, os.O_WRONLY | flags)
+        self._open[path] = fd
+        if is_new:
+            self._sizes[path] = 0
+        return fd
+
+    def sync(self) -> None:
+        """Have all bytes and names on the disk, and close everything."""
+        side_by_side(self._sync, list(self._sizes), _SYNCING_THREADS, "staging")
+        self._close()
+
+    def _sync(self, path: str) -> None:
+        kept = self._open.get(path)
+        fd = self.files.open(path, os.O_WRONLY) if kept is None else kept
+        try:
+            with _located(path):
+                self.files.fdatasync(fd)
+        finally:
+            if kept is None:
+                self.files.close(fd)
+        self.files.sync_directory(os.path.dirname(path))
+
+    def _close(self) -> None:
+        while self._open:
+            self.files.close(self._open.popitem()[1])
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self._close()
+        for path in self._sizes:
+            try:
+                self.files.unlink(path)
+            except OSError as error:
+                _log.warning("%s: %s", path, error)
+        self._sizes.clear()
+
+
+@contextlib.contextmanager
+def _located(path: str) -> Iterator[None]:
+    """What the disk says of a descriptor, with the file that it is of."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None

@@ -1,0 +1,151 @@
+"""The partitions that a query reads, and where they begin and end at this moment.
+
+The data directory is opened at the first question, with the wanted topics only, and brought up to
+date by `refresh`, which costs next to nothing where nothing has changed.
+
+A log ends where the query's isolation lets it: before the first open transaction, or at its high
+watermark. A partition of the same name in another directory, with another topic's id, is known to
+have been *made anew* as long as this process has seen both.
+
+Not here: what the options mean together (`reader`, `stream_reader`), splits (`planning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.place.opened import Opened, place
+from kafkafs.spark.source import offsets
+from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from kafkafs.spark.source.source_options import Limit, SourceOptions
+from storage.errors import UnknownTopicOrPartition
+from storage.log.log import Log
+
+
+class Assigned:
+    """See the module.  For one thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._opened: Opened | None = None
+        self.place = place(options.path)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def refresh(self, *, at_once: bool = False) -> None:
+        """See what has become of the directory; as `Opened.refresh`.  StorageError, OSError."""
+        if self._opened is None:
+            self._opened = Opened(
+                self.place,
+                self._options.subscription.wants,
+                until_high_watermark=self._options.until_high_watermark,
+            )
+        else:
+            self._opened.refresh(at_once=at_once)
+
+    @property
+    def opening(self) -> object:
+        """Another one where the directory had to be opened anew."""
+        return None if self._opened is None else self._opened.manager
+
+    def logs(self) -> dict[TopicPartition, Log]:
+        """What is there of what is wanted."""
+        if self._opened is None:
+            self.refresh()
+            assert self._opened is not None
+        wants = self._options.subscription.wants_partition
+        found = {}
+        for log in self._opened.manager.logs():
+            name = TopicPartition(log.topic, log.partition)
+            if wants(name):
+                found[name] = log
+        return found
+
+    def all_logs(self) -> dict[TopicPartition, Log]:
+        """The same; UnknownTopicOrPartition where one that has been named is not there."""
+        found = self.logs()
+        subscription = self._options.subscription
+        missing: Iterable[object] = ()
+        if subscription.topics is not None:
+            missing = subscription.topics - {name.topic for name in found}
+        elif subscription.partitions is not None:
+            missing = subscription.partitions - found.keys()
+        if missing:
+            kind = "topic" if subscription.topics is not None else "partition"
+            raise UnknownTopicOrPartition(
+                f"there is no {kind} {', '.join(sorted(map(str, missing)))}", path=str(self.place)
+            )
+        return found
+
+    def end(self, log: Log) -> int:
+        """The offset before which everything may be read."""
+        if self._options.isolation == "read_committed":
+            return log.last_stable_offset
+        return log.high_watermark
+
+    def latest(self) -> Offsets:
+        return {name: self.end(log) for name, log in self.logs().items()}
+
+    def resolve(
+        self, limit: Limit, *, is_start: bool, ends: Mapping[TopicPartition, int] | None = None
+    ) -> Offsets:
+        """Offsets of every partition; of those in `ends`, that is where they end.
+
+        InvalidOption where the limit does not name them all, or no record is as young as it says.
+        """
+        logs = self.all_logs()
+        if limit.offset is not None:
+            found: Mapping[TopicPartition, int] = dict.fromkeys(logs, limit.offset)
+        elif limit.offsets is not None:
+            what = "start" if is_start else "end"
+            _check_all_named(limit.offsets, logs, f"{what} offsets", _SENTINELS)
+            found = limit.offsets
+        else:
+            found = self._by_timestamps(limit, logs, is_start=is_start)
+        result = {}
+        for name, offset in found.items():
+            if offset == EARLIEST:
+                offset = logs[name].log_start_offset
+            elif offset == LATEST:
+                known = None if ends is None else ends.get(name)
+                offset = self.end(logs[name]) if known is None else known
+            result[name] = offset
+        return result
+
+    def _by_timestamps(
+        self, limit: Limit, logs: Mapping[TopicPartition, Log], *, is_start: bool
+    ) -> Offsets:
+        if limit.timestamps is not None:
+            what = "start" if is_start else "end"
+            _check_all_named(limit.timestamps, logs, f"timestamp based {what} offsets", "")
+            times: Mapping[TopicPartition, int] = limit.timestamps
+        else:
+            assert limit.timestamp is not None
+            times = dict.fromkeys(logs, limit.timestamp)
+        result = {}
+        for name, timestamp in times.items():
+            match = logs[name].offset_for_timestamp(timestamp, self._options.isolation)
+            if match is None and is_start and limit.error_without_match:
+                raise InvalidOption(
+                    f"No offset matched from request of topic-partition {name} and timestamp "
+                    f"{timestamp}."
+                )
+            result[name] = LATEST if match is None else match[1]
+        return result
+
+
+_SENTINELS = " Use -1 for latest, -2 for earliest."
+
+
+def _check_all_named(
+    given: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, Log], what: str, hint: str
+) -> None:
+    if given.keys() != logs.keys():
+        raise InvalidOption(
+            f"Partitions specified for {what} don't match what are assigned; all of them must be "
+            f"specified.{hint} Specified: {offsets.names(given)} Assigned: {offsets.names(logs)}"
+        )

@@ -1,0 +1,123 @@
+"""Ranges of offsets → what tasks read, and a task's reading.
+
+A task reads one split: a piece of one partition. Ranges are cut by `minPartitions` and
+`maxRecordsPerPartition` first, then where a split would become too large. Whatever cannot be read
+any more is lost data: seen when planning, or by the task, where retention was faster.
+
+Not here: which ranges (`reader`, `stream_reader`); how a split is decoded (`rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from kafkafs.spark.place.opened import Place
+from kafkafs.spark.source import offsets, rows
+from kafkafs.spark.source.assigned import Assigned
+from kafkafs.spark.source.data_loss import LossPolicy, unreadable
+from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
+from kafkafs.spark.source.source_options import SourceOptions
+from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from storage.log.log import Log
+from storage.split.split import Split, plan_splits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class SplitPartition(InputPartition):
+    """What a task is given."""
+
+    def __init__(self, place: Place, split: Split, fail_on_data_loss: bool) -> None:
+        super().__init__(split)
+        self.place = place
+        self.split = split
+        self.fail_on_data_loss = fail_on_data_loss
+
+
+def plan(
+    options: SourceOptions,
+    assigned: Assigned,
+    ranges: Iterable[OffsetRange],
+    policy: LossPolicy,
+) -> list[SplitPartition]:
+    """The tasks' parts of these ranges, by partition and offset.  DataLoss."""
+    logs = assigned.logs()
+    there = [_there(each, logs.get(each.place), assigned, policy) for each in sorted(ranges)]
+    return [
+        SplitPartition(assigned.place, split, options.fail_on_data_loss)
+        for piece in offsets.divided(
+            there, at_least=options.min_partitions, most_records=options.max_records
+        )
+        for split in plan_splits(
+            logs[piece.place],
+            piece.start,
+            piece.end,
+            target_bytes=options.partition_bytes,
+            isolation=options.isolation,
+        )
+    ]
+
+
+def _there(
+    wanted: OffsetRange, log: Log | None, assigned: Assigned, policy: LossPolicy
+) -> OffsetRange:
+    """What can be read of a range; the rest is reported."""
+    name, start, end = wanted
+    if wanted.size <= 0:
+        return wanted
+    if log is None:
+        policy.report(name, unreadable(name, start, end, "the partition is gone"))
+        return OffsetRange(name, end, end)
+    if start < log.log_start_offset:
+        first = min(log.log_start_offset, end)
+        why = f"the log starts at {log.log_start_offset}"
+        policy.report(name, unreadable(name, start, first, why))
+        start = first
+    last = assigned.end(log)
+    if end > last:
+        first = max(last, start)
+        policy.report(name, unreadable(name, first, end, f"the log ends at {last}"))
+        end = first
+    return OffsetRange(name, start, end)
+
+
+def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A task's rows.  DataLoss, StorageError, OSError."""
+    if not isinstance(part, SplitPartition):
+        # Spark's word for no partitions at all.
+        return
+    files, split = part.place.files(), part.split
+    name = TopicPartition(split.topic, split.partition)
+    policy = LossPolicy(part.fail_on_data_loss)
+    while split.from_offset < split.to_offset:
+        try:
+            yield from rows.record_batches(files, split, schema)
+        except UnknownTopicOrPartition as error:
+            why = error.message
+            policy.report(name, unreadable(name, split.from_offset, split.to_offset, why))
+        except OffsetOutOfRange as error:
+            start, end, why = _gap(error, split)
+            policy.report(name, unreadable(name, start, end, why))
+            split = split._replace(from_offset=end)
+            continue
+        return
+
+
+def _gap(error: OffsetOutOfRange, split: Split) -> tuple[int, int, str]:
+    """What of a split is not there, and why; all that lies before it has been read."""
+    assert error.offset is not None
+    if error.offset >= split.to_offset:
+        return error.log_end, split.to_offset, f"the log ends at {error.log_end}"
+    end = min(error.log_start, split.to_offset)
+    return error.offset, end, f"the log starts at {error.log_start}"
+
+
+def ranges(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+) -> list[OffsetRange]:
+    """Of the partitions that have both."""
+    return [OffsetRange(name, start[name], end[name]) for name in end if name in start]

@@ -1,0 +1,58 @@
+"""`spark.read.format("kafkafs")`: a batch query over what is there when it is planned.
+
+Not here: options (`options`), offsets of partitions (`assigned`), tasks (`planning`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from kafkafs.spark import options
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.source import planning, rows
+from kafkafs.spark.source.assigned import Assigned
+from kafkafs.spark.source.data_loss import LossPolicy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+
+class BatchReader(DataSourceReader):
+    """Planned in one process and read in others, to which it goes by pickle; it keeps nothing."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._options = options.parse(given, "batch")
+        self._schema = rows.chosen(schema)
+
+    def partitions(self) -> list[planning.SplitPartition]:
+        chosen = self._options
+        for remark in chosen.remarks:
+            _log.warning("%s", remark)
+        assigned = Assigned(chosen)
+        try:
+            start = assigned.resolve(chosen.starting, is_start=True)
+            end = assigned.resolve(chosen.ending, is_start=False)
+            for name in start:
+                if start[name] > end[name]:
+                    raise InvalidOption(
+                        f"The resolved start offset {start[name]} is greater than the resolved end "
+                        f"offset {end[name]} for topic {name.topic} partition {name.partition}."
+                    )
+            return planning.plan(
+                chosen,
+                assigned,
+                planning.ranges(start, end),
+                LossPolicy(chosen.fail_on_data_loss),
+            )
+        finally:
+            assigned.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return planning.read(partition, self._schema)

@@ -1,0 +1,225 @@
+"""Columns of a log as rows of Spark: its schema, and record batches of Arrow in that form.
+
+The columns are those of Spark's Kafka source. Whoever reads may choose some of them, in any order,
+and only these are decoded. What the decoder has made is handed over as it is, without a copy:
+
+    column         Arrow                            from
+    key, value     binary                           validity, positions, bytes
+    topic          string                           the split
+    partition      int32                            the split
+    offset         int64                            i64
+    timestamp      timestamp[us, UTC]               i64
+    timestampType  int32                            i32: -1 none, 0 of the record, 1 of its append
+    headers        list<struct<key: string,         positions; of both parts of the struct validity,
+                   value: binary>>                  positions, bytes
+
+A record without timestamp has that of -1 ms, as it has in Kafka's clients.
+
+Arrow is imported where rows are read: each process that only plans or writes is there without it a
+fifth of a second earlier.  Not here: reading and decoding (`storage.split.split`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kafkafs.spark.option_values import InvalidOption
+from storage.split.split import CHUNK_BYTES, Split, Wanted, read_split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from storage.files import Files
+    from storage.record._columns import Columns
+
+HEADERS = "headers"
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: ArrayType(_HEADER),
+}
+_NAMES = {name.lower(): name for name in TYPES}
+# Which of the decoder's columns each needs, if any.
+_DECODED = {
+    "key": "keys",
+    "value": "values",
+    "offset": "offsets",
+    "timestamp": "timestamps",
+    "timestampType": "timestamp_types",
+    HEADERS: "headers",
+}
+
+
+# -- schemas -----------------------------------------------------------------------------------
+
+
+def full_schema(headers: bool) -> StructType:
+    """What `load()` gives where no schema is named."""
+    return spark_schema(name for name in TYPES if headers or name != HEADERS)
+
+
+def spark_schema(names: Iterable[str]) -> StructType:
+    """These columns."""
+    return StructType([StructField(name, TYPES[name]) for name in names])
+
+
+def arrow_schema(names: Iterable[str]) -> pa.Schema:
+    """The same as `record_batches` takes it."""
+    return chosen(spark_schema(names))
+
+
+def chosen(schema: StructType) -> pa.Schema:
+    """The Arrow form of what a user wants to have.  InvalidOption where there is no such column, or
+    not of that type; names in any case, as Spark has them.
+    """
+    if not schema.fields:
+        raise InvalidOption(f"the schema has no columns; there are: {', '.join(TYPES)}")
+    seen = set()
+    for field in schema.fields:
+        name = _NAMES.get(field.name.lower())
+        if name is None:
+            raise InvalidOption(f"there is no column {field.name!r}; there are: {', '.join(TYPES)}")
+        if not _is_alike(field.dataType, TYPES[name]):
+            raise InvalidOption(
+                f"column {field.name!r} has type {TYPES[name].simpleString()}, not "
+                f"{field.dataType.simpleString()}; choose it as it is and cast it afterwards"
+            )
+        if name in seen:
+            raise InvalidOption(f"column {field.name!r} is there twice")
+        seen.add(name)
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _is_alike(one: DataType, other: DataType) -> bool:
+    """Whether two types are the same but for what may be null."""
+    return one.simpleString() == other.simpleString()
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def record_batches(
+    files: Files, split: Split, schema: pa.Schema, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The records of a split, in the order of offsets.  Errors as `read_split`."""
+    import pyarrow as pa
+
+    names = [_NAMES[name.lower()] for name in schema.names]
+    needed = {_DECODED.get(name) for name in names}
+    wanted = Wanted(**{field: field in needed for field in Wanted._fields})
+    same = _Same(split)
+    for columns in read_split(files, split, wanted, chunk_bytes=chunk_bytes):
+        arrays = [
+            same.array(name, columns.rows)
+            if name in ("topic", "partition")
+            else _ARRAYS[name](columns, type_)
+            for name, type_ in zip(names, schema.types, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Same:
+    """The columns that are the same in all rows of a split: made once, and cut to size."""
+
+    def __init__(self, split: Split) -> None:
+        import pyarrow as pa
+
+        self._values = {
+            "topic": pa.scalar(split.topic, pa.string()),
+            "partition": pa.scalar(split.partition, pa.int32()),
+        }
+        self._made: dict[str, pa.Array] = {}
+
+    def array(self, name: str, rows: int) -> pa.Array:
+        import pyarrow as pa
+
+        made = self._made.get(name)
+        if made is None or len(made) < rows:
+            made = self._made[name] = pa.repeat(self._values[name], rows)
+        return made[:rows]
+
+
+def _fixed(buffer: bytearray | None, rows: int, type_: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(buffer)], null_count=0)
+
+
+def _bytes(
+    type_: pa.DataType,
+    rows: int,
+    positions: bytearray | None,
+    block: bytearray | None,
+    validity: bytearray | None = None,
+    nulls: int = 0,
+) -> pa.Array:
+    import pyarrow as pa
+
+    buffers = [
+        pa.py_buffer(validity) if nulls else None,
+        pa.py_buffer(positions),
+        pa.py_buffer(block),
+    ]
+    return pa.Array.from_buffers(type_, rows, buffers, null_count=nulls)
+
+
+def _headers(columns: Columns, type_: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    count = columns.header_count
+    struct = type_.value_type
+    parts = [
+        _bytes(struct.field(0).type, count, columns.header_name_positions, columns.header_names),
+        _bytes(
+            struct.field(1).type,
+            count,
+            columns.header_value_positions,
+            columns.header_values,
+            columns.header_value_validity,
+            columns.header_value_nulls,
+        ),
+    ]
+    pairs = pa.Array.from_buffers(struct, count, [None], null_count=0, children=parts)
+    validity = pa.py_buffer(columns.header_validity) if columns.header_nulls else None
+    return pa.Array.from_buffers(
+        type_,
+        columns.rows,
+        [validity, pa.py_buffer(columns.header_positions)],
+        null_count=columns.header_nulls,
+        children=[pairs],
+    )
+
+
+_ARRAYS: dict[str, Callable[[Columns, Any], pa.Array]] = {
+    "key": lambda c, type_: _bytes(
+        type_, c.rows, c.key_positions, c.keys, c.key_validity, c.key_nulls
+    ),
+    "value": lambda c, type_: _bytes(
+        type_, c.rows, c.value_positions, c.values, c.value_validity, c.value_nulls
+    ),
+    "offset": lambda c, type_: _fixed(c.offsets, c.rows, type_),
+    "timestamp": lambda c, type_: _fixed(c.timestamps, c.rows, type_),
+    "timestampType": lambda c, type_: _fixed(c.timestamp_types, c.rows, type_),
+    HEADERS: _headers,
+}

@@ -1,0 +1,220 @@
+"""How far each batch of a streaming query goes, and what it reads.
+
+Spark keeps in its checkpoint where each batch ends, but not where the first one began: that it asks
+for again where a query was interrupted in its first batch. So wherever the start depends on when it
+is asked for (`latest`), the first batch is empty and ends where it begins, which writes the start
+down before anything is read.
+
+An end below the start says that the log was made anew in between: what was left of the old one is
+lost, and the new one is read from where it starts. It is written down like that even where the new
+log is as long as the old one was, so that a query that is started again sees it too.
+
+Partitions that appear while a query runs are read from where they start.
+
+Not here: what Spark calls this by (`stream_reader`), tasks (`planning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kafkafs.spark.source import offsets, planning
+from kafkafs.spark.source.assigned import Assigned
+from kafkafs.spark.source.data_loss import LossPolicy
+from kafkafs.spark.source.offsets import LATEST, OffsetRange, Offsets, TopicPartition
+from kafkafs.spark.source.source_options import Limit, SourceOptions
+from storage import clock
+from storage.log.log import Log
+
+
+class StreamPlan:
+    """See the module.  For one thread; offsets are by partition."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        monotonic_ms: Callable[[], int] = clock.monotonic_ms,
+    ) -> None:
+        self._options = options
+        self._monotonic_ms = monotonic_ms
+        self._assigned = Assigned(options)
+        self._policy = LossPolicy(options.fail_on_data_loss)
+        self._seen: dict[TopicPartition, Log] = {}
+        self._opening: object = None
+        self._initial: Offsets | None = None
+        self._has_begun = False
+        # The first one is not waited for.
+        self._triggered_ms = -options.max_delay_ms
+        self._target: Offsets | None = None
+        self.latest: Offsets = {}
+        """The ends when last looked at."""
+
+    def close(self) -> None:
+        self._assigned.close()
+
+    # -- where a query starts ------------------------------------------------------------------
+
+    def initial(self) -> Offsets:
+        """The same however often it is asked for.  InvalidOption, UnknownTopicOrPartition."""
+        if self._initial is None:
+            self._assigned.refresh()
+            found = self._assigned.resolve(self._options.starting, is_start=True, ends=self._target)
+            if self._target is not None:
+                now = self._assigned.latest()
+                for name, start in found.items():
+                    # Where a start by time came into being since, nothing is to be read yet.
+                    if name not in self._target or self._target[name] < start <= now[name]:
+                        self._target[name] = start
+            self._initial = found
+            self._look()
+        return self._initial
+
+    def stop_at_latest(self) -> None:
+        """Go no further than the logs go now."""
+        self._assigned.refresh(at_once=True)
+        self._target = self._assigned.latest()
+
+    # -- how far a batch goes ------------------------------------------------------------------
+
+    def next_end(self, start: Offsets, *, is_limited: bool) -> Offsets:
+        """The end of a batch that begins at `start`; the same where there is nothing to read.
+
+        `is_limited`: no more, and not less, at a time than the options say.
+        """
+        self._assigned.refresh()
+        known = self._seen
+        anew = self._look()
+        self.latest = self._assigned.latest()
+        if not self._has_begun:
+            self._has_begun = True
+            if start == self._initial and _moves(self._options.starting):
+                return start
+        target = self.latest if self._target is None else self._target
+        end = dict(target)
+        for name in end.keys() & start.keys() & self._seen.keys():
+            if name in anew and 0 < start[name] <= end[name]:
+                end[name] = start[name] - 1
+            elif name in known and name not in anew and end[name] < start[name]:
+                end[name] = self._waiting(name, start[name], end[name])
+        if not is_limited:
+            return end
+        first = dict(start)
+        for name in end.keys() - start.keys():
+            log = self._seen.get(name)
+            first[name] = end[name] if log is None else log.log_start_offset
+        if self._is_delayed(first, end):
+            return start
+        most = self._options.max_offsets
+        return end if most is None else offsets.limited(first, end, most)
+
+    def _look(self) -> set[TopicPartition]:
+        """Which logs have been made anew since the last look, as far as one can know."""
+        logs = self._assigned.logs()
+        anew = self._made_anew(logs)
+        self._opening, self._seen = self._assigned.opening, logs
+        return anew
+
+    def _made_anew(self, logs: dict[TopicPartition, Log]) -> set[TopicPartition]:
+        """The same, of these logs; the next look will say so again."""
+        seen = self._seen
+        is_opened_anew = self._opening is not self._assigned.opening
+        return {
+            name
+            for name in logs.keys() & seen.keys()
+            if logs[name] is not seen[name]
+            and (
+                logs[name].topic_id != seen[name].topic_id
+                or (logs[name].topic_id == "" and not is_opened_anew)
+            )
+        }
+
+    def _waiting(self, name: TopicPartition, start: int, end: int) -> int:
+        """The end of a log that is not as long as it was, or was said to be."""
+        if self._policy.fail:
+            return end
+        # There is nothing but to wait.
+        self._policy.report(name, _changed(name, start, end))
+        return start
+
+    def _is_delayed(self, start: Offsets, end: Offsets) -> bool:
+        """Whether there is too little to begin with, and time to wait for more."""
+        least = self._options.min_offsets
+        if least is None or self._target is not None or any(end[n] < start[n] for n in end):
+            return False
+        now_ms = self._monotonic_ms()
+        if now_ms - self._triggered_ms < self._options.max_delay_ms:
+            new = sum(max(end[name] - start[name], 0) for name in end)
+            if new < least:
+                return True
+        self._triggered_ms = now_ms
+        return False
+
+    # -- what it reads -------------------------------------------------------------------------
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[planning.SplitPartition]:
+        """The tasks of a batch.  DataLoss, StorageError, OSError."""
+        is_first_again = not self._has_begun and start == self._initial
+        self._has_begun = True
+        if is_first_again and _moves(self._options.starting):
+            return []
+        self._assigned.refresh()
+        logs = self._assigned.logs()
+        anew = self._made_anew(logs)
+        lost = start.keys() - end.keys()
+        if lost and not is_first_again:
+            self._policy.report(None, f"Partitions {offsets.names(lost)} have been deleted.")
+        return planning.plan(
+            self._options,
+            self._assigned,
+            [
+                each
+                for name in end
+                if not self._is_another(name, anew)
+                and (each := self._range(name, start.get(name), end[name], logs)) is not None
+            ],
+            self._policy,
+        )
+
+    def _is_another(self, name: TopicPartition, anew: set[TopicPartition]) -> bool:
+        """Whether a log is not the one that the batch was to end in: the next one begins it."""
+        if name in anew:
+            self._policy.report(name, f"The topic of partition {name} was made anew.")
+        return name in anew
+
+    def _range(
+        self, name: TopicPartition, start: int | None, end: int, logs: dict[TopicPartition, Log]
+    ) -> OffsetRange | None:
+        log = logs.get(name)
+        if start is None:
+            if log is None:
+                self._policy.report(
+                    name, f"Cannot find initial offsets for partition {name}. It may be deleted."
+                )
+                return None
+            start = log.log_start_offset
+            if start > 0:
+                self._policy.report(
+                    name, f"Added partition {name} starts from {start} instead of 0."
+                )
+        elif end < start:
+            self._policy.report(name, _changed(name, start, end))
+            if log is None:
+                return None
+            start = log.log_start_offset
+        return OffsetRange(name, start, end)
+
+
+def _moves(starting: Limit) -> bool:
+    """Whether a start that is asked for again may be another one."""
+    if starting.offset is not None:
+        return starting.offset == LATEST
+    if starting.offsets is not None:
+        return LATEST in starting.offsets.values()
+    return not starting.error_without_match
+
+
+def _changed(name: TopicPartition, start: int, end: int) -> str:
+    return (
+        f"Partition {name}'s offset was changed from {start} to {end}: its topic was made anew, "
+        "its log has lost its end, or the start offset was set too high."
+    )

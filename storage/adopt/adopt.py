@@ -1,0 +1,427 @@
+"""Staged batches become one Kafka transaction, exactly once.
+
+Executors stage, the owner of the logs adopts: one request is one transaction, over as many
+partitions as it names.  In this order, which a crash may end at any point:
+
+1. The staged files are read and checked; what breaks a rule refuses the request, and nothing has
+   changed.
+2. The intent is written down (``adoptions``): which query and batch, which partitions, by which
+   producer.
+3. The batches are appended with offsets, the producer's id and sequences, as transactional ones.
+   Appends of others come between; readers see nothing yet.
+4. The logs are flushed.
+5. It is written down that the batch is committed.  This is the one moment at which it is.
+6. A COMMIT marker goes to each partition: readers see the records.  The staged files are removed.
+
+A restart finds the last adoption that was begun: it writes the ABORT markers if that was not
+committed, else the missing COMMIT markers.  Nothing is ever cut.  An adoption begins when the
+markers of the one before are durable, as they are forgotten then.
+
+A query has one producer id, as a transactional id has with a coordinator; a new run of it gets a
+new epoch.
+
+Threads: ``adopt`` runs in a worker thread and touches logs by ``task.by_owner`` only, a mebibyte at
+a time.  One adoption at a time per data directory.
+
+Not here: how requests come (the mount, the command line), files that nobody asks for any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Protocol
+
+from storage import paths
+from storage.adopt.adoptions import Adoptions, Pending, Query
+from storage.adopt.staged import AdoptRequest, StagedFile
+from storage.errors import CorruptCheckpoint, InvalidTxnState, StorageError, UnknownTopicOrPartition
+from storage.files import Files
+from storage.log.flush import FlushPlan
+from storage.log.log import Log
+from storage.log.staged_batches import Prepared, StagedBatches
+from storage.state.producer_state import sequence_after
+from storage.task import Task
+from storage.threads import side_by_side
+
+_log = logging.getLogger(__name__)
+
+_FLUSHING_THREADS = 8
+
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Adopted:
+    """The outcome.  ``duplicate``: the batch had been adopted before, and nothing was appended.
+
+    ``offsets``: the first and the last offset of what was appended to each partition.  Others may
+    have appended in between.  ``size`` in bytes.
+    """
+
+    duplicate: bool = False
+    records: int = 0
+    size: int = 0
+    offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+
+
+class OpenTopic(Protocol):
+    """A topic of an open data directory."""
+
+    @property
+    def partitions(self) -> Mapping[int, Log]: ...
+
+    def check(self, partition: int) -> None:
+        """FaultyPartition where there is such a partition and it could not be opened."""
+
+
+class OpenDirectory(Protocol):
+    """What an adoption needs of a data directory that is open for writing."""
+
+    files: Files
+    path: str
+    clock_ms: Callable[[], int]
+    faults: list[str]
+    keeps_faulty: bool
+    # What is written down of adoptions; what could not be written down yet; why it cannot be read.
+    adoptions: Adoptions
+    undecided: Adoptions | None
+    adoptions_fault: CorruptCheckpoint | None
+    # Held by an adoption: there is one at a time.
+    adopting: Lock
+
+    @property
+    def topics(self) -> Mapping[str, OpenTopic]: ...
+
+
+def adopt(
+    directory: OpenDirectory, request: AdoptRequest, task: Task, now_ns: Callable[[], int]
+) -> Adopted:
+    """Adopt what a request names.  A worker's thread; ``now_ns`` is wall time.
+
+    InvalidRecord and its kinds, CorruptRecord, RecordTooLarge where a staged batch breaks a rule,
+    with its file and position; Fenced, BatchGap; UnknownTopicOrPartition; FileNotFoundError where a
+    staged file is gone; InvalidTxnState, OutOfOrderSequence and their like where others write as
+    its producer; OSError; TaskCancelled.  Then nothing of it can be read, now or later, and the
+    staged files are still there.
+
+    An error of the disk in the last step, when the batch is committed already, is not raised: what
+    is missing is made up for by ``settle``, the next adoption, or a restart.
+    """
+    request.check()
+    with directory.adopting:
+        return _Adoption(directory, request, task, now_ns).run()
+
+
+def is_unsettled(directory: OpenDirectory) -> bool:
+    """Whether markers are missing that ``settle`` should write.  For the owner's thread."""
+    pending = directory.adoptions.pending
+    if pending is None or directory.adopting.locked():
+        return False
+    return directory.undecided is not None or any(
+        _lacks_marker(log, pending) for log in _logs_of(directory, pending)
+    )
+
+
+def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
+    """Write the markers that could not be written when an adoption ended.  A worker's thread.
+
+    StorageError, OSError where they still cannot be.
+    """
+    with directory.adopting:
+        _decide(directory)
+        _settle(directory, task, now_ns)
+
+
+def recover(directory: OpenDirectory) -> None:
+    """End what a crash has left of an adoption; when the directory has just been opened.
+
+    Where the disk refuses that, the next adoption tries again, and until then readers do not see
+    what lies behind it: a line says so.  CorruptCheckpoint, OSError where it is not known what was
+    adopted.
+    """
+    try:
+        directory.adoptions = Adoptions.load(directory.files, directory.path)
+    except CorruptCheckpoint as error:
+        if not directory.keeps_faulty:
+            raise
+        directory.adoptions_fault = error
+        directory.faults.append(str(error))
+        _log.warning("%s", error)
+        return
+    try:
+        directory.files.spend(
+            lambda: _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
+        )
+    except (StorageError, OSError) as error:
+        fault = f"{directory.path}: an adoption that a crash has ended is still open: {error}"
+        directory.faults.append(fault)
+        _log.warning("%s", fault)
+
+
+class _Adoption:
+    """One request that is being carried out."""
+
+    def __init__(
+        self,
+        directory: OpenDirectory,
+        request: AdoptRequest,
+        task: Task,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._directory = directory
+        self._request = request
+        self._task = task
+        self._now_ns = now_ns
+        self._logs: dict[Partition, Log] = {}
+        self._adopted = Adopted()
+
+    def run(self) -> Adopted:
+        """The steps of the module."""
+        directory, request, task = self._directory, self._request, self._task
+        _decide(directory)
+        known = directory.adoptions.queries.get(request.query)
+        if known is not None and known.is_done(request):
+            return self._duplicate()
+        if known is not None:
+            known.check(request)
+        self._logs = task.by_owner(self._find_logs)
+        total = sum(file.size for file in request.files)
+        task.begin("checking", total)
+        for file in request.files:
+            self._check(file)
+        _settle(directory, task, self._now_ns)
+        seen = task.by_owner(lambda: _largest_producer_id(directory))
+        begun = directory.adoptions.begun(request, seen)
+        if request.files:
+            _save(directory, begun)
+            try:
+                task.begin("adopting", total)
+                for file in request.files:
+                    self._append(file, begun.queries[request.query])
+                task.begin("flushing", 0)
+                _flush(self._logs.values(), task)
+                task.by_owner(lambda: self._check_appended(begun.queries[request.query]))
+            except BaseException:
+                self._end()
+                raise
+        self._commit(begun)
+        self._end()
+        self._remove_staged()
+        return self._adopted
+
+    def _commit(self, begun: Adoptions) -> None:
+        """Write down that the batch is committed, or have it not so for sure."""
+        try:
+            _save(self._directory, begun.committed(self._request, self._now_ns() // 1_000_000))
+        except BaseException:
+            # The file may say either now. Only once it says the one for sure may a marker do so.
+            self._directory.undecided = begun
+            with contextlib.suppress(OSError):
+                _decide(self._directory)
+                self._end()
+            raise
+
+    def _end(self) -> None:
+        """Write the markers.  What cannot be ended now is by ``settle`` and others, later."""
+        with contextlib.suppress(StorageError, OSError):
+            _end(self._directory, self._task, self._now_ns)
+
+    def _duplicate(self) -> Adopted:
+        """The batch is there; who asks may be a new run."""
+        changed = self._directory.adoptions.taken_over(self._request)
+        if changed is not None:
+            _save(self._directory, changed)
+        self._remove_staged()
+        return Adopted(duplicate=True)
+
+    def _find_logs(self) -> dict[Partition, Log]:
+        found: dict[Partition, Log] = {}
+        for file in self._request.files:
+            topic = self._directory.topics.get(file.topic)
+            if topic is not None:
+                topic.check(file.partition)
+            log = topic.partitions.get(file.partition) if topic is not None else None
+            if log is None:
+                raise UnknownTopicOrPartition(
+                    f"there is no partition {file.partition} of a topic {file.topic!r}",
+                    path=self._directory.path,
+                )
+            found[file.topic, file.partition] = log
+        return found
+
+    def _path(self, file: StagedFile) -> str:
+        directory = paths.partition_directory(file.topic, file.partition)
+        return os.path.join(self._directory.path, directory, file.name)
+
+    def _batches(self, file: StagedFile) -> StagedBatches:
+        log = self._logs[file.topic, file.partition]
+        return StagedBatches(self._directory.files, self._path(file), file.size, log.config)
+
+    def _check(self, file: StagedFile) -> None:
+        """Read all of a staged file, and refuse what the log would."""
+        for size in self._batches(file).check(self._now_ns):
+            self._task.advance(size)
+
+    def _remove_staged(self) -> None:
+        for file in self._request.files:
+            with contextlib.suppress(OSError):
+                self._directory.files.unlink(self._path(file))
+
+    def _append(self, file: StagedFile, query: Query) -> None:
+        log, task = self._logs[file.topic, file.partition], self._task
+        producer_id, epoch = query.producer_id, query.producer_epoch
+
+        def next_sequence() -> int:
+            producer = log.producers.get(producer_id)
+            if producer is None or producer.epoch != epoch or not producer.batches:
+                return 0
+            return sequence_after(producer.last_sequence, 1)
+
+        sequence = task.by_owner(next_sequence)
+        prepared = self._batches(file).prepared(producer_id, epoch, sequence, self._now_ns)
+        with contextlib.closing(prepared):
+            for chunk in prepared:
+
+                def append(chunk: Prepared = chunk) -> None:
+                    appended = log.append_batches(
+                        chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
+                    )
+                    first, last = appended[0].base_offset, appended[-1].last_offset
+                    self._count(file, len(chunk.data), first, last)
+
+                task.by_owner(append)
+                task.advance(chunk.staged_size)
+
+    def _check_appended(self, query: Query) -> None:
+        """That it is all of a transaction, which is open: others may write as this producer too.
+
+        Whoever copies batches and markers into a partition writes as whoever made them.
+        """
+        for partition, span in self._adopted.offsets.items():
+            log = self._logs[partition]
+            producer = log.producers.get(query.producer_id)
+            if (
+                producer is None
+                or (producer.transaction_first_offset, producer.last_offset) != span
+            ):
+                reason = "another one has written as this producer meanwhile; ask again"
+                raise InvalidTxnState(reason, query.producer_id, path=log.directory)
+
+    def _count(self, file: StagedFile, size: int, first: int, last: int) -> None:
+        adopted, partition = self._adopted, (file.topic, file.partition)
+        adopted.size += size
+        adopted.records += last - first + 1
+        adopted.offsets[partition] = (adopted.offsets.get(partition, (first, 0))[0], last)
+
+
+# -- ending --------------------------------------------------------------------------------------
+
+
+def _decide(directory: OpenDirectory) -> None:
+    """Where a disk that failed has left open whether a batch is committed: it is not.
+
+    OSError; CorruptCheckpoint where it is not known what was adopted.
+    """
+    if directory.adoptions_fault is not None:
+        raise directory.adoptions_fault
+    if directory.undecided is not None:
+        _save(directory, directory.undecided)
+        directory.undecided = None
+
+
+def _save(directory: OpenDirectory, changed: Adoptions) -> None:
+    changed.save(directory.files, directory.path)
+    directory.adoptions = changed
+
+
+def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
+    """See to it that the adoption begun last has ended for good, as it is about to be forgotten."""
+    logs = _end(directory, task, now_ns)
+    ends = task.by_owner(lambda: {log: log.log_end_offset for log in logs})
+
+    def left() -> list[Log]:
+        return [log for log, end in ends.items() if not log.closed and log.recovery_point < end]
+
+    while waiting := task.by_owner(left):
+        try:
+            _flush(waiting, task)
+        except (StorageError, OSError):
+            # Of a topic that was deleted meanwhile there is nothing more to be durable.
+            if not any(log.closed for log in waiting):
+                raise
+
+
+def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> list[Log]:
+    """Write the markers that the adoption begun last still lacks; the logs that it wrote to."""
+    pending = directory.adoptions.pending
+    if pending is None:
+        return []
+    for topic, partition in pending.partitions:
+        if topic in directory.topics:
+            # Its markers cannot be written before it is mended.
+            directory.topics[topic].check(partition)
+    logs = task.by_owner(lambda: _logs_of(directory, pending))
+    failure: StorageError | OSError | None = None
+    for log in logs:
+        try:
+            task.by_owner(lambda log=log: _write_marker(log, pending, now_ns()))  # type: ignore[misc]
+        except (StorageError, OSError) as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return logs
+
+
+def _logs_of(directory: OpenDirectory, pending: Pending) -> list[Log]:
+    """Those that are still there: a topic may have been deleted since."""
+    return [
+        log
+        for topic, partition in pending.partitions
+        if topic in directory.topics
+        and (log := directory.topics[topic].partitions.get(partition)) is not None
+    ]
+
+
+def _lacks_marker(log: Log, pending: Pending) -> bool:
+    producer = log.producers.get(pending.producer_id)
+    return not log.closed and producer is not None and producer.in_transaction
+
+
+def _write_marker(log: Log, pending: Pending, now_ns: int) -> None:
+    if not _lacks_marker(log, pending):
+        return
+    if pending.committed:
+        log.commit_transaction(pending.producer_id, now_ns)
+    else:
+        log.abort_transaction(pending.producer_id, now_ns)
+
+
+def _flush(logs: Iterable[Log], task: Task) -> None:
+    """fsync logs, several at a time: the disk does many at once."""
+    plans: list[FlushPlan] = []
+    try:
+        for log in logs:
+            plans.append(task.by_owner(log.start_flush))
+        side_by_side(FlushPlan.run, plans, _FLUSHING_THREADS, "adopting")
+    finally:
+        for plan in plans:
+            task.by_owner(plan.finish)
+
+
+def _largest_producer_id(directory: OpenDirectory) -> int:
+    """The largest one that the logs know."""
+    return max(
+        (
+            producer_id
+            for topic in directory.topics.values()
+            for log in topic.partitions.values()
+            for producer_id in log.producers.by_id
+        ),
+        default=-1,
+    )

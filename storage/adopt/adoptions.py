@@ -1,0 +1,203 @@
+"""What has been adopted: the plain file ``kafkafs.adopted`` of a data directory.
+
+It is the memory of exactly once.  Of each query (who writes by staged files) it has the last batch
+that was adopted, the run that may ask for the next one, the runs that it has fenced off, and the
+producer whose transactions its batches are.  ``pending`` is the adoption that was begun last: what
+a restart has to end, by COMMIT markers if it says *committed*, else by ABORT markers.
+
+JSON, replaced atomically.  A file that cannot be understood is CorruptCheckpoint: to go on without
+it would append what is there already.  A broker ignores it.
+
+Not here: adopting (``adopt``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from storage.adopt.staged import AdoptRequest
+from storage.errors import BatchGap, CorruptCheckpoint, Fenced, UnusableFile
+from storage.files import Files
+
+FILE = "kafkafs.adopted"
+FIRST_PRODUCER_ID = 1 << 48
+"""Far above the ids that brokers give, which begin at 0, for when one gets the directory later."""
+# Where a directory's ids begin, at random: what is copied from one into another keeps its
+# producers, and of two of one id what the one has written would count as the other's, once more.
+_STARTS, _IDS_EACH = 1 << 40, 1 << 20
+MAX_EPOCH = 32766
+"""As a coordinator's: the next run gets another producer id (``TransactionMetadata.java``)."""
+
+_VERSION = 0
+_CURE = (
+    "put a copy of it back; without it (once it is removed) a batch that is asked for again is "
+    "appended again, and a transaction that was open then stays open until it is aborted"
+)
+_FENCED_KEPT = 64
+# A query that writes once only is remembered as long as somebody may still ask what became of it.
+_ONCE_MS = 24 * 3600 * 1000
+_ONCE_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Who writes.  ``batch``: the last one adopted, -1: none; ``once_ms``: when, of one that writes
+    once only (0: not yet), else -1.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    run: str
+    batch: int = -1
+    fenced: tuple[str, ...] = ()
+    once_ms: int = -1
+
+    def is_done(self, request: AdoptRequest) -> bool:
+        """Whether a request is for what has been adopted already."""
+        return request.batch <= self.batch
+
+    def check(self, request: AdoptRequest) -> None:
+        """Fenced, BatchGap where a request may not come next."""
+        if request.run in self.fenced:
+            raise Fenced(
+                f"run {request.run} of {request.query} is over: run {self.run} has taken its place"
+            )
+        if self.batch >= 0 and request.batch != self.batch + 1:
+            raise BatchGap(
+                f"batch {request.batch} of {request.query} does not follow batch {self.batch}, "
+                "the last one adopted"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The adoption that was begun last.  ``files``: (topic, partition, name) of what it adopts."""
+
+    query: str
+    batch: int
+    producer_id: int
+    committed: bool
+    files: tuple[tuple[str, int, str], ...]
+
+    @property
+    def partitions(self) -> list[tuple[str, int]]:
+        """The partitions that it has written to, or would have."""
+        return list(dict.fromkeys((topic, partition) for topic, partition, _ in self.files))
+
+
+@dataclass(frozen=True, slots=True)
+class Adoptions:
+    """What the file says; changed by replacing all of it."""
+
+    next_producer_id: int = FIRST_PRODUCER_ID
+    queries: dict[str, Query] = field(default_factory=dict)
+    pending: Pending | None = None
+
+    @classmethod
+    def load(cls, files: Files, data_dir: str) -> Adoptions:
+        """Nothing where there is no file, with ids that no other directory has.
+
+        CorruptCheckpoint, OSError.
+        """
+        path = os.path.join(data_dir, FILE)
+        try:
+            data = files.read_whole(path)
+        except FileNotFoundError:
+            return cls(FIRST_PRODUCER_ID + secrets.randbelow(_STARTS) * _IDS_EACH)
+        except UnusableFile as error:
+            raise CorruptCheckpoint(f"{error.strerror}; {_CURE}", path=path) from None
+        try:
+            fields = json.loads(data)
+            version = fields.pop("version")
+            if version != _VERSION:
+                raise CorruptCheckpoint(f"version {version!r} is not known here", path=path)
+            queries = {name: _query(each) for name, each in fields.pop("queries").items()}
+            pending = fields.pop("pending")
+            return cls(
+                queries=queries, pending=None if pending is None else _pending(pending), **fields
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptCheckpoint(
+                f"what was adopted is not known: {error!r}; {_CURE}", path=path
+            ) from None
+
+    def save(self, files: Files, data_dir: str) -> None:
+        """Replace the file; durable.  OSError: it is as it was."""
+        text = json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":"))
+        files.replace_atomically(os.path.join(data_dir, FILE), text.encode() + b"\n")
+
+    def begun(self, request: AdoptRequest, seen_producer_id: int) -> Adoptions:
+        """The same with the intent to adopt; ``seen_producer_id``: the largest that logs know.
+
+        Fenced, BatchGap.
+        """
+        query = self.queries.get(request.query)
+        if query is not None:
+            query.check(request)
+        following = max(self.next_producer_id, seen_producer_id + 1)
+        if query is None:
+            # One that writes once, and does not come to it, is forgotten with the next commit.
+            once_ms = 0 if request.once else -1
+            query = Query(following, 0, request.run, once_ms=once_ms)
+        elif request.run != query.run:
+            query = _taken_over(query, request.run)
+        if query.producer_epoch > MAX_EPOCH:
+            query = replace(query, producer_id=following, producer_epoch=0)
+        following = max(following, query.producer_id + 1)
+        files = tuple((file.topic, file.partition, file.name) for file in request.files)
+        pending = Pending(request.query, request.batch, query.producer_id, False, files)
+        return Adoptions(following, {**self.queries, request.query: query}, pending)
+
+    def committed(self, request: AdoptRequest, now_ms: int) -> Adoptions:
+        """The same once all that was intended is durable."""
+        assert self.pending is not None
+        query = replace(
+            self.queries[request.query],
+            batch=request.batch,
+            once_ms=now_ms if request.once else -1,
+        )
+        queries = {**self.queries, request.query: query}
+        return replace(
+            self,
+            queries=_without_old(queries, now_ms),
+            pending=replace(self.pending, committed=True),
+        )
+
+    def taken_over(self, request: AdoptRequest) -> Adoptions | None:
+        """The same when a new run asks for what is done; None where the run is not new."""
+        query = self.queries[request.query]
+        if request.run == query.run or request.run in query.fenced:
+            return None
+        return replace(
+            self, queries={**self.queries, request.query: _taken_over(query, request.run)}
+        )
+
+
+def _taken_over(query: Query, run: str) -> Query:
+    """Another run goes on; as for a coordinator, its producer has a new epoch."""
+    return replace(
+        query,
+        run=run,
+        producer_epoch=query.producer_epoch + 1,
+        fenced=(*query.fenced, query.run)[-_FENCED_KEPT:],
+    )
+
+
+def _without_old(queries: dict[str, Query], now_ms: int) -> dict[str, Query]:
+    """Without those that wrote once, long ago."""
+    once = sorted((query.once_ms, name) for name, query in queries.items() if query.once_ms >= 0)
+    kept = {name for at, name in once[-_ONCE_KEPT:] if now_ms - at < _ONCE_MS}
+    return {name: query for name, query in queries.items() if query.once_ms < 0 or name in kept}
+
+
+def _query(fields: dict[str, Any]) -> Query:
+    return Query(**{**fields, "fenced": tuple(fields["fenced"])})
+
+
+def _pending(fields: dict[str, Any]) -> Pending:
+    files = tuple((str(topic), int(number), str(name)) for topic, number, name in fields["files"])
+    return Pending(**{**fields, "files": files})

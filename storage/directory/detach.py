@@ -1,0 +1,99 @@
+"""Makes a broker's directory one of our own, and takes that back.
+
+A broker that comes back to its directory takes topics and partitions that its metadata log does not
+know for stray, and deletes them; so none are made there before somebody has said that it will not.
+Detaching writes down what is known of its topics' settings (``broker_settings``), and then gives
+what makes the directory a broker's other names: the suffix ``.detached``.  A broker that is started
+on it all the same refuses to, by that directory's name.
+
+A crash leaves what is not done: it is done when detaching, or taking it back, is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+
+from storage import paths
+from storage.errors import InvalidConfig, PolicyViolation
+from storage.files import Files
+from storage.settings import broker_settings
+from storage.settings.broker_settings import BrokerTopic
+from storage.settings.settings import Settings
+from storage.state import book_file
+
+_NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)
+
+
+def detach(files: Files, data_dir: str) -> list[str]:
+    """Make the directory one of our own; durable.  ``data_dir`` is held alone.
+
+    What there is to say of topics whose settings are not known.  InvalidConfig where no broker has
+    written it, OSError.
+    """
+    if not broker_settings.is_brokers(files, data_dir):
+        if broker_settings.is_detached(files, data_dir):
+            return []
+        raise InvalidConfig("no broker has written this directory", path=data_dir)
+    settings = Settings.load(files, data_dir)
+    found = _partitions(files, data_dir)
+    if not any(files.exists(_aside(data_dir, name)) for name in _NAMES):
+        theirs = broker_settings.read(
+            files,
+            data_dir,
+            settings.broker.kafkafs_broker_config,
+            settings.broker.kafkafs_metadata_log_dir,
+        )
+        assert theirs is not None
+        broker_settings.write(files, data_dir, theirs, found)
+    for topic, numbers in found.items():
+        for number in numbers:
+            # From the time before the broker, which has deleted and cleaned without knowing of it.
+            book_file.drop(files, os.path.join(data_dir, paths.partition_directory(topic, number)))
+    for name in _NAMES:
+        if files.exists(os.path.join(data_dir, name)):
+            files.rename(os.path.join(data_dir, name), _aside(data_dir, name))
+    files.sync_directory(data_dir)
+    after = Settings.load(files, data_dir, keeps_faulty=True)
+    whys = {name: after.why_kept(name) for name in sorted(found)}
+    return [f"{name}: {why}" for name, why in whys.items() if why is not None]
+
+
+def undo(files: Files, data_dir: str) -> None:
+    """Make it its broker's again; durable.  ``data_dir`` is held alone.
+
+    PolicyViolation where topics or partitions have been made since, which the broker would delete;
+    InvalidConfig where it was not detached, OSError.
+    """
+    aside = [name for name in _NAMES if files.exists(_aside(data_dir, name))]
+    known = broker_settings.read_detached(files, data_dir)
+    if not aside and known is None:
+        raise InvalidConfig("this directory was not detached from a broker", path=data_dir)
+    if known is not None:
+        made = [
+            paths.partition_directory(topic, number)
+            for topic, numbers in sorted(_partitions(files, data_dir).items())
+            for number in numbers
+            if number not in known.topics.get(topic, BrokerTopic("")).partitions
+        ]
+        if made:
+            raise PolicyViolation(
+                f"the broker would delete what was made since: {', '.join(made)}", path=data_dir
+            )
+    for name in reversed(aside):
+        files.rename(_aside(data_dir, name), os.path.join(data_dir, name))
+    files.sync_directory(data_dir)
+    broker_settings.remove(files, data_dir)
+
+
+def _aside(data_dir: str, name: str) -> str:
+    return os.path.join(data_dir, name + paths.DETACHED)
+
+
+def _partitions(files: Files, data_dir: str) -> dict[str, list[int]]:
+    """The numbers of the partitions that lie there, by topic."""
+    found: dict[str, list[int]] = {}
+    for name, is_directory in files.scan(data_dir):
+        parsed = paths.parse_partition_directory(name)
+        if is_directory and name not in paths.BROKERS_OWN and parsed is not None:
+            found.setdefault(parsed[0], []).append(parsed[1])
+    return {topic: sorted(numbers) for topic, numbers in found.items()}

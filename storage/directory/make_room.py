@@ -1,0 +1,193 @@
+"""Room on a disk that is found full, made by nothing but unlinking.
+
+Opening a data directory writes little, but it writes: checkpoints, indexes, what is cut.  The
+reserve has the room for that (``reserve``).  Where there is none, as in a directory that a broker
+has left or whose reserve was used up before a kill, what may go anyway goes before anything is
+opened, until there is room:
+
+1. the files of segments and topics that were deleted and wait for file.delete.delay.ms: opening
+   removes them too;
+2. whole segments that retention lets go of now, the oldest first.  Only those below the recovery
+   point count: their time indexes are on the disk, with the newest record's timestamp.
+
+No log start is written down for them: the segments that stay say it.
+
+The caller has the lock.  Not here: what retention lets go of (``retention``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from storage import paths
+from storage.errors import CorruptCheckpoint
+from storage.files import Files
+from storage.index.time_index import TimeIndex
+from storage.retention.retention import LogFacts, SegmentFacts, decide
+from storage.settings.config import LogConfig
+from storage.settings.settings import Settings
+from storage.state import book_file, checkpoint
+
+ROOM = 1 << 20
+"""A disk with less free bytes than these counts as full."""
+INODES = 8
+"""So does one with fewer free inodes."""
+
+Partition = tuple[str, int]
+
+
+def is_full(files: Files, path: str) -> bool:
+    """Whether the file system of ``path`` has too little room to open a data directory."""
+    space = files.space(path)
+    # Some file systems have no fixed number of blocks or of inodes, and say that it is 0.
+    lacks_bytes = space.f_blocks and space.f_bavail * space.f_frsize < ROOM
+    return bool(lacks_bytes or (space.f_files and space.f_favail < INODES))
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A data directory that is about to be opened, and what its checkpoints say."""
+
+    files: Files
+    path: str
+    settings: Settings
+    recovery_points: Mapping[Partition, int]
+    log_starts: Mapping[Partition, int]
+    now_ms: int
+
+
+def make_room(opening: Opening) -> list[str]:
+    """Unlink what may go until the disk is not full any more; what went, for people."""
+    files, path = opening.files, opening.path
+    gone: list[str] = []
+    steps = itertools.chain(_deleted(files, path), _expired(opening))
+    while is_full(files, path):
+        step = next(steps, None)
+        if step is None:
+            break
+        gone.append(step)
+    return gone
+
+
+def _deleted(files: Files, path: str) -> Iterator[str]:
+    """Remove what waits for deletion, a directory's files at a time."""
+    for name, is_directory in files.scan(path):
+        aside = paths.parse_aside_directory(name)
+        whole = aside is not None and aside.kind == "delete"
+        if not is_directory or not (whole or paths.parse_partition_directory(name)):
+            continue
+        directory = os.path.join(path, name)
+        doomed = [
+            file
+            for file, is_inner in files.scan(directory)
+            if not is_inner and (whole or file.endswith(paths.DELETED))
+        ]
+        for file in doomed:
+            files.unlink(os.path.join(directory, file))
+        if doomed:
+            yield f"{directory}: {len(doomed)} files that had been deleted"
+
+
+def _expired(opening: Opening) -> Iterator[str]:
+    """Remove segments that retention lets go of, one at a time.
+
+    A partition whose small files cannot be read is passed over: opening says what is wrong.
+    """
+    files = opening.files
+    for name, is_directory in sorted(files.scan(opening.path)):
+        partition = paths.parse_partition_directory(name) if is_directory else None
+        if partition is None or name in paths.BROKERS_OWN:
+            continue
+        directory = os.path.join(opening.path, name)
+        durable = opening.recovery_points.get(partition, 0)
+        metadata = os.path.join(directory, paths.PARTITION_METADATA)
+        try:
+            topic_id = checkpoint.read_partition_metadata(files, metadata)
+            facts = _facts(files, directory, durable, opening.log_starts.get(partition, 0))
+        except (CorruptCheckpoint, OSError):
+            continue
+        if facts is None:
+            continue
+        opening.settings.identify(partition[0], topic_id or "")
+        config = opening.settings.log_config(partition[0])
+        for segment in _doomed(facts, config, opening.now_ms, durable):
+            _remove(files, directory, segment)
+            yield f"{directory}: segment {segment.base_offset}, which retention lets go of"
+
+
+def _doomed(
+    facts: LogFacts, config: LogConfig, now_ms: int, durable: int
+) -> Iterator[SegmentFacts]:
+    for segment, _ in decide(facts, config, now_ms).doomed:
+        if segment.is_active or segment.next_offset >= durable:
+            return
+        yield segment
+
+
+def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFacts | None:
+    """What can be said of a log without opening it; None where that is too little.
+
+    ``durable``: its recovery point.  Segments behind it count as if they were part of the active
+    one.
+    """
+    names = {name for name, is_directory in files.scan(directory) if not is_directory}
+    bases = sorted(
+        base
+        for name in names
+        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
+    )
+    segments: list[SegmentFacts] = []
+    for base, following in itertools.pairwise(bases):
+        if following >= durable:
+            break
+        newest_ms = _newest_timestamp(files, directory, base, following)
+        if newest_ms is None:
+            return None
+        status = files.file_stat(os.path.join(directory, paths.file_name(base, paths.LOG)))
+        mtime_ms = status.st_mtime_ns // 1_000_000
+        segments.append(
+            SegmentFacts(base, following, status.st_size, newest_ms, mtime_ms, is_active=False)
+        )
+    if not segments:
+        return None
+    rest = bases[len(segments) :]
+    stats = [files.file_stat(os.path.join(directory, paths.file_name(b, paths.LOG))) for b in rest]
+    mtime_ms = stats[-1].st_mtime_ns // 1_000_000
+    size = sum(status.st_size for status in stats)
+    end = max(durable, rest[0])
+    segments.append(SegmentFacts(rest[0], end, size, mtime_ms, mtime_ms, is_active=True))
+    return LogFacts(tuple(segments), log_start, end)
+
+
+def _newest_timestamp(files: Files, directory: str, base: int, following: int) -> int | None:
+    """The largest timestamp of a sealed segment, by its time index; None where it is not known."""
+    path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
+    index = TimeIndex(files, path, base, 0, writable=False, mapped=False)
+    try:
+        last = None if index.sanity() is not None else index.last_entry
+    finally:
+        index.close()
+    # One that was never trimmed ends in zeros.
+    return last[0] if last is not None and last[0] > 0 and last[1] < following else None
+
+
+def _remove(files: Files, directory: str, segment: SegmentFacts) -> None:
+    """The log goes first: of what is left of a segment without one opening makes nothing."""
+    book_file.drop(files, directory)
+    # What is known of the producers of these records is in the next segment's snapshot only.
+    snapshot = os.path.join(directory, paths.file_name(segment.next_offset, paths.SNAPSHOT))
+    with contextlib.suppress(FileNotFoundError):
+        fd = files.open(snapshot, os.O_RDONLY)
+        try:
+            files.fdatasync(fd)
+        finally:
+            files.close(fd)
+    suffixes = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)
+    for suffix in suffixes:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(os.path.join(directory, paths.file_name(segment.base_offset, suffix)))
+    files.sync_directory(directory)

@@ -1,0 +1,362 @@
+"""Carries out what retention decides: segments leave the head of logs, log starts move.
+
+In this order, which a crash may end at any point:
+
+1. It is planned from facts that are in memory (``plan_retention``): no log is read.  The owner sees
+   whether the plan fits, and where all of a log goes it rolls.
+2. In the worker's thread: what is not flushed below the new log start is flushed, and the new log
+   start is in its checkpoint, durably.  After a crash from here on the records are gone.  What
+   readers were shown is written down (``rewriting``).
+3. The owner takes the segments out of the log; their files get the suffix ``.deleted``, some at a
+   time, and go when file.delete.delay.ms is over (``LogManager.sweep``), the snapshots of producers
+   at their bases too.
+
+A log whose plan no longer fits at step 3, because it was deleted or a cleaner is at it, is left for
+the next time.  One that fails keeps no other from its turn.
+
+Not here: the rules (``retention``), when to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from storage.directory.manager import LogManager
+from storage.errors import (
+    LogClosed,
+    OffsetOutOfRange,
+    PolicyViolation,
+    ReadOnlyLog,
+    StorageError,
+    TaskCancelled,
+)
+from storage.log.log import Log, in_turns
+from storage.log.rewriting import prepare_removal
+from storage.retention.retention import Doomed, LogFacts, SegmentFacts, decide
+from storage.segment.segment import Segment
+from storage.settings.config import LONG_MAX, LogConfig
+from storage.task import Task
+
+HIGH_WATERMARK = -1
+"""The offset of ``delete_records`` that stands for the high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What would go from one log now: ``doomed``, which are its ``segments``.
+
+    ``offsets``: how many offsets of records that can be read go with the segments, transactions'
+    markers and what compaction has left out included.  ``rolls``: all segments go, so that a new
+    one is begun first.  ``fault``: why the topic's policy does not count.
+    """
+
+    log: Log
+    config: LogConfig
+    segments: tuple[Segment, ...]
+    doomed: tuple[Doomed, ...]
+    log_start_before: int
+    rolls: bool
+    fault: str | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the settings, and the segments that go, still are what it was made from."""
+        log, segments = self.log, self.segments
+        if log.config is not self.config or log.segments[: len(segments)] != segments:
+            return False
+        # Only an active segment grows.
+        return not self.rolls or self.doomed[-1].segment == _facts(
+            log.active, log.log_end_offset, is_active=True
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the ``.log`` files that go."""
+        return sum(segment.size for segment, _ in self.doomed)
+
+    @property
+    def log_start(self) -> int:
+        """The log start offset afterwards."""
+        after = self.doomed[-1].segment.next_offset if self.doomed else 0
+        return max(self.log_start_before, after)
+
+    @property
+    def offsets(self) -> int:
+        return self.log_start - self.log_start_before
+
+
+@dataclass(slots=True)
+class Retained:
+    """The outcome of one run.  ``notes``: what was wrong, one line each, with the partition."""
+
+    logs: int = 0
+    segments: int = 0
+    size: int = 0
+    offsets: int = 0
+    cleaning: int = 0
+    """Logs that were left for when their cleaner is done."""
+    notes: list[str] = field(default_factory=list)
+
+
+def facts_of(log: Log, segments: tuple[Segment, ...]) -> LogFacts:
+    """What a decision about a log, which has these segments, is made from."""
+    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
+    return LogFacts(
+        tuple(
+            _facts(segment, end, is_active=segment is segments[-1])
+            for segment, end in zip(segments, ends, strict=True)
+        ),
+        log.log_start_offset,
+        log.high_watermark,
+    )
+
+
+def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
+    return SegmentFacts(
+        segment.base_offset,
+        end,
+        segment.size,
+        segment.largest_timestamp,
+        segment.mtime_ns // 1_000_000,
+        is_active,
+    )
+
+
+def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
+    """What would go from this log now; changes nothing and reads nothing.  Any thread."""
+    config, segments = log.config, log.segments
+    facts = facts_of(log, segments)
+    decision = decide(facts, config, now_ms)
+    rolls = len(decision.doomed) == len(facts.segments)
+    return RetentionPlan(
+        log,
+        config,
+        segments[: len(decision.doomed)],
+        decision.doomed,
+        facts.log_start_offset,
+        rolls=rolls,
+        fault=decision.fault,
+    )
+
+
+# -- retention -----------------------------------------------------------------------------------
+
+
+def retain(
+    manager: LogManager, logs: Iterable[Log], task: Task, now_ms: int | None = None
+) -> Retained:
+    """Apply retention to ``logs`` now.  A worker's thread.
+
+    What goes wrong with a log is a note of the outcome.  TaskCancelled between two logs; OSError
+    where the log starts cannot be written down: nothing was deleted then.
+    """
+    now = manager.clock_ms() if now_ms is None else now_ms
+    outcome = Retained()
+    task.begin("looking for what can go", 0)
+    moves: list[_Move] = []
+    try:
+        for log in logs:
+            task.check()
+            with _noted(outcome, log):
+                # Facts of the moment, and perhaps a policy of somebody that takes its time.
+                plan = plan_retention(log, now)
+                move = task.by_owner(lambda plan=plan: _begin(plan, now, outcome))  # type: ignore[misc]
+                if move is not None:
+                    moves.append(move)
+        flushed = []
+        for move in moves:
+            task.check()
+            with _noted(outcome, move.log):
+                move.prepare(task)
+                flushed.append(move)
+        if flushed:
+            task.begin("deleting", sum(move.size for move in flushed))
+            task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        for move in flushed:
+            with _noted(outcome, move.log):
+                _delete(move, task, now, outcome)
+    finally:
+        for move in moves:
+            task.by_owner(move.end)
+    if any(move.log.log_start_offset < move.log_start for move in flushed):
+        # What stays after all must not be gone after a crash.
+        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+    return outcome
+
+
+def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _Move | None:
+    """The owner's first step: the plan still has to fit, and the log to be free."""
+    log = plan.log
+    if log.closed:
+        return None
+    outcome.logs += 1
+    if log.cleaning:
+        outcome.cleaning += 1
+        return None
+    if not plan.fits:
+        plan = plan_retention(log, now_ms)
+    if plan.fault is not None:
+        outcome.notes.append(f"{log.topic}-{log.partition}: {plan.fault}")
+    if not plan.doomed:
+        return None
+    if plan.rolls:
+        log.files.spend(lambda: log.roll(now_ms))
+    return _Move(log, len(plan.doomed), plan.log_start)
+
+
+def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
+    """The last step, in turns with the owner."""
+    log, start = move.log, move.log.log_start_offset
+
+    def detach() -> tuple[Segment, ...]:
+        # A cleaner may have begun to work on it, or have done so.
+        outcome.cleaning += log.cleaning
+        if log.closed or log.cleaning or log.segments[: len(move.segments)] != move.segments:
+            return ()
+        # By other settings they may have to stay.
+        changed = log.config is not move.config
+        if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):
+            return ()
+        return log.detach_head(len(move.segments), log.monotonic_ms())
+
+    removed = task.by_owner(detach)
+    for some in in_turns(removed):
+        task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]
+        size = sum(segment.size for segment in some)
+        outcome.segments += len(some)
+        outcome.size += size
+        task.done += size
+    if removed:
+        outcome.offsets += log.log_start_offset - start
+        task.advance(0)
+
+
+@contextlib.contextmanager
+def _noted(outcome: Retained, log: Log) -> Iterator[None]:
+    """What goes wrong with a log keeps no other from its turn."""
+    try:
+        yield
+    except TaskCancelled:
+        raise
+    except (OSError, StorageError) as error:
+        # Of one that was deleted meanwhile nothing is to be said.
+        if not log.closed:
+            outcome.notes.append(f"{log.topic}-{log.partition}: {error}")
+
+
+class _Move:
+    """A log start that is about to move up, with ``count`` segments or without any.
+
+    Made by the owner, who ``end``s it too.  Once it is prepared the next checkpoint names it.
+    """
+
+    def __init__(self, log: Log, count: int, log_start: int) -> None:
+        self.log = log
+        self.segments = log.segments[:count]
+        self.log_start = log_start
+        self.config = log.config
+        self._is_intended = False
+        self._is_let_go = False
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def prepare(self, task: Task) -> None:
+        """Have what lies below on the disk, and written down what readers were shown: a restart
+        carries out what a checkpoint names.  In the worker's thread.
+        """
+        self._flush(task)
+        self._write_history(task)
+        self.log.book.let_go(self.log, self.segments)
+        self._is_let_go = True
+        task.by_owner(self._intend)
+
+    def _flush(self, task: Task) -> None:
+        log = self.log
+        # The snapshots will be all that is known of the producers of what is deleted.
+        if task.by_owner(
+            lambda: log.recovery_point < self.log_start or bool(log.unsynced_snapshots)
+        ):
+            log.flush(task.by_owner)
+
+    def _write_history(self, task: Task) -> None:
+        def prepare() -> Callable[[], None]:
+            if self.log.closed:
+                return lambda: None
+            return prepare_removal(self.log, len(self.segments), log_start=self.log_start)
+
+        task.by_owner(prepare)()
+
+    def _intend(self) -> None:
+        self._is_intended = True
+        self.log.intended_log_starts.append(self.log_start)
+
+    def end(self) -> None:
+        """It was carried out, or is given up."""
+        if self._is_let_go:
+            self.log.book.keep(self.segments)
+        if self._is_intended:
+            self.log.intended_log_starts.remove(self.log_start)
+
+
+def remove_now(log: Log) -> None:
+    """Remove the files of what was deleted without waiting for file.delete.delay.ms.
+
+    For who has a data directory alone.
+    """
+    for path in log.release_retired(LONG_MAX):
+        log.files.unlink(path)
+
+
+# -- delete-records ------------------------------------------------------------------------------
+
+
+def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> int:
+    """Move the log start up to ``offset`` (``HIGH_WATERMARK``: as far as possible); returns it.
+
+    Durable when it returns.  An offset at or below the log start changes nothing.  Segments that
+    hold nothing else any more go with the next ``retain``.  A worker's thread.
+
+    OffsetOutOfRange above the high watermark or below -1, PolicyViolation where cleanup.policy is
+    compact only (``Partition.deleteRecordsOnLeader``), OSError and other StorageErrors.
+    """
+    move = task.by_owner(lambda: _begin_move(log, offset))
+    if move is None:
+        return log.log_start_offset
+
+    def carry_out() -> int:
+        if log.closed:
+            raise LogClosed("this log has been closed", path=log.directory)
+        if log.log_start_offset < move.log_start:
+            log.raise_log_start(move.log_start)
+        return log.log_start_offset
+
+    try:
+        move.prepare(task)
+        task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
+        return task.by_owner(carry_out)
+    finally:
+        task.by_owner(move.end)
+
+
+def _begin_move(log: Log, offset: int) -> _Move | None:
+    """What ``delete_records`` asks for; None where it changes nothing."""
+    if log.closed:
+        raise LogClosed("this log has been closed", path=log.directory)
+    if log.read_only:
+        raise ReadOnlyLog("this log was opened read-only", path=log.directory)
+    if log.config.cleanup_policy == ("compact",):
+        raise PolicyViolation(
+            "records of a topic whose cleanup.policy is compact only cannot be deleted",
+            path=log.directory,
+        )
+    end = log.high_watermark
+    wanted = end if offset == HIGH_WATERMARK else offset
+    if not 0 <= wanted <= end:
+        raise OffsetOutOfRange(wanted, log.log_start_offset, end, path=log.directory)
+    if wanted <= log.log_start_offset:
+        return None
+    return _Move(log, 0, wanted)

@@ -1,0 +1,656 @@
+"""Follows a partition that another process writes: a broker's, while it runs.
+
+Nothing is written, no lock is taken.  What the writer has done is found by looking at names and
+sizes, and is told to the listeners as a log of our own tells of it, so that whoever keeps up with
+a log keeps up with this one:
+
+    appended, rolled     whole batches with a right CRC, in whatever segment they lie
+    removing             segments are gone from the head (retention)
+    swapping, swapped    segments of the head have become others (a cleaner)
+    truncated            the last batch that we had read stands there no longer
+
+A look costs two stats where nothing has changed.  The directory's time says whether names have
+changed, the active log's size and time whether bytes have; a time that is younger than
+``FRESH_NS`` may hide another change at the same moment, and is looked behind again.  A segment is
+the same as long as its log has the inode, size and time that it had.
+
+The writer renames files between our looking at names and opening them: then the look begins again,
+and is left for the next time where that does not help.  While a cleaner's ``.swap`` files are
+there, old and new segments are mixed, and only what follows the active one is looked at; unless the
+old ones can be read no longer, as the writer was stopped there: then it counts as finished.
+
+What the writer has appended comes before what it has done to the head since: a cleaner takes only
+what is decided, so what decides it is in the log by then.  Where that cannot be seen yet (beyond
+``limit``), replaced segments stay until it is: nothing leaves the log before it could be shown, for
+as long as its files can be read.  What was removed or cleaned was below the limit, whatever that
+was when it was last written down.
+
+Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
+them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
+
+Not here: what is read at the end (``follow_tail``), which partitions there are
+(``follow_directory``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+
+from storage import paths
+from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
+from storage.follow.follow_tail import LogTail, Moved
+from storage.log.log import Log
+from storage.recovery.loading import Origin
+from storage.recovery.missing_segment import missing_segment
+from storage.recovery.recovery import load_segment, recover
+from storage.recovery.swap import as_if_finished, replaced_range
+from storage.segment.segment import Segment
+from storage.state import book_file
+from storage.state.book_file import Claim
+
+# A time of change so young, in ns, may be that of a later change too.
+FRESH_NS = 100_000_000
+# The kernel gives a directory of more names in pieces: what is renamed between two may be in none
+# of them, or in both.
+_LISTED_AT_ONCE = 200
+# How often a look begins again.
+_TRIES = 4
+
+_log = logging.getLogger(__name__)
+
+_Found = dict[int, os.stat_result]
+
+
+class LogFollower(LogTail):
+    """Keeps one log like its files.  The owner's thread looks; any may ask ``intact``.
+
+    ``limit``: the log ends before this offset (the high watermark); None: it ends where it ends.
+    """
+
+    def __init__(
+        self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None = None
+    ) -> None:
+        assert log.read_only
+        super().__init__(log, clock_ns, limit)
+        self._limit_seen = -1
+        self._names_seen: int | None = None
+        # Segments whose files' names still end in ``.swap``, though they are taken for swapped.
+        self._swapped: frozenset[int] = frozenset()
+        # What the book has of segments that are gone or shorter than they were, by base offset.
+        self._claims: dict[int, Claim] = {}
+        if log.losses:
+            self._claims = self._claimed()
+        if limit is not None:
+            self._hide_from(max(limit(), log.log_start_offset))
+        self._mark_last()
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """See what the writer has done; whether there was anything.
+
+        CorruptRecord where the log is damaged, OSError; what was found before that counts.
+        """
+        if self.log.closed or self.log.active.always_expand:
+            return False
+        segments, end = self.log.segments, self.log.log_end_offset
+        is_done = False
+        for _ in range(_TRIES):
+            try:
+                is_done = self._look()
+                break
+            except (FileNotFoundError, SegmentGone, Moved):
+                self._names_seen = None
+        if not is_done:
+            self._keep_readable()
+        return self.log.segments is not segments or self.log.log_end_offset != end
+
+    def _look(self) -> bool:
+        """Whether the log is now as its files were."""
+        log = self.log
+        if self._limit is not None and (limit := self._limit()) != self._limit_seen:
+            self._limit_seen = limit
+            self._tail_seen = None
+        stamp = log.files.file_stat(log.directory).st_mtime_ns
+        is_done = True
+        if stamp != self._names_seen:
+            found, deleted, is_mixed = self._find()
+            self._swapped = frozenset()
+            if not is_mixed:
+                self._strip_swap()
+                self._claims = self._lacking(found, stamp)
+                is_done = self._compare(found, deleted)
+            elif self._keep_readable(*self._decide_swaps()):
+                self._go_on_while_mixed(found, deleted)
+                is_done = False
+            else:
+                self._compare(self._find_as_if_finished(), deleted)
+                is_done = False
+            if is_done and stamp + FRESH_NS < self._clock_ns():
+                self._names_seen = stamp
+        self._look_at_tail()
+        return is_done
+
+    def _keep_readable(self, low: int = 0, high: int = 0) -> bool:
+        """Open what the writer has put aside already, before it removes it: the log still has it,
+        as what comes before it cannot be seen yet, or the writer is not ready.  And what begins
+        from ``low`` on and before ``high``.
+
+        Whether all of the log can be read.
+        """
+        all_can = True
+        for segment in self.log.segments:
+            if segment.is_log_open:
+                # So that it stays.
+                segment.recently_used = True
+            elif low <= segment.base_offset < high or not self._leads_to(segment):
+                try:
+                    segment.open_log()
+                except (SegmentGone, OSError):
+                    all_can = False
+        return all_can
+
+    def _leads_to(self, segment: Segment) -> bool:
+        """Whether its name still leads to its file."""
+        try:
+            found = self.log.files.file_stat(segment.log_path)
+        except FileNotFoundError:
+            return False
+        return self._is_of(segment, found)
+
+    def _find(self) -> tuple[_Found, _Found, bool]:
+        """Every log by its base offset, rising; those that wait for deletion; and whether a cleaner
+        is just swapping some.
+
+        They are looked at in that order: where a cleaner has made one of several meanwhile, that
+        has the first one's name, and those behind it are not there any more (FileNotFoundError).
+        """
+        files, directory = self.log.files, self.log.directory
+        found: _Found = {}
+        deleted: _Found = {}
+        names = self._names()
+        for name in names:
+            base = paths.base_offset_of(name)
+            if base is None:
+                continue
+            path = os.path.join(directory, name)
+            if name.endswith(paths.LOG):
+                found[base] = files.file_stat(path)
+            elif name == paths.file_name(base, paths.LOG + paths.DELETED):
+                with contextlib.suppress(FileNotFoundError):
+                    deleted[base] = files.file_stat(path)
+        return found, deleted, any(name.endswith(paths.LOG + paths.SWAP) for name in names)
+
+    def _names(self) -> list[str]:
+        """Of all files, as they were at one moment; Moved where that cannot be known."""
+        scan, directory = self.log.files.scan, self.log.directory
+        names = sorted(name for name, is_directory in scan(directory) if not is_directory)
+        if len(names) > _LISTED_AT_ONCE:
+            again = sorted(name for name, is_directory in scan(directory) if not is_directory)
+            if again != names:
+                raise Moved
+        return names
+
+    def _find_unmixed(self) -> _Found:
+        """The logs, where no cleaner is swapping any; Moved where one is."""
+        found, _, is_mixed = self._find()
+        if is_mixed or not found:
+            raise Moved
+        return found
+
+    def _find_as_if_finished(self) -> _Found:
+        """The same as they will be when the writer has finished the swap: it was stopped in the
+        middle, and what it replaces is gone already.
+        """
+        files, directory = self.log.files, self.log.directory
+        names, self._swapped = as_if_finished(files, directory, self._names())
+        found: _Found = {}
+        for name in sorted(names):
+            base = paths.base_offset_of(name)
+            if base is not None and name.endswith(paths.LOG):
+                suffix = paths.SWAP if base in self._swapped else ""
+                found[base] = files.file_stat(os.path.join(directory, name + suffix))
+        return found
+
+    def _decide_swaps(self) -> tuple[int, int]:
+        """The offsets whose segments are being replaced: a writer that is killed now removes these
+        as soon as it starts again.  So what is unread of them is read now: it is below the limit.
+        """
+        names = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
+        low, high = replaced_range(self.log.files, self.log.directory, names)
+        self._decide_below(high)
+        return low, high
+
+    # -- what the writer did not do ------------------------------------------------------------
+
+    def _lacking(self, found: _Found, stamp: int) -> dict[int, Claim]:
+        """What the book has of segments of which these names lead to nothing, or to less.
+
+        Its writer takes back what it says before it does anything, and is heard after the names:
+        Moved where these may be others by then.
+        """
+        log = self.log
+        known = [
+            segment for segment in log.segments[:-1] if segment.base_offset < max(found, default=0)
+        ]
+        suspect = [each for each in known if each.lacking or not self._is_long_enough(each, found)]
+        if not suspect or not log.is_booked:
+            return {}
+        claimed = self._claimed()
+        sizes = {base: stat.st_size for base, stat in found.items()}
+        claims = {
+            segment.base_offset: claimed[segment.base_offset]
+            for segment in suspect
+            if segment.base_offset in claimed
+            and claimed[segment.base_offset].size > sizes.get(segment.base_offset, 0)
+            and claimed[segment.base_offset].next_offset > log.log_start_offset
+        }
+        if claims:
+            now = log.files.file_stat(log.directory).st_mtime_ns
+            if now != stamp or now + FRESH_NS >= self._clock_ns():
+                raise Moved
+        return claims if book_file.fits(list(claims.values()), sizes) else {}
+
+    @staticmethod
+    def _is_long_enough(segment: Segment, found: _Found) -> bool:
+        now = found.get(segment.base_offset)
+        return now is not None and now.st_size >= segment.size
+
+    def _claimed(self) -> dict[int, Claim]:
+        """What the book has, by base offset; nothing where a broker has come to the directory."""
+        files, directory = self.log.files, self.log.directory
+        if files.exists(os.path.join(os.path.dirname(directory), paths.META_PROPERTIES)):
+            return {}
+        try:
+            return {claim.base_offset: claim for claim in book_file.read(files, directory).claims}
+        except CorruptCheckpoint:
+            return {}
+
+    def _bases(self, found: _Found) -> list[int]:
+        """Of the log's segments, also of those whose files are gone."""
+        return sorted({*found, *self._claims})
+
+    def _strip_swap(self) -> None:
+        """Where the writer was stopped in a swap it has finished that by now."""
+        for segment in self.log.segments:
+            if segment.log_path.endswith(paths.SWAP):
+                segment.is_called("")
+
+    def _first_kept(self, found: _Found) -> int:
+        """From which segment on all are as they were, and no other is among them; how many there
+        are where the last is not.
+        """
+        segments = self.log.segments
+        kept = len(segments)
+        bases = [base for base in self._bases(found) if base <= segments[-1].base_offset]
+        while kept and bases and bases.pop() == segments[kept - 1].base_offset:
+            if not self._is_kept(segments[kept - 1], found):
+                break
+            kept -= 1
+        return kept
+
+    def _go_on_while_mixed(self, found: _Found, deleted: _Found) -> None:
+        """Take what follows the active segment, which is as it is: it is never cleaned."""
+        kept = self._first_kept(found)
+        self._learn_limit(kept, found)
+        lost = kept == len(self.log.segments)
+        if not lost or (not self._is_written_over(found) and self._outlive(found, deleted)):
+            self._roll_all(found)
+
+    def _compare(self, found: _Found, deleted: _Found) -> bool:
+        """Make the log's segments those of these names; False where it has to be done again."""
+        segments = self.log.segments
+        kept = self._first_kept(found)
+        self._learn_limit(kept, found)
+        if kept == len(segments):
+            if not found:
+                return True
+            if self._is_written_over(found) or not self._outlive(found, deleted):
+                self._take_over(found)
+                return True
+            kept = self._first_kept(found)
+        try:
+            self._read_on()
+            is_read = self._roll_all(found)
+        except CorruptRecord:
+            self._change_head(kept, found)
+            raise
+        return self._change_head(kept, found) and is_read
+
+    def _learn_limit(self, count: int, found: _Found) -> None:
+        """Some of the first ``count`` segments are not those of these names any more.
+
+        What its writer removes or cleans lies below the high watermark, which it writes down now
+        and then only.  A file of which something was below it becomes another for no other reason.
+        """
+        if self._limit is None or not count or self._is_written_over(found):
+            return
+        for segment in self.log.segments[:count]:
+            if segment.size and not self._is_kept(segment, found):
+                self._decide_below(next((base for base in found if base > segment.base_offset), 0))
+
+    def _decide_below(self, offset: int) -> None:
+        """Its writer has removed or cleaned what is below ``offset``, or is about to."""
+        if offset > self._decided:
+            self._decided = offset
+            self._tail_seen = None
+
+    def _change_head(self, count: int, found: _Found) -> bool:
+        """Make the first ``count`` segments those of these names; False where that has to wait."""
+        segments = self.log.segments
+        head = [base for base in self._bases(found) if base < segments[count].base_offset]
+        if head:
+            if self._holds(segments[:count], found):
+                return False
+            self._swap(count, head, found)
+        elif count:
+            self._remove(count)
+        return True
+
+    def _holds(self, segments: tuple[Segment, ...], found: _Found) -> bool:
+        """Whether replaced segments stay for now, as not all of them is stable by what is seen.
+
+        Who reads them has not been shown the rest, and finds it in them when it is decided.
+        """
+        replaced = [segment for segment in segments if not self._is_kept(segment, found)]
+        if all(segment.stable_size == segment.size for segment in replaced):
+            return False
+        for segment in replaced:
+            if not segment.deleted:
+                segment.mark_lost()
+            try:
+                segment.open_log()
+            except (FileNotFoundError, SegmentGone):
+                return False
+        return True
+
+    def _roll_all(self, found: _Found) -> bool:
+        """Take what segments follow the active one; False where it is not read to its end yet."""
+        active = self.log.active.base_offset
+        return all(self._roll(base, found) for base in found if base > active)
+
+    def _is_kept(self, segment: Segment, found: _Found) -> bool:
+        """Whether this segment's log is the one that it was; the active one may be longer."""
+        now = found.get(segment.base_offset)
+        is_claimed = segment.base_offset in self._claims
+        if now is None:
+            return segment.is_missing and is_claimed
+        if (segment.lacking > 0) != is_claimed:
+            return False
+        if segment.identity is None and not segment.sealed and not segment.size:
+            # It was made after the partition's directory, in which we looked between the two.
+            segment.identity = self._identity(segment.log_path, now)
+        if not self._is_of(segment, now):
+            return False
+        facts = (now.st_size, now.st_mtime_ns)
+        return not segment.sealed or facts == (segment.size - segment.lacking, segment.mtime_ns)
+
+    # -- the end of the log --------------------------------------------------------------------
+
+    def _look_at_tail(self) -> None:
+        active = self.log.active
+        found = self._stat_of(active)
+        tail = (found.st_size, found.st_mtime_ns)
+        if tail == self._tail_seen:
+            return
+        if self._is_cut(active, found):
+            self._take_over(self._find_unmixed())
+            return
+        self._drain()
+        if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
+            self._tail_seen = tail
+
+    def _stat_of(self, active: Segment) -> os.stat_result:
+        """What its name leads to; Moved where that is another file, which says nothing of it."""
+        found = self.log.files.file_stat(active.log_path)
+        if not self._is_of(active, found):
+            raise Moved
+        return found
+
+    def _read_on(self) -> None:
+        """Take what the active segment has by now; Moved where it was cut."""
+        active = self.log.active
+        if self._is_cut(active, self._stat_of(active)):
+            self._take_over(self._find_unmixed())
+            raise Moved
+        self._drain()
+
+    def _roll(self, base: int, found: _Found) -> bool:
+        """The writer has begun the segment ``base``; False where the one before is not read."""
+        log, active = self.log, self.log.active
+        self._read_on()
+        now = self._stat_of(active)
+        if active.size != now.st_size:
+            self._complain(active)
+            return False
+        if base < active.next_offset:
+            raise Moved
+        if base > active.next_offset and not (log.files.in_order or log.may_be_cleaned):
+            return False  # what lies between is still to appear
+        active.mtime_ns = now.st_mtime_ns
+        self._begin(base, found)
+        active.refresh_indexes()
+        return True
+
+    def _begin(self, base: int, found: _Found, suffix: str = "") -> None:
+        """The active segment ends, and ``base``, as yet unread, is the new one.
+
+        ``suffix``: what the name of its log ends in.
+        """
+        log, active = self.log, self.log.active
+        following = Segment(
+            log.files,
+            log.directory,
+            base,
+            log.config,
+            writable=False,
+        )
+        if base in self._swapped:
+            following.is_called(paths.SWAP)
+        following.identity = self._identity(following.log_path + suffix, found[base])
+        following.mtime_ns = found[base].st_mtime_ns
+        active.next_offset = base
+        active.sealed = True
+        log.segments = (*log.segments, following)
+        log.log_end_offset = base
+        self._marks = ()
+        self._tail_seen = None
+        for listener in log.listeners:
+            listener.rolled(log, active, following)
+
+    # -- what the past has lost ----------------------------------------------------------------
+
+    def _remove(self, count: int) -> None:
+        """The first segments have been deleted."""
+        log = self.log
+        removed = log.segments[:count]
+        for segment in removed:
+            self._lose(segment)
+        for listener in log.listeners:
+            listener.removing(log, removed)
+        log.replace_head(count, (), removed, self._due_ms())
+
+    def _is_written_over(self, found: _Found) -> bool:
+        """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
+        for segment in self.log.segments:
+            now = found.get(segment.base_offset)
+            if now is not None and self._is_of(segment, now) and not self._is_kept(segment, found):
+                return True
+        return False
+
+    def _outlive(self, found: _Found, deleted: _Found) -> bool:
+        """The active segment is deleted or cleaned: others have followed it before that.
+
+        What it got at last, and what was in others that have come and gone, is taken from where it
+        waits for deletion.  False where nothing follows it, so that the log was cut.
+        """
+        log = self.log
+        while not self._is_kept(log.active, found):
+            active = log.active
+            if not any(base >= active.next_offset and base > active.base_offset for base in found):
+                now = found.get(active.base_offset)
+                if now and not os.path.samestat(now, log.files.file_stat(active.log_path)):
+                    # It was its file when the names were looked at: what follows it came since.
+                    raise Moved
+                return False
+            active.mark_lost()
+            with contextlib.suppress(FileNotFoundError, SegmentGone):
+                if self._is_cut(active, active.log_stat()):
+                    return False
+                self._drain()
+                active.mtime_ns = active.log_stat().st_mtime_ns
+                if self._limit is not None and active.size < active.log_stat().st_size:
+                    raise Moved
+            at = max(active.next_offset, active.base_offset + 1)
+            if at in deleted:
+                self._begin(at, deleted, paths.DELETED)
+                log.active.mark_lost()
+                continue
+            base = next((base for base in found if base >= at), None)
+            if base is None or self._is_cleaned(at, base, found):
+                return False
+            self._begin(base, found)
+        return True
+
+    def _is_cleaned(self, start: int, end: int, found: _Found) -> bool:
+        """Whether of these offsets, which came and went unread, a cleaned segment holds some.
+
+        Who reads on would pass them over: it is told of a cut before them.
+        """
+        before = [base for base in found if base < end]
+        if start == end or not before:
+            return False
+        suffix = paths.SWAP if before[-1] in self._swapped else ""
+        name = paths.file_name(before[-1], paths.LOG) + suffix
+        _, following = replaced_range(self.log.files, self.log.directory, [name])
+        return following > start
+
+    def _swap(self, count: int, bases: list[int], found: _Found) -> None:
+        """The segments ``bases`` are where the first ``count`` were."""
+        log = self.log
+        old = log.segments[:count]
+        new = self._load_head(bases, log.segments[count].base_offset, found, old)
+        lost = [segment for segment in old if segment not in new]
+        for segment in lost:
+            self._lose(segment)
+        for listener in log.listeners:
+            listener.swapping(log, old, new)
+        first = log.segments[0].base_offset
+        log.replace_head(count, new, lost, self._due_ms())
+        if new[0].base_offset < first == log.log_start_offset:
+            # It was loaded while a cleaner swapped its first segments.
+            log.log_start_offset = new[0].base_offset
+        for listener in log.listeners:
+            listener.swapped(log, old, new)
+
+    def _lose(self, segment: Segment) -> None:
+        """It waits for deletion, unless its file was written over or its inode given to another."""
+        seen: list[os.stat_result] = []
+        if segment.is_open and not segment.is_missing:
+            with contextlib.suppress(FileNotFoundError, SegmentGone):
+                seen.append(segment.log_stat())
+        for suffix in ("", paths.DELETED):
+            with contextlib.suppress(FileNotFoundError):
+                seen.append(self.log.files.file_stat(segment.log_path + suffix))
+        facts = (segment.size - segment.lacking, segment.mtime_ns)
+        for now in seen:
+            same = (segment.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
+            if same and (now.st_size, now.st_mtime_ns) != facts:
+                self._give_up(segment)
+        segment.mark_lost()
+
+    @staticmethod
+    def _give_up(segment: Segment) -> None:
+        """Its bytes are gone, though there is a file of its inode."""
+        segment.identity = (0, 0, 0)
+        segment.close_descriptors()
+
+    def _load_head(
+        self, bases: list[int], end: int, found: _Found, old: tuple[Segment, ...]
+    ) -> list[Segment]:
+        known = {segment.base_offset: segment for segment in old}
+        present = {
+            name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in self._swapped else name
+            for name, _ in self.log.files.scan(self.log.directory)
+        }
+        origin = dataclasses.replace(self._origin(), swapped=self._swapped)
+        new: list[Segment] = []
+        for base, following in zip(bases, [*bases[1:], end], strict=True):
+            segment = known.get(base)
+            if segment is None or not self._is_kept(segment, found):
+                segment = self._load(origin, base, following, present, found)
+                if not self._is_kept(segment, found):
+                    raise Moved
+            new.append(segment)
+        return new
+
+    def _load(
+        self, origin: Origin, base: int, following: int, present: set[str], found: _Found
+    ) -> Segment:
+        """Load a segment, which by the book may have had more than there is."""
+        log = self.log
+        claim = self._claims.get(base)
+        segment: Segment
+        if claim is not None and base not in found:
+            segment = missing_segment(log.files, log.directory, claim, log.config)
+        else:
+            segment = load_segment(origin, base, following, present)
+            if claim is not None and segment.size < claim.size:
+                segment.expect(claim.size)
+        if segment.lacking or segment.is_missing:
+            _log.warning("%s", segment.loss)
+        return segment
+
+    def _take_over(self, found: _Found) -> None:
+        """The end of the log is not the one that was read: load it anew, as far as it differs."""
+        log = self.log
+        recovered = recover(self._origin())
+        fresh = recovered.segments
+        if not all(self._is_kept(segment, found) for segment in fresh):
+            raise Moved
+        old = log.segments
+        same = 0
+        while (
+            same < min(len(old), len(fresh)) - 1
+            and old[same].base_offset == fresh[same].base_offset
+            and self._is_kept(old[same], found)
+        ):
+            same += 1
+        offset, size = self._end_of_same(old[same], fresh[same])
+        self._decided = min(self._decided, offset)
+        new = (*old[:same], *fresh[same:])
+        for segment in old[same:]:
+            now = found.get(segment.base_offset)
+            if now is None or not self._is_of(segment, now):
+                segment.mark_lost()
+        old[same].size = size
+        old[same].stable_size = min(old[same].stable_size, size)
+        log.replace_end(new, recovered)
+        # It only falls where the log is cut below it.
+        if new[0].base_offset == old[0].base_offset:
+            log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
+        else:
+            log.log_start_offset = new[0].base_offset
+        if self._limit is not None:
+            self._hide_from(max(self._limit(), log.log_start_offset))
+        for _, segment in log.retired:
+            if segment.identity == old[same].identity and segment.size > size:
+                # What an earlier cut had left is cut now.
+                self._give_up(segment)
+        due_ms = self._due_ms()
+        for segment in old[same:]:
+            # Others may have these offsets now.
+            index = segment.txn_index
+            index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
+        log.retired = [*log.retired, *((due_ms, segment) for segment in old[same:])]
+        self._mark_last()
+        for listener in log.listeners:
+            listener.truncated(log, old[same:], log.segments[same:], offset)
+
+    def _due_ms(self) -> int:
+        """Until when what leaves the log now can be read."""
+        return self.log.monotonic_ms() + self.log.config.file_delete_delay_ms

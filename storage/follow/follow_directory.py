@@ -1,0 +1,248 @@
+"""Follows a data directory that another process writes: its partitions and its checkpoints.
+
+Whether somebody writes it is asked of its ``.lock``; nobody needs to have had it when it was
+opened.  A partition appears with its directory, as soon as ``partition.metadata`` is there, which
+the broker writes before the first append (one of an old broker, which has none: with its first
+record).  It goes when its directory does, which a broker renames for deletion; a directory of the
+same name that is another one is another partition.  What is deleted can be read until
+file.delete.delay.ms is over, as far as its files are there or open.
+
+Of the checkpoints two count: log-start-offset-checkpoint moves log starts up (delete-records), and
+replication-offset-checkpoint ends the logs at their high watermarks where that is asked for.
+
+Not here: what happens inside a partition (``follow``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from storage import paths
+from storage.directory.manager import LogManager
+from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
+from storage.follow.follow import FRESH_NS, LogFollower
+from storage.log.log import Log
+from storage.state import checkpoint
+
+_log = logging.getLogger(__name__)
+
+# How often a partition is loaded again that is rewritten before it can be followed.
+_TRIES = 5
+
+_Item = tuple[str, int]
+
+
+class DirectoryFollower:
+    """Keeps a manager that was opened read-only like its directory.  For the owner's thread."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        *,
+        until_high_watermark: bool = False,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        assert manager.read_only
+        self._manager = manager
+        self._files = manager.files
+        self._clock_ns = clock_ns
+        self._until_high_watermark = until_high_watermark
+        self._followers: dict[Log, LogFollower] = {}
+        self._directories: dict[Log, tuple[int, int]] = {}
+        self._names_seen: int | None = None
+        self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
+        self._log_starts = _Offsets(manager, paths.LOG_STARTS)
+        # The partitions of which that may be news.
+        self._starting: set[_Item] = set()
+        for log in list(manager.logs()):
+            if self._begin(log):
+                # There may be more logs than this process may have files open.
+                log.active.close_descriptors()
+            else:
+                self._appear((log.topic, log.partition))
+
+    def _begin(self, log: Log) -> bool:
+        """Follow a log from now on; False where that cannot be, and it is none of the manager's
+        any more: it was rewritten since it was loaded, or cannot be read.
+        """
+        try:
+            self._follow(log)
+        except (StorageError, OSError) as error:
+            self._end(log)
+            if not isinstance(error, (FileNotFoundError, SegmentGone)):
+                self._manager.set_fault((log.topic, log.partition), error)
+            return False
+        return True
+
+    def _follow(self, log: Log) -> None:
+        identity = self._identity(log.directory)
+        if identity is not None:
+            self._directories[log] = identity
+        self._followers[log] = LogFollower(
+            log, self._clock_ns, self._limit(log) if self._until_high_watermark else None
+        )
+
+    def _limit(self, log: Log) -> Callable[[], int]:
+        """The high watermark as the broker last wrote it down; 0 where it has not."""
+        item = (log.topic, log.partition)
+
+        def limit() -> int:
+            self._high_watermarks.look()
+            return self._high_watermarks.offsets.get(item, 0)
+
+        return limit
+
+    def _identity(self, directory: str) -> tuple[int, int] | None:
+        try:
+            found = self._files.file_stat(directory)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def is_written(self) -> bool:
+        """Whether another process has the directory's lock."""
+        return self._files.is_locked(os.path.join(self._manager.path, paths.LOCK))
+
+    def look(self, log: Log) -> bool:
+        """See what has become of a log; as ``LogFollower.look``."""
+        follower = self._followers.get(log)
+        return follower is not None and follower.look()
+
+    def intact(self, log: Log) -> bool:
+        """As ``LogFollower.intact``; any thread may ask."""
+        follower = self._followers.get(log)
+        return follower is None or follower.intact()
+
+    def look_for_partitions(self) -> list[Log]:
+        """Make the manager's topics those that are there; returns what has appeared.
+
+        Costs a stat where nothing has changed.  OSError.
+        """
+        manager = self._manager
+        stamp = self._files.file_stat(manager.path).st_mtime_ns
+        if stamp == self._names_seen:
+            return []
+        found, _ = manager.scan()
+        there = {item: self._identity(self._path(item)) for item in found}
+        manager.forget_faults(there)
+        for log in list(manager.logs()):
+            if there.get((log.topic, log.partition)) != self._directories.get(log):
+                self._end(log)
+        known = {(log.topic, log.partition) for log in manager.logs()}
+        waiting = [item for item in found if item not in known]
+        if waiting:
+            manager.look_at_cleaner_offsets()
+        appeared = [new for item in waiting if (new := self._appear(item)) is not None]
+        # Those that could not be opened are tried again when something has changed.
+        waiting = [item for item in waiting if item not in manager.faulty]
+        if len(appeared) >= len(waiting) and stamp + FRESH_NS < self._clock_ns():
+            self._names_seen = stamp
+        return appeared
+
+    def _path(self, item: _Item) -> str:
+        return os.path.join(self._manager.path, paths.partition_directory(*item))
+
+    def _appear(self, item: _Item) -> Log | None:
+        """Load a new partition; None where that is for another time."""
+        for _ in range(_TRIES):
+            log = self._load(item)
+            if log is None or self._begin(log):
+                return log
+        return None
+
+    def _load(self, item: _Item) -> Log | None:
+        manager = self._manager
+        directory = self._path(item)
+        has_metadata = self._files.exists(os.path.join(directory, paths.PARTITION_METADATA))
+        try:
+            log = manager.load_partition(
+                item, clean=True, recovery_point=0, log_start=0, now_ms=manager.clock_ms()
+            )
+        except (StorageError, OSError) as error:
+            if item in manager.faulty:
+                manager.set_fault(item, error)
+            else:
+                _log.warning("%s: cannot be shown yet: %s", directory, error)
+            return None
+        if log is None:
+            return None
+        topic = manager.topics.get(log.topic)
+        if (not has_metadata and not log.size) or (
+            topic is not None and topic.partitions and log.topic_id not in ("", topic.id)
+        ):
+            # Of a topic that is just being made, or whose predecessor is just being deleted.
+            log.abandon()
+            return None
+        manager.add(log)
+        self._starting.add(item)
+        return log
+
+    def _end(self, log: Log) -> None:
+        """The partition's directory is gone, or another one."""
+        identity = self._directories.pop(log, None)
+        self._followers.pop(log, None)
+        self._manager.drop(log, self._renamed(identity))
+
+    def _renamed(self, identity: tuple[int, int] | None) -> str | None:
+        """Where the directory is that the broker has renamed for deletion."""
+        for name, is_directory in self._files.scan(self._manager.path):
+            aside = paths.parse_aside_directory(name) if is_directory else None
+            if aside is not None:
+                directory = os.path.join(self._manager.path, name)
+                if self._identity(directory) == identity:
+                    return directory
+        return None
+
+    def look_at_log_starts(self) -> None:
+        """Move log starts up to where the broker has written down that they are.  OSError."""
+        if self._log_starts.look():
+            self._starting = set(self._log_starts.offsets)
+        for item in list(self._starting):
+            topic = self._manager.topics.get(item[0])
+            log = None if topic is None else topic.partitions.get(item[1])
+            # Of one that is not there yet it counts when it comes.
+            if log is not None and self._starts(log, self._log_starts.offsets.get(item, 0)):
+                self._starting.discard(item)
+
+    def _starts(self, log: Log, start: int) -> bool:
+        """Have a log start there; False where that has to wait."""
+        if start <= log.log_start_offset:
+            return True
+        if start > log.log_end_offset:
+            self.look(log)
+        if start > log.log_end_offset:
+            # Written down before its records could be seen; or beyond ``_limit``.
+            return False
+        log.follow_log_start(start)
+        return True
+
+
+class _Offsets:
+    """An offset checkpoint of another process, as it was when last looked at."""
+
+    def __init__(self, manager: LogManager, name: str) -> None:
+        self._files = manager.files
+        self._path = os.path.join(manager.path, name)
+        self._seen: tuple[int, int] | None = None
+        self.offsets: dict[_Item, int] = {}
+
+    def look(self) -> bool:
+        """Read the file if it is another than it was; whether it is.  OSError."""
+        try:
+            found = self._files.file_stat(self._path)
+        except FileNotFoundError:
+            return False
+        seen = (found.st_ino, found.st_mtime_ns)
+        if seen == self._seen:
+            return False
+        try:
+            self.offsets = checkpoint.read_offsets(self._files, self._path)
+        except CorruptCheckpoint as error:
+            _log.warning("%s", error)
+        self._seen = seen
+        return True

@@ -1,0 +1,256 @@
+"""The end of a partition that another process writes: what it appends, and where it cuts.
+
+What was read is known again by some of its batches, whose headers (with their CRCs) are kept: the
+log was cut where one of them stands no longer, at the earliest behind the last one that does.
+
+Not here: names, and segments before the last one (``follow``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from storage import paths
+from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.log.log import Log
+from storage.record._batch import Rebuild
+from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, size_at
+from storage.recovery.loading import Loaded, Origin
+from storage.recovery.replay import replay
+from storage.segment.segment import Segment
+from storage.segment.segment_files import Identity
+from storage.state.producer_state import ProducerBatch
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+# How long a look reads at a time.
+_LOOK_S = 0.25
+# Batches of the active segment that are remembered, to find where it was cut.
+_MARKS = 64
+
+
+class Moved(Exception):  # noqa: N818 - nothing is wrong
+    """What was just looked at is another by now."""
+
+
+class LogTail:
+    """The active segment of a log, as far as it was read; ``limit`` as in ``LogFollower``."""
+
+    def __init__(
+        self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None
+    ) -> None:
+        self.log = log
+        self._clock_ns = clock_ns
+        # What its writer has removed or cleaned ends here: the log does not end before.
+        self._decided = 0
+        self._limit = None if limit is None else lambda: max(limit(), self._decided)
+        self._tail_seen: tuple[int, int] | None = None
+        # (position, header) of batches of the active segment, rising; the last one is the last
+        # batch that was read.
+        self._marks: tuple[tuple[int, bytes], ...] = ()
+
+    def _mark_last(self) -> None:
+        """Remember the last batch of the active segment."""
+        active = self.log.active
+        self._tail_seen = None
+        self._marks = ()
+        try:
+            last = None if active.always_expand else active.last_batch()
+            if last is not None:
+                at, header = last
+                self._marks = ((at, active.read_at(at, min(header.size, HEADER_SIZE))),)
+        except (StorageError, OSError):
+            # Cut meanwhile: the look that follows sees it.
+            self._marks = ((0, bytes(LOG_OVERHEAD)),)
+
+    def intact(self) -> bool:
+        """Whether the last batch that was read stands where it stood.  Any thread."""
+        active, marks = self.log.active, self._marks
+        try:
+            found = self.log.files.file_stat(active.log_path)
+            if not self._is_of(active, found):
+                return active.identity is None
+            if (found.st_size, found.st_mtime_ns) == self._tail_seen:
+                return True
+            return found.st_size >= active.size and self._stands(active, marks[-1:])
+        except (FileNotFoundError, SegmentGone):
+            # Replaced or removed as a whole: who has it open has the old bytes.
+            return True
+
+    def _is_of(self, segment: Segment, found: os.stat_result) -> bool:
+        """Whether the file that the segment's name leads to, as found, is the segment's."""
+        identity = segment.identity
+        if identity is None or identity[:2] != (found.st_dev, found.st_ino):
+            return False
+        # No other has its inode while it is open.
+        if segment.is_log_open:
+            return True
+        try:
+            return self.log.files.born_ns(segment.log_path) == identity[2]
+        except FileNotFoundError:
+            return False
+
+    def _identity(self, path: str, found: os.stat_result) -> Identity:
+        return found.st_dev, found.st_ino, self.log.files.born_ns(path)
+
+    @staticmethod
+    def _stands(segment: Segment, marks: tuple[tuple[int, bytes], ...]) -> bool:
+        try:
+            return all(segment.read_at(at, len(header)) == header for at, header in marks)
+        except CorruptRecord:
+            return False
+
+    def _is_cut(self, active: Segment, now: os.stat_result) -> bool:
+        return now.st_size < active.size or not self._stands(active, self._marks[-1:])
+
+    def _drain(self) -> None:
+        """Take what the active log has more than we have read."""
+        active = self.log.active
+        until = time.monotonic() + _LOOK_S
+        while self._extend(active):
+            if time.monotonic() >= until:
+                raise Moved
+
+    def _extend(self, segment: Segment) -> bool:
+        """Take whole batches with a right CRC, at most some MiB; whether there are any."""
+        found = segment.log_stat()
+        size = found.st_size
+        if size <= segment.size:
+            return False
+        data = segment.read_at(segment.size, min(size - segment.size, _CHUNK_BYTES))
+        needed = size_at(data, 0)
+        if len(data) < needed <= size - segment.size:
+            data = segment.read_at(segment.size, needed)
+        if self._limit is not None:
+            data = data[: _below(data, self._limit())]
+        rebuild = Rebuild(
+            segment.base_offset,
+            self.log.config.index_interval_bytes,
+            position=segment.size,
+            next_offset=segment.next_offset,
+            max_timestamp=segment.max_timestamp,
+            max_timestamp_offset=segment.max_timestamp_offset,
+        )
+        taken = rebuild.feed(data, len(data), segment.size)
+        if not taken:
+            return False
+        at = rebuild.last_batch_position
+        mark = (at, data[at - segment.size :][:HEADER_SIZE][: rebuild.position - at])
+        marks = self._marks
+        if len(marks) >= _MARKS:
+            # Of the older half every other one.
+            marks = (*marks[: _MARKS // 2 : 2], *marks[_MARKS // 2 :])
+        self._marks = (*marks, mark)
+        stable_size = segment.stable_size
+        segment.restore(
+            size=rebuild.position,
+            next_offset=rebuild.next_offset,
+            first_timestamp=(
+                segment.first_timestamp if segment.size else rebuild.first_max_timestamp
+            ),
+            max_timestamp=rebuild.max_timestamp,
+            max_timestamp_offset=rebuild.max_timestamp_offset,
+            last_indexed_position=0,
+            mtime_ns=found.st_mtime_ns,
+            sealed=False,
+            # What is stable among it the log finds out.
+            stable_size=segment.stable_size,
+        )
+        segment.stable_size = stable_size
+        segment.refresh_indexes()
+        producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
+        self.log.observe(segment, segment.size - taken, data[:taken], producers)
+        return True
+
+    def _complain(self, active: Segment) -> None:
+        """CorruptRecord where what is left of a segment that has a successor is no batch."""
+        start = active.read_at(active.size, 1)
+        beyond = self._limit is not None and self.log.log_end_offset >= self._limit()
+        if beyond or not any(start):
+            return
+        raise CorruptRecord(
+            "no whole batch with a right CRC, and the log goes on in another segment",
+            path=active.log_path,
+            position=active.size,
+            offset=active.next_offset,
+        )
+
+    def _end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
+        """Up to which offset and position the two hold the same, as far as that is known."""
+        nothing = old.base_offset, 0
+        if old.base_offset != new.base_offset or old.identity != new.identity:
+            return nothing
+        if old.sealed:
+            same = (old.size, old.mtime_ns) == (new.size, new.mtime_ns)
+            return (new.next_offset, new.size) if same else nothing
+        for position, header in reversed(self._marks):
+            if position + len(header) <= new.size and self._stands(new, ((position, header),)):
+                batch = next(new.batches(position), None)
+                if batch is not None:
+                    return batch[1].last_offset + 1, position + batch[1].size
+        return nothing
+
+    def _hide_from(self, limit: int) -> None:
+        """End the log, which was just loaded, before the first batch that reaches ``limit``."""
+        log = self.log
+        if log.log_end_offset <= limit:
+            return
+        segments = log.segments
+        count = sum(segment.base_offset <= limit for segment in segments)
+        segments = segments[: max(count, 1)]
+        active = segments[-1]
+        size, next_offset, newest, newest_at = 0, active.base_offset, -1, active.base_offset
+        for position, header in active.batches():
+            if header.last_offset >= limit:
+                break
+            size, next_offset = position + header.size, header.last_offset + 1
+            if header.max_timestamp > newest:
+                newest, newest_at = header.max_timestamp, header.last_offset
+        active.restore(
+            size=size,
+            next_offset=next_offset,
+            first_timestamp=active.first_timestamp if size else -1,
+            max_timestamp=newest,
+            max_timestamp_offset=newest_at,
+            last_indexed_position=0,
+            mtime_ns=active.mtime_ns,
+            sealed=False,
+        )
+        active.close_descriptors()
+        log.segments = segments
+        log.log_end_offset = max(next_offset, active.base_offset)
+        # What begins or is decided behind the end is seen again when the end moves.
+        names = {name for name, _ in log.files.scan(log.directory)}
+        log.producers, _ = replay(self._origin(), [Loaded(each) for each in segments], names)
+        log.stabilize()
+
+    def _origin(self) -> Origin:
+        """How its segments are loaded: the writer lives, so its indexes can be trusted."""
+        log = self.log
+        return Origin(
+            log.files,
+            log.directory,
+            log.config,
+            clean=True,
+            recovery_point=0,
+            log_start=0,
+            writable=False,
+            now_ms=self._clock_ns() // 1_000_000,
+            may_be_cleaned=log.may_be_cleaned,
+            booked_to=paths.MAX_OFFSET if log.is_booked else None,
+        )
+
+
+def _below(data: bytes, limit: int) -> int:
+    """How many bytes of these batches come before the first one that reaches ``limit``."""
+    at = 0
+    while at + 27 <= len(data):
+        last = int.from_bytes(data[at : at + 8], "big", signed=True)
+        if data[at + 16] == 2:
+            last += int.from_bytes(data[at + 23 : at + 27], "big", signed=True)
+        size = size_at(data, at)
+        if last >= limit or size <= LOG_OVERHEAD:
+            break
+        at += size
+    return min(at, len(data))

@@ -1,0 +1,152 @@
+"""Puts one sealed segment into a broker's directory: its log read whole, its indexes made anew.
+
+Every batch is checked on the way (size, CRC, offsets that rise), so that what a broker is given is
+whole.  Leader epochs are of the cluster that has given them out: where batches have any above 0
+they become 0, which no CRC covers, so that no follower or consumer meets an epoch that the
+broker's own metadata does not know yet.
+
+Not here: which segments, and what lies beside them (``handover``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from storage import paths
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.index import txn_index
+from storage.record._batch import Rebuild
+from storage.record.header import MAGIC, MAGIC_POSITION, size_at
+from storage.segment.segment import Segment
+from storage.segment.walk import feed, final_time_entry
+from storage.task import Task
+
+_EPOCH = slice(12, 16)
+
+
+class Receiver(NamedTuple):
+    """Who gets the files: the directory that they are put into, and who has to own them."""
+
+    files: Files
+    directory: str
+    uid: int
+    gid: int
+
+    def path(self, base_offset: int, suffix: str) -> str:
+        return os.path.join(self.directory, paths.file_name(base_offset, suffix))
+
+    def own(self, path: str) -> None:
+        """Give a file that was made here to the broker's user."""
+        if self.uid != os.geteuid():
+            self.files.chown(path, self.uid, self.gid)
+
+    def create(self, path: str) -> int:
+        """A descriptor of a new file."""
+        fd = self.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self.own(path)
+        except OSError:
+            self.files.close(fd)
+            raise
+        return fd
+
+    def put(self, path: str, data: bytes | bytearray) -> None:
+        """A new file with these bytes, durable but for its name."""
+        fd = self.create(path)
+        try:
+            if data:
+                self.files.pwrite(fd, data, 0)
+            self.files.fsync(fd)
+        finally:
+            self.files.close(fd)
+
+
+class HandedSegment(NamedTuple):
+    """``linked``: whether the log is the same file on both sides; ``first_epoch_offset``: that of
+    the first batch that has a leader epoch, None where none has.
+    """
+
+    linked: bool
+    first_epoch_offset: int | None
+
+
+def hand_segment(
+    segment: Segment, receiver: Receiver, interval: int, *, may_link: bool, task: Task
+) -> HandedSegment:
+    """Put a segment's log and indexes there, durable but for their names.
+
+    ``interval``: index.interval.bytes.  ``may_link``: nobody writes to the log any more; it is
+    copied all the same where it has to change, or has another owner.  CorruptRecord,
+    TaskCancelled, OSError.
+    """
+    files = receiver.files
+    path = receiver.path(segment.base_offset, paths.LOG)
+    rebuild = None
+    if may_link and _is_as_they_want_it(files, segment, receiver):
+        rebuild = _read(files, segment, interval, task, None)
+        if _has_other_epochs(rebuild):
+            rebuild = None
+        else:
+            files.link(segment.log_path, path)
+    linked = rebuild is not None
+    if rebuild is None:
+        fd = receiver.create(path)
+        try:
+            rebuild = _read(files, segment, interval, task, fd)
+            files.fsync(fd)
+        finally:
+            files.close(fd)
+        # Retention goes by it where records have no timestamps.
+        files.utime_ns(path, segment.mtime_ns)
+    receiver.put(receiver.path(segment.base_offset, paths.INDEX), rebuild.offset_entries)
+    times = rebuild.time_entries + final_time_entry(rebuild)
+    receiver.put(receiver.path(segment.base_offset, paths.TIMEINDEX), times)
+    if segment.aborted:
+        aborted = txn_index.encode(segment.aborted)
+        receiver.put(receiver.path(segment.base_offset, paths.TXNINDEX), aborted)
+    epochs = rebuild.epochs
+    return HandedSegment(linked, epochs[0][1] if epochs else None)
+
+
+def _is_as_they_want_it(files: Files, segment: Segment, receiver: Receiver) -> bool:
+    stat = files.file_stat(segment.log_path)
+    return stat.st_uid == receiver.uid and stat.st_size == segment.size
+
+
+def _has_other_epochs(rebuild: Rebuild) -> bool:
+    return bool(rebuild.epochs) and rebuild.epochs[-1][0] > 0
+
+
+def _read(files: Files, segment: Segment, interval: int, task: Task, target: int | None) -> Rebuild:
+    """Walk a log, and write what it has to be at the broker to ``target``."""
+    rebuild = Rebuild(segment.base_offset, interval)
+    fd = files.open(segment.log_path, os.O_RDONLY)
+    try:
+        for chunk, taken, start in feed(files, fd, segment.size, rebuild):
+            if target is not None and taken:
+                if _has_other_epochs(rebuild):
+                    _clear_epochs(chunk, taken)
+                with memoryview(chunk) as view:
+                    files.pwrite(target, view[:taken], start)
+            task.advance(taken)
+    finally:
+        files.close(fd)
+    reason = rebuild.fault
+    if reason is None and rebuild.position != segment.size:
+        reason = "a batch is cut off"
+    if reason is None and rebuild.next_offset > segment.next_offset:
+        reason = f"it ends at offset {rebuild.next_offset}, the next one begins before"
+    if reason is not None:
+        raise CorruptRecord(reason, path=segment.log_path, position=rebuild.position)
+    return rebuild
+
+
+def _clear_epochs(data: bytearray, end: int) -> None:
+    """Of whole, valid batches."""
+    at = 0
+    while at < end:
+        if data[at + MAGIC_POSITION] == MAGIC:
+            data[at + _EPOCH.start : at + _EPOCH.stop] = bytes(4)
+        at += size_at(data, at)

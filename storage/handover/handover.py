@@ -1,0 +1,473 @@
+"""Hands topics over to a broker: its files of them, which are empty, become ours.
+
+The broker is stopped, and has each of the topics with as many partitions, into which nothing was
+ever written.  What it gets of a partition:
+
+- the segments as they are (``handed_segment``), and behind them an empty one, which begins at the
+  log end and is the one that it appends to;
+- one producer snapshot, at the log end, that knows nobody.  Producer ids are given out by a
+  cluster: those of ours would meet others' at the broker, who would be refused.  Since ours lie
+  below the recovery point, no restart of the broker reads them in again, however it stopped;
+- ``leader-epoch-checkpoint`` with epoch 0, or empty where no batch has an epoch;
+- the log end as its recovery point, and our log start where it is above the first base offset.
+  High watermark and cleaner offset are left out: a broker finds them itself.
+
+``partition.metadata`` stays: it ties the directory to the cluster's topic.
+
+Half of it is worse than nothing, so a directory ``kafkafs.handover`` lies in the broker's until all
+is done: no broker starts beside a directory that is no partition's (``LogManager.loadLogs``), and
+we do not open it for writing either.  A file in it, ``plan``, names the partitions, with their log
+ends.  So where this was killed, the next run empties the partitions of the plan, and begins anew;
+without a plan nothing had been begun, or all was done.  Partitions that hold what they would be
+given are left as they are, so that it can be repeated.
+
+Where it fails it empties them itself.  The source is only read, but for what recovery does to a
+directory that was not closed cleanly, and for transactions that shall be aborted.
+
+Not here: creating topics, and the broker's settings, which only a running broker takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.directory.manager import LogManager
+from storage.errors import HandoverRefused, LogLocked, StorageError
+from storage.files import Files
+from storage.handover.handed_segment import Receiver, hand_segment
+from storage.log.log import Log
+from storage.segment.old_segment import OldSegment
+from storage.settings.settings import Settings
+from storage.state import checkpoint
+from storage.state.producer_state import EMPTY_SNAPSHOT
+from storage.task import Task
+
+# What the cluster itself writes there, and only makes sense with its other topics.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_DECIDING = frozenset({"cleanup.policy", "retention.bytes", "retention.ms"})
+
+_Item = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A partition that was handed over, or would be; offsets count records, sizes are in bytes.
+
+    ``linked_size``: of so many of its bytes there is still one copy only.
+    """
+
+    topic: str
+    partition: int
+    log_start: int
+    log_end: int
+    segments: int
+    size: int
+    linked_size: int = 0
+
+    def __str__(self) -> str:
+        linked = f", {self.linked_size} of them linked" if self.linked_size else ""
+        return (
+            f"{self.topic}:{self.partition}: offsets {self.log_start} to {self.log_end}, "
+            f"{self.segments} segments, {self.size} bytes{linked}"
+        )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was handed over, or would be.
+
+    ``refusals``: why nothing would be; ``missing``: topics that the broker does not have, with the
+    number of their partitions; ``aborted``: topic, partition, producer id of transactions;
+    ``finished``: partitions that hold already what they would be given;
+    ``left_out``: internal topics that nobody has named; ``settings``: of each topic what the
+    broker has to be told.
+    """
+
+    handed: list[Handed] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    missing: dict[str, int] = field(default_factory=dict)
+    aborted: list[tuple[str, int, int]] = field(default_factory=list)
+    finished: list[_Item] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def hand_over(
+    data: str,
+    broker: str,
+    topics: Collection[str] = (),
+    *,
+    abort: bool = False,
+    link: bool = False,
+    dry_run: bool = False,
+    files: Files | None = None,
+    task: Task | None = None,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> Outcome:
+    """Hand these topics of the data directory ``data``, or all of its own, over to a broker's.
+
+    ``abort``: end transactions that are open, which are refused otherwise.  ``link``: where it can
+    be, a log that nobody appends to any more is one file on both sides.  ``dry_run`` changes
+    nothing, takes no lock, and tells the refusals instead of raising them.
+
+    HandoverRefused, LogLocked, UnknownTopicOrPartition, TaskCancelled, other StorageErrors and
+    OSError: the broker has been given nothing; its own empty files, which it makes again at its
+    next start, may be gone.  Where not even that can be seen to, the next run does it.
+    """
+    made = _Handover(os.path.realpath(data), os.path.realpath(broker), topics, abort, link, files)
+    made.task = task or made.task
+    made.clock_ns = clock_ns
+    return made.preview() if dry_run else made.run()
+
+
+def broker_settings(settings: Settings, topic: str) -> dict[str, str]:
+    """What a broker has to be told of a topic: what is set on it, and what lets records go.
+
+    The latter also where it is a default of ours, since a broker has others.
+    """
+    own = settings.overrides(topic)
+    return {
+        name: value
+        for name, value, _ in settings.explain(topic)
+        if (name in own or name in _DECIDING) and not name.startswith("kafkafs.")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """A log, and the broker's directory of it."""
+
+    log: Log
+    directory: str
+
+    @property
+    def item(self) -> _Item:
+        return self.log.topic, self.log.partition
+
+
+class _Handover:
+    def __init__(
+        self,
+        data: str,
+        broker: str,
+        topics: Collection[str],
+        abort: bool,
+        link: bool,
+        files: Files | None,
+    ) -> None:
+        self.data = data
+        self.broker = broker
+        self.topics = topics
+        self.abort = abort
+        self.link = link
+        self.files = files or Files(broker)
+        self.source_files = files or Files(data)
+        self.task = Task()
+        self.clock_ns: Callable[[], int] = time.time_ns
+        self.outcome = Outcome()
+        self.unfinished = os.path.join(broker, paths.HANDOVER)
+        self.plan_path = os.path.join(self.unfinished, "plan")
+
+    # -- the two ways --------------------------------------------------------------------------
+
+    def preview(self) -> Outcome:
+        self._check_broker()
+        for directory in (self.data, self.broker):
+            path = os.path.join(directory, paths.LOCK)
+            holder = self.files.locked_by(path)
+            if holder is not None:
+                self.outcome.refusals.append(str(LogLocked(holder, path=path)))
+        begun = self._plan_on_disk()
+        with self._source() as source:
+            for partition in self._choose(source, begun):
+                log = partition.log
+                size = sum(segment.size for segment in log.segments)
+                bounds = log.log_start_offset, log.log_end_offset
+                count = len(log.segments)
+                self.outcome.handed.append(Handed(*partition.item, *bounds, count, size))
+                for producer_id in self._open_transactions(log):
+                    if self.abort:
+                        self.outcome.aborted.append((*partition.item, producer_id))
+        return self.outcome
+
+    def run(self) -> Outcome:
+        self._check_broker()
+        with self._brokers_lock():
+            self._take_back()
+            while not self._attempt():
+                self._settle()
+        return self.outcome
+
+    def _attempt(self) -> bool:
+        """Hand over; False where the source has to be settled before."""
+        with self._locked(self.data):
+            if not checkpoint.has_marker(self.files, self.data):
+                return False
+            with self._source() as source:
+                chosen = self._choose(source, {})
+                open_ones = [id for each in chosen for id in self._open_transactions(each.log)]
+                if self.outcome.refusals:
+                    raise HandoverRefused("; ".join(self.outcome.refusals), path=self.broker)
+                if not open_ones:
+                    self._carry_out(chosen)
+                return not open_ones
+
+    def _settle(self) -> None:
+        """Have the source recovered, and abort what is open of the topics."""
+        with LogManager.open(self.data, files=self.source_files) as manager:
+            for log in manager.logs() if self.abort else ():
+                for producer in log.producers if self._is_wanted(log.topic) else ():
+                    if producer.in_transaction:
+                        log.abort_transaction(producer.producer_id, self.clock_ns())
+                        aborted = log.topic, log.partition, producer.producer_id
+                        self.outcome.aborted.append(aborted)
+
+    # -- who may be at it ----------------------------------------------------------------------
+
+    def _check_broker(self) -> None:
+        if not self.files.is_directory(self.broker):
+            raise NotADirectoryError(20, os.strerror(20), self.broker)
+        metadata = os.path.join(self.broker, paths.META_PROPERTIES)
+        if not self.files.exists(metadata):
+            reason = f"no broker's directory: it has no {paths.META_PROPERTIES}"
+            raise HandoverRefused(reason, path=self.broker)
+        stat = self.files.file_stat(metadata)
+        self.owner: tuple[int, int] = stat.st_uid, stat.st_gid
+
+    @contextlib.contextmanager
+    def _locked(self, directory: str) -> Iterator[None]:
+        fd = self.files.lock(os.path.join(directory, paths.LOCK))
+        try:
+            yield
+        finally:
+            self.files.unlock(fd)
+
+    @contextlib.contextmanager
+    def _brokers_lock(self) -> Iterator[None]:
+        """Its lock, of which no file is left: it would be ours, and no broker might open it."""
+        path = os.path.join(self.broker, paths.LOCK)
+        existed = self.files.exists(path)
+        with self._locked(self.broker):
+            try:
+                yield
+            finally:
+                if not existed:
+                    self.files.unlink(path)
+
+    @contextlib.contextmanager
+    def _source(self) -> Iterator[LogManager]:
+        with LogManager.open(
+            self.data, read_only=True, files=self.source_files, wanted=self._is_wanted
+        ) as source:
+            yield source
+
+    def _is_wanted(self, topic: str) -> bool:
+        return topic in self.topics if self.topics else topic not in INTERNAL_TOPICS
+
+    # -- what there is to do -------------------------------------------------------------------
+
+    def _choose(self, source: LogManager, begun: Collection[_Item]) -> list[_Partition]:
+        """The partitions to be handed over; why one cannot be is a refusal.
+
+        ``begun``: partitions that are no longer empty because an earlier run was killed.
+        """
+        outcome = self.outcome
+        names = [name for name, is_directory in self.files.scan(self.data) if is_directory]
+        parsed = map(paths.parse_partition_directory, names)
+        outcome.left_out = sorted(
+            {each[0] for each in parsed if each and not self.topics and each[0] in INTERNAL_TOPICS}
+        )
+        theirs = self._brokers_partitions()
+        chosen: list[_Partition] = []
+        for name in dict.fromkeys(self.topics or sorted(source.topics)):
+            topic = source.topic(name)
+            outcome.settings[name] = broker_settings(source.settings, name)
+            numbers = theirs.get(name, set())
+            if not numbers:
+                outcome.missing[name] = len(topic.partitions)
+                outcome.refusals.append(f"the broker has no topic {name} here: create it there")
+            elif numbers != set(topic.partitions):
+                outcome.refusals.append(
+                    f"{name} has {len(topic.partitions)} partitions, here at the broker"
+                    f" {len(numbers)}"
+                )
+            else:
+                for _, log in sorted(topic.partitions.items()):
+                    each = _Partition(log, self._place(name, log.partition))
+                    if self._is_new(source, each, is_begun=each.item in begun):
+                        chosen.append(each)
+        return chosen
+
+    def _place(self, topic: str, partition: int) -> str:
+        return os.path.join(self.broker, paths.partition_directory(topic, partition))
+
+    def _brokers_partitions(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for name, is_directory in self.files.scan(self.broker):
+            parsed = paths.parse_partition_directory(name) if is_directory else None
+            if parsed is not None:
+                found.setdefault(parsed[0], set()).add(parsed[1])
+        return found
+
+    def _is_new(self, source: LogManager, partition: _Partition, *, is_begun: bool) -> bool:
+        """Whether there is something to do; refuses what cannot be read here or replaced there."""
+        refuse = self.outcome.refusals.append
+        log, directory = partition.log, partition.directory
+        name = f"{log.topic}:{log.partition}"
+        if any(isinstance(segment, OldSegment) for segment in log.segments):
+            refuse(f"{name} is of Kafka 0.7: kafkafs convert makes it one that a broker reads")
+        for fault in source.faults:
+            if fault.startswith(log.directory + os.sep) and fault not in log.losses:
+                refuse(f"{fault}; kafkafs repair comes first")
+        for loss in log.losses:
+            refuse(f"{name} lacks a part: {loss}")
+        metadata = os.path.join(directory, paths.PARTITION_METADATA)
+        if checkpoint.read_partition_metadata(self.files, metadata) is None:
+            refuse(f"{name} has no {paths.PARTITION_METADATA} at the broker")
+        theirs = self._logs_in(directory)
+        if is_begun or (not any(theirs) and not any(theirs.values())):
+            return True
+        ours = {segment.base_offset: segment.size for segment in log.segments}
+        if theirs == {log.log_end_offset: 0, **ours}:
+            self.outcome.finished.append(partition.item)
+            return False
+        refuse(f"{name} is not empty at the broker: create the topic anew")
+        return True
+
+    def _logs_in(self, directory: str) -> dict[int, int]:
+        """The bytes of each log in a partition's directory, by base offset."""
+        return {
+            base: self.files.file_stat(os.path.join(directory, name)).st_size
+            for name, _ in self.files.scan(directory)
+            if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
+        }
+
+    def _open_transactions(self, log: Log) -> list[int]:
+        """The producers that have one open; where it may not be aborted, that is a refusal."""
+        found = [producer.producer_id for producer in log.producers if producer.in_transaction]
+        for producer_id in () if self.abort else found:
+            self.outcome.refusals.append(
+                f"{log.topic}:{log.partition} has an open transaction of producer {producer_id}:"
+                " --abort ends it"
+            )
+        return found
+
+    # -- doing it ------------------------------------------------------------------------------
+
+    def _plan_on_disk(self) -> dict[_Item, int]:
+        """That of a run that was killed."""
+        return checkpoint.read_offsets(self.files, self.plan_path)
+
+    def _carry_out(self, chosen: Collection[_Partition]) -> None:
+        if not chosen:
+            return
+        plan = {each.item: each.log.log_end_offset for each in chosen}
+        try:
+            self.files.mkdir(self.unfinished)
+            self._receiver(self.broker).own(self.unfinished)
+            self.files.sync_directory(self.broker)
+            self._write_offsets(self.plan_path, plan)
+            total = sum(segment.size for each in chosen for segment in each.log.segments)
+            self.task.begin("handing over", total)
+            for each in chosen:
+                self.outcome.handed.append(self._fill(each))
+            self._change(paths.RECOVERY_POINTS, plan)
+            self._change(paths.HIGH_WATERMARKS, dict.fromkeys(plan))
+            self._change(paths.CLEANER_OFFSETS, dict.fromkeys(plan))
+            starts = {
+                each.item: each.log.log_start_offset
+                if each.log.log_start_offset > each.log.segments[0].base_offset
+                else None
+                for each in chosen
+            }
+            self._change(paths.LOG_STARTS, starts)
+            self._let_start()
+        except (OSError, StorageError):
+            self._take_back()
+            raise
+        self.files.sync_directory(self.broker)
+
+    def _take_back(self) -> None:
+        """Empty the partitions of what was not finished, and let the broker start."""
+        if not self.files.exists(self.unfinished):
+            return
+        plan = self._plan_on_disk()
+        for item in plan:
+            directory = self._place(*item)
+            if self.files.exists(directory):
+                self._empty(directory)
+                self.files.sync_directory(directory)
+        # An empty log would begin there.
+        self._change(paths.LOG_STARTS, dict.fromkeys(plan))
+        # A broker takes the log end where that is below; a full disk may not take this again.
+        known = checkpoint.read_offsets(
+            self.files, os.path.join(self.broker, paths.RECOVERY_POINTS)
+        )
+        with contextlib.suppress(OSError):
+            self._change(paths.RECOVERY_POINTS, {item: 0 for item in plan if known.get(item)})
+        self._let_start()
+        self.files.sync_directory(self.broker)
+
+    def _let_start(self) -> None:
+        for name, _ in self.files.scan(self.unfinished):
+            self.files.unlink(os.path.join(self.unfinished, name))
+        self.files.rmdir(self.unfinished)
+
+    def _empty(self, directory: str) -> None:
+        for name, is_directory in self.files.scan(directory):
+            if not is_directory and name != paths.PARTITION_METADATA:
+                self.files.unlink(os.path.join(directory, name))
+
+    def _fill(self, partition: _Partition) -> Handed:
+        """Put a partition's files into the broker's directory of it, durably."""
+        log = partition.log
+        receiver = self._receiver(partition.directory)
+        self._empty(partition.directory)
+        linked = 0
+        first_epochs: list[int] = []
+        for segment in log.segments:
+            handed = hand_segment(
+                segment,
+                receiver,
+                log.config.index_interval_bytes,
+                may_link=self.link and segment is not log.segments[-1],
+                task=self.task,
+            )
+            linked += segment.size if handed.linked else 0
+            if handed.first_epoch_offset is not None:
+                first_epochs.append(handed.first_epoch_offset)
+        end = log.log_end_offset
+        if log.segments[-1].base_offset < end:
+            for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
+                receiver.put(receiver.path(end, kind), b"")
+        receiver.put(receiver.path(end, paths.SNAPSHOT), EMPTY_SNAPSHOT)
+        epochs = os.path.join(partition.directory, paths.LEADER_EPOCH_CHECKPOINT)
+        first = [(0, max(first_epochs[0], log.log_start_offset))] if first_epochs else []
+        # The last one: with its name all of the directory's are durable.
+        checkpoint.write_epochs(self.files, epochs, first)
+        receiver.own(epochs)
+        size = sum(segment.size for segment in log.segments)
+        bounds = log.log_start_offset, end
+        return Handed(*partition.item, *bounds, len(log.segments), size, linked)
+
+    def _receiver(self, directory: str) -> Receiver:
+        return Receiver(self.files, directory, *self.owner)
+
+    def _change(self, name: str, changes: Mapping[_Item, int | None]) -> None:
+        """Give partitions other lines in a checkpoint of the broker's; None: no line."""
+        path = os.path.join(self.broker, name)
+        before = checkpoint.read_offsets(self.files, path)
+        after: dict[_Item, int] = {
+            item: offset for item, offset in {**before, **changes}.items() if offset is not None
+        }
+        if after != before:
+            self._write_offsets(path, after)
+
+    def _write_offsets(self, path: str, offsets: Mapping[_Item, int]) -> None:
+        checkpoint.write_offsets(self.files, path, offsets)
+        self._receiver(self.broker).own(path)

@@ -1,0 +1,395 @@
+"""Rewrites message formats v0 and v1, and logs of Kafka 0.7, as v2, in place.
+
+A segment with old messages is written anew beside itself (``.cleaned``), made durable, and takes
+the old one's place by the swap of a cleaner (``swap.publish``), so whenever the program ends, the
+next start finds either the old files or the new ones, whole.  Base offsets, offsets, codecs, keys,
+values and the files' times stay; indexes are made anew; what is v2 already is copied as it is.
+Timestamps of v0, and a codec's own framing, are as ``record.plain`` says.
+
+A log of 0.7 (``.kafka`` files) becomes one of ``.log`` segments, all of its files in one swap.  Its
+ids, which are byte positions, stay as offsets, with gaps between them, and so stay right wherever
+consumers have stored them: each batch spans all the ids that its bytes had, the log end too is what
+it was.  The messages of a compressed set, which share one id, take the ids that follow it.
+
+What an old log's last file holds behind its last whole message is kept as ``.cut``.
+
+Invariant: nothing that is not whole and right is converted; a damaged segment stays, and is told.
+
+Not here: other partitions' recovery (a directory that was not closed cleanly is opened first).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.directory.manager import LogManager
+from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
+from storage.files import Files, FileSource
+from storage.kafka07.convert_entries import entries_to_v2
+from storage.record._batch import Rebuild
+from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, Buffer
+from storage.record.plain import to_v2
+from storage.record.scan import batches
+from storage.recovery.swap import finish_swaps, publish
+from storage.segment import old_segment
+from storage.segment.cut import Cut, cut_tail
+from storage.segment.old_segment import OldSegment
+from storage.segment.segment import MAX_SEGMENT_BYTES
+from storage.segment.walk import final_time_entry
+from storage.settings.settings import Settings
+from storage.state import checkpoint
+
+_WRITE_BYTES = 1024 * 1024
+# A batch of the source at a position, as v2, and how many of the source's bytes it stands for.
+_Take = Callable[[memoryview, int], tuple[Buffer, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A file that was rewritten, or would be: its records and batches now, sizes in bytes."""
+
+    path: str
+    records: int
+    batches: int
+    size_before: int
+    size_after: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.records} records, {self.batches} batches, "
+            f"{self.size_before} bytes to {self.size_after}"
+        )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was converted, what was set aside, and what stays because it is damaged."""
+
+    converted: list[Converted] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+def convert(
+    path: str,
+    *,
+    topics: Collection[str] = (),
+    dry_run: bool = False,
+    files: Files | None = None,
+    report: Callable[[Converted | Cut], None] = lambda item: None,
+    progress: Callable[[int], None] = lambda size: None,
+) -> Outcome:
+    """Convert the partitions of these topics, or of all; ``report`` is told of each file at once.
+
+    ``dry_run`` takes no lock and changes nothing.  ``progress`` is told bytes of log that were
+    read.  LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
+    OSError; a damaged partition is a fault.
+    """
+    return _Conversion(path, topics, dry_run, files or Files(path), report, progress).run()
+
+
+class _Conversion:
+    def __init__(
+        self,
+        path: str,
+        topics: Collection[str],
+        dry_run: bool,
+        files: Files,
+        report: Callable[[Converted | Cut], None],
+        progress: Callable[[int], None],
+    ) -> None:
+        self.path = path
+        self.dry_run = dry_run
+        self.files = files
+        self.report = report
+        self.progress = progress
+        self.outcome = Outcome()
+        if any(paths.is_log(name) for name, _ in files.scan(path)):
+            reason = "this is a partition's directory, not a data directory"
+            raise NotADirectoryError(errno.ENOTDIR, reason, path)
+        self.settings = Settings.load(files, path)
+        self.partitions = sorted(
+            (parsed, os.path.join(path, name))
+            for name, is_directory in files.scan(path)
+            if is_directory
+            and name not in paths.BROKERS_OWN
+            and (parsed := paths.parse_partition_directory(name)) is not None
+        )
+        known = {topic for (topic, _), _ in self.partitions}
+        for topic in topics:
+            if topic not in known:
+                raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
+        if topics:
+            self.partitions = [item for item in self.partitions if item[0][0] in topics]
+
+    def run(self) -> Outcome:
+        self._locked(self._convert_old_logs)
+        if self.dry_run or checkpoint.has_marker(self.files, self.path) or self._is_all_v2():
+            self._locked(self._convert_legacy)
+            return self.outcome
+        # What a crash has left is for recovery to judge, of all partitions.
+        with LogManager.open(self.path, files=self.files) as manager:
+            for cut in manager.cuts:
+                self._tell(cut)
+            self.outcome.faults += manager.faults
+        self._locked(self._convert_legacy)
+        return self.outcome
+
+    def _locked(self, work: Callable[[], None]) -> None:
+        if self.dry_run:
+            work()
+            return
+        lock = self.files.lock(os.path.join(self.path, paths.LOCK))
+        try:
+            work()
+        finally:
+            self.files.unlock(lock)
+
+    def _tell(self, item: Converted | Cut) -> None:
+        if isinstance(item, Cut):
+            self.outcome.cuts.append(item)
+        else:
+            self.outcome.converted.append(item)
+        self.report(item)
+
+    def _names(self, directory: str) -> list[str]:
+        """The files of a partition; what an earlier run left half done is ended first."""
+        names = [name for name, is_directory in self.files.scan(directory) if not is_directory]
+        return sorted(names if self.dry_run else finish_swaps(self.files, directory, names))
+
+    def _interval(self, topic: str) -> int:
+        return self.settings.log_config(topic).index_interval_bytes
+
+    # -- v0 and v1 -----------------------------------------------------------------------------
+
+    def _logs(self) -> Iterator[tuple[str, str, int]]:
+        """(topic, directory, base offset) of every ``.log``."""
+        for (topic, _), directory in self.partitions:
+            for name in self._names(directory):
+                base = paths.base_offset_of(name)
+                if name.endswith(paths.LOG) and base is not None:
+                    yield topic, directory, base
+
+    def _is_all_v2(self) -> bool:
+        """Whether there is nothing to do; where a log cannot tell, recovery judges it."""
+        try:
+            return not any(
+                self._is_legacy(os.path.join(directory, paths.file_name(base, paths.LOG)))
+                for _, directory, base in self._logs()
+            )
+        except CorruptRecord:
+            return False
+
+    def _is_legacy(self, path: str) -> bool:
+        """Whether any batch of a log is older than v2.  CorruptRecord."""
+        fd = self.files.open(path, os.O_RDONLY)
+        try:
+            return any(
+                header.is_legacy for _, header in batches(FileSource(self.files, fd, path), 0)
+            )
+        finally:
+            self.files.close(fd)
+
+    def _convert_legacy(self) -> None:
+        for topic, directory, base in self._logs():
+            path = os.path.join(directory, paths.file_name(base, paths.LOG))
+            try:
+                size = self.files.file_stat(path).st_size
+                if self._is_legacy(path):
+                    target = _Target(self, directory, base, self._interval(topic))
+                    self._rewrite(path, size, target, _take_legacy)
+                    if not self.dry_run:
+                        publish(self.files, directory, [base])
+                    self._tell(target.converted(path, size))
+                else:
+                    self.progress(size)
+            except StorageError as error:
+                self.outcome.faults.append(str(error))
+
+    def _rewrite(self, path: str, size: int, target: _Target, take: _Take) -> None:
+        """Write all batches of a file to the target, and end it; else nothing is left of it."""
+        fd = self.files.open(path, os.O_RDONLY)
+        try:
+            mtime_ns = self.files.file_stat(path).st_mtime_ns
+            # Not closed by hand: what is being raised may hold a piece of it.
+            view = memoryview(self.files.map(fd, size) if size else b"")
+            at = 0
+            while at < size:
+                batch, taken = take(view, at)
+                if not batch:
+                    raise CorruptRecord("the last batch is incomplete", position=at)
+                target.add(batch)
+                self.progress(taken)
+                at += taken
+            target.end(mtime_ns)
+        except BaseException as error:
+            target.discard()
+            if isinstance(error, CorruptRecord):
+                error.path = path
+            raise
+        finally:
+            self.files.close(fd)
+
+    # -- 0.7 -----------------------------------------------------------------------------------
+
+    def _convert_old_logs(self) -> None:
+        for (topic, _), directory in self.partitions:
+            names = self._names(directory)
+            if any(paths.old_base_offset_of(name) is not None for name in names):
+                try:
+                    self._convert_old_log(topic, directory, names)
+                except StorageError as error:
+                    self.outcome.faults.append(str(error))
+
+    def _convert_old_log(self, topic: str, directory: str, names: list[str]) -> None:
+        if any(name.endswith(paths.LOG) for name in names):
+            raise CorruptRecord("it holds .kafka and .log files", path=directory)
+        if not self.dry_run:
+            names = [self._with_20_digits(directory, name) for name in names]
+        segments, _ = old_segment.load(
+            self.files,
+            directory,
+            names,
+            self.settings.log_config(topic),
+            check_last=False,
+            progress=self.progress,
+        )
+        targets: list[tuple[_Target, OldSegment]] = []
+        try:
+            for segment in segments:
+                if segment is segments[-1]:
+                    self._cut_tail(segment)
+                target = _Target(self, directory, segment.base_offset, self._interval(topic))
+                targets.append((target, segment))
+                self._rewrite(segment.log_path, segment.size, target, _take_old(segment))
+        except BaseException:
+            for target, _ in targets:
+                target.discard()
+            raise
+        if not self.dry_run:
+            publish(self.files, directory, [segment.base_offset for segment in segments])
+        for target, segment in targets:
+            self._tell(target.converted(segment.log_path, segment.size))
+
+    def _with_20_digits(self, directory: str, name: str) -> str:
+        base = paths.old_base_offset_of(name)
+        if base is None:
+            return name
+        right = paths.file_name(base, paths.OLD_LOG)
+        if name != right:
+            self.files.rename(os.path.join(directory, name), os.path.join(directory, right))
+        return right
+
+    def _cut_tail(self, segment: OldSegment) -> None:
+        """Take off what 0.7 would cut, too, at its next start, and keep it."""
+        path, size = segment.log_path, segment.size
+        fd = self.files.open(path, os.O_RDONLY if self.dry_run else os.O_RDWR)
+        try:
+            source = FileSource(self.files, fd, path)
+            good, reason = old_segment.check_entries(source, 0, size, lambda size: None)
+            if reason is None:
+                return
+            if self.dry_run:
+                self._tell(Cut(path, good, size - good, reason, None))
+            else:
+                self._tell(cut_tail(self.files, fd, path, good, size, reason))
+        finally:
+            self.files.close(fd)
+        segment.place(good)
+
+
+def _take_legacy(data: memoryview, at: int) -> tuple[Buffer, int]:
+    """The next batch of a ``.log``: as it is where it is v2."""
+    if len(data) - at <= MAGIC_POSITION:
+        return b"", 0
+    if data[at + MAGIC_POSITION] < MAGIC:
+        return to_v2(data, at, len(data))
+    size = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big") + LOG_OVERHEAD
+    return (data[at : at + size] if size <= len(data) - at else b""), size
+
+
+def _take_old(segment: OldSegment) -> _Take:
+    """The next batch of a ``.kafka`` file."""
+    return lambda data, at: entries_to_v2(data, at, len(data), segment.base_offset + at)
+
+
+class _Target:
+    """The new files of one segment, ``.cleaned`` until they are published."""
+
+    def __init__(self, owner: _Conversion, directory: str, base: int, interval: int) -> None:
+        self._files = owner.files
+        self._writes = not owner.dry_run
+        self._path = os.path.join(directory, paths.file_name(base, ""))
+        self._rebuild = Rebuild(base, interval)
+        self._pending = bytearray()
+        self._count = 0
+        self._fd = -1
+        if self._writes:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            self._fd = self._files.open(self._path + paths.LOG + paths.CLEANED, flags)
+
+    def add(self, batch: Buffer) -> None:
+        """CorruptRecord where its offsets do not rise, or its CRC is wrong."""
+        self._pending += batch
+        self._count += 1
+        if len(self._pending) >= _WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        at = self._rebuild.position
+        size = len(self._pending)
+        if at + size > MAX_SEGMENT_BYTES:
+            raise CorruptRecord("its batches do not fit into one segment any more")
+        taken = self._rebuild.feed(self._pending, size, at)
+        if taken != size:
+            reason = self._rebuild.fault or "a batch is cut off"
+            raise CorruptRecord(reason, offset=self._rebuild.next_offset)
+        if self._writes:
+            self._files.pwrite(self._fd, self._pending, at)
+        self._pending.clear()
+
+    def end(self, mtime_ns: int) -> None:
+        """Write the rest and the indexes; all of it is durable then."""
+        self._write()
+        if not self._writes:
+            return
+        self._files.fsync(self._fd)
+        self._files.close(self._fd)
+        self._fd = -1
+        rebuild = self._rebuild
+        times = rebuild.time_entries + final_time_entry(rebuild)
+        self._put(paths.INDEX, rebuild.offset_entries)
+        self._put(paths.TIMEINDEX, times)
+        if self._files.exists(self._path + paths.TXNINDEX):
+            # It names offsets only, and those stay.
+            self._put(paths.TXNINDEX, self._files.read_whole(self._path + paths.TXNINDEX))
+        # Retention goes by it where records have no timestamps.
+        self._files.utime_ns(self._path + paths.LOG + paths.CLEANED, mtime_ns)
+
+    def _put(self, suffix: str, data: bytes | bytearray) -> None:
+        fd = self._files.open(
+            self._path + suffix + paths.CLEANED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        )
+        try:
+            self._files.pwrite(fd, data, 0)
+            self._files.fsync(fd)
+        finally:
+            self._files.close(fd)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+        for suffix in (paths.LOG, *paths.INDEX_SUFFIXES):
+            path = self._path + suffix + paths.CLEANED
+            if self._writes and self._files.exists(path):
+                self._files.unlink(path)
+
+    def converted(self, path: str, size_before: int) -> Converted:
+        rebuild = self._rebuild
+        return Converted(path, rebuild.records, self._count, size_before, rebuild.position)

@@ -1,0 +1,279 @@
+"""Fetch responses: a set of messages from an offset on, and the layouts that carry it.
+
+Both layouts are those of Kafka 0.7 (``MessageSetSend``, ``MultiMessageSetSend``), big-endian; a
+length does not count itself:
+
+===================  =====  =====================  =====
+MessageSetSend       bytes  MultiMessageSetSend    bytes
+===================  =====  =====================  =====
+total length             4  total length               4
+error code               2  error code, always 0       2
+message 1..n             x  MessageSetSend 1..n        x
+===================  =====  =====================  =====
+
+A message is its length i32, a magic 0, the CRC-32 of the payload and the payload: a record's value
+and nothing else of it.  A null value is an empty payload.  Messages carry no offset, and a set may
+end in a part of one, which its reader drops.
+
+A log of format 0.7 sends its bytes as they are stored; of a younger log the values are put into
+messages.  Only what a consumer gets is sent: no control records, nothing of an aborted transaction,
+nothing at or above the last stable offset.
+
+Not here: requests, sockets, any other version of the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.errors import CorruptRecord, InvalidFetchResponse, InvalidFetchSize
+from storage.record._columns import decode_columns
+from storage.record.batch import decode_plain
+from storage.record.header import Buffer, parse_header
+from storage.record.legacy_07 import encode_entry, plain_07
+from storage.record.plain import plain
+
+if TYPE_CHECKING:
+    from storage.log.log import Log
+
+_LENGTH = Struct(">i")
+_HEAD = Struct(">ih")
+_MESSAGE_OVERHEAD = 5  # what a message's length counts at least: magic and CRC
+_LARGEST = 2**31 - 1
+_CHUNK_BYTES = 1024 * 1024
+
+#: The largest set that a response has room for, in bytes.
+MAX_SET_BYTES = _LARGEST - 2 - _HEAD.size
+
+
+class ErrorCode(IntEnum):
+    """What a response says (0.7 ``ErrorMapping``)."""
+
+    UNKNOWN = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    INVALID_MESSAGE = 2
+    WRONG_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSet:
+    """Messages back to back: their bytes, how many are whole, where the next fetch goes on.
+
+    ``next_offset`` follows the last whole message, and control records and aborted ones after it.
+    """
+
+    data: bytes
+    count: int
+    next_offset: int
+
+
+class Response(NamedTuple):
+    """A ``MessageSetSend``: its error code and the bytes of its messages."""
+
+    error: int
+    messages: memoryview
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def read_messages(
+    log: Log, offset: int, max_bytes: int, *, at_least_one: bool = True
+) -> MessageSet:
+    """The messages from ``offset`` on, ``max_bytes`` of them; the last one may be cut there.
+
+    The first one is whole even if it is larger (``minOneMessage``), unless ``at_least_one`` is
+    false: then, as in 0.7, a part of it is all there is.  Empty at the last stable offset.
+
+    OffsetOutOfRange outside of the log; CorruptRecord; OSError.
+    """
+    assert 0 < max_bytes <= MAX_SET_BYTES
+    if log.active.always_expand:
+        return _stored_messages(log, offset, max_bytes, at_least_one)
+    collected = _Collector(offset, log.last_stable_offset, max_bytes, at_least_one)
+    while not collected.full:
+        at = collected.next_offset
+        wanted = min(max_bytes - len(collected.data), _CHUNK_BYTES)
+        try:
+            collected.add_batches(log, log.read(at, max(wanted, 1)))
+        except CorruptRecord as error:
+            error.path = error.path or log.directory
+            raise
+        if collected.next_offset == at:
+            break
+    return MessageSet(bytes(collected.data), collected.count, collected.next_offset)
+
+
+def _stored_messages(log: Log, offset: int, max_bytes: int, at_least_one: bool) -> MessageSet:
+    """What a log of format 0.7 holds, from the first id ≥ ``offset`` on, of one of its files."""
+    data = log.read(offset, max_bytes, at_least_one=at_least_one)
+    if not data:
+        return MessageSet(b"", 0, offset)
+    # Behind the last id of a file comes the first one of the next.
+    places = (segment.locate(offset) for segment in log.segments if segment.next_offset > offset)
+    first = next(place[1].base_offset for place in places if place is not None)
+    count = at = 0
+    for end in _message_ends(data):
+        count, at = count + 1, end
+    return MessageSet(data, count, first + at)
+
+
+class _Collector:
+    """A set that is being filled with the records from ``first`` to ``end``, exclusive."""
+
+    def __init__(self, first: int, end: int, max_bytes: int, at_least_one: bool) -> None:
+        self.data = bytearray()
+        self.count = 0
+        self.next_offset = first
+        self.full = False
+        self._first = first
+        self._end = end
+        self._max_bytes = max_bytes
+        self._at_least_one = at_least_one
+
+    def add_batches(self, log: Log, data: bytes) -> None:
+        """The whole batches among ``data``, which a read of ``log`` returned."""
+        position = 0
+        while position < len(data) and not self.full and self.next_offset < self._end:
+            batch, size = plain(data, position, len(data))
+            if not batch:
+                return
+            position += size
+            header = parse_header(batch)
+            hidden = header.is_control or (
+                header.is_transactional and log.is_aborted(header.producer_id, header.base_offset)
+            )
+            if hidden or self._add_records(batch):
+                self.next_offset = header.last_offset + 1
+
+    def _add_records(self, batch: Buffer) -> bool:
+        """Whether all of the batch's records found room."""
+        columns = decode_columns(
+            batch, 0, len(batch), from_offset=self._first, to_offset=self._end, keys=False
+        )
+        assert columns.value_positions is not None
+        assert columns.values is not None
+        offsets = memoryview(columns.offsets).cast("q")
+        ends = memoryview(columns.value_positions).cast("i")[1:]
+        with memoryview(columns.values) as values:
+            start = 0
+            for offset, end in zip(offsets, ends, strict=True):
+                self._add(encode_entry(values[start:end], magic=0), offset)
+                if self.full:
+                    return False
+                start = end
+        return True
+
+    def _add(self, message: bytes, offset: int) -> None:
+        room = self._max_bytes - len(self.data)
+        if len(message) <= room or (self._at_least_one and not self.count):
+            self.data += message
+            self.count += 1
+            self.next_offset = offset + 1
+        else:
+            self.data += message[: max(room, 0)]
+            self.next_offset = offset
+            self.full = True
+
+
+def fetch_doubling(
+    fetch: Callable[[int], MessageSet], max_bytes: int, limit: int = MAX_SET_BYTES
+) -> MessageSet:
+    """Fetch with ``max_bytes``, and with twice as much while not one whole message fits.
+
+    What consumers of 0.7 did: its server cut a set anywhere.  An empty set ends it too.
+    InvalidFetchSize where a message is larger than ``limit``.
+    """
+    size = min(max_bytes, limit)
+    while True:
+        found = fetch(size)
+        if found.count or not found.data:
+            return found
+        if size >= limit:
+            raise InvalidFetchSize(size, offset=found.next_offset)
+        size = min(2 * size, limit)
+
+
+# -- the layouts ---------------------------------------------------------------------------------
+
+
+def encode_response(messages: Buffer, error: int = ErrorCode.NONE) -> bytes:
+    """A ``MessageSetSend``."""
+    return _HEAD.pack(2 + len(messages), error) + messages
+
+
+def encode_multi_response(responses: Iterable[Buffer]) -> bytes:
+    """A ``MultiMessageSetSend`` of encoded ``MessageSetSend``."""
+    body = b"".join(responses)
+    return _HEAD.pack(2 + len(body), ErrorCode.NONE) + body
+
+
+def decode_response(data: Buffer) -> Response:
+    """A whole ``MessageSetSend`` and nothing behind it.  InvalidFetchResponse."""
+    response, end = _take_response(memoryview(data), 0)
+    if end != len(data):
+        raise InvalidFetchResponse("bytes are left after a response", position=end)
+    return response
+
+
+def decode_multi_response(data: Buffer) -> list[Response]:
+    """A whole ``MultiMessageSetSend`` and nothing behind it.  InvalidFetchResponse."""
+    error, body = decode_response(data)
+    if error != ErrorCode.NONE:
+        raise InvalidFetchResponse(f"error code {error} of a multi-response", position=4)
+    responses = []
+    at = 0
+    while at < len(body):
+        response, at = _take_response(body, at, _HEAD.size)
+        responses.append(response)
+    return responses
+
+
+def _take_response(data: memoryview, at: int, shift: int = 0) -> tuple[Response, int]:
+    """The response at ``data[at:]`` and where it ends; ``shift`` is where ``data`` itself lies."""
+    if len(data) - at < _HEAD.size:
+        raise InvalidFetchResponse("a response's head is cut off", position=shift + at)
+    length, error = _HEAD.unpack_from(data, at)
+    if length < 2:
+        raise InvalidFetchResponse(f"response length {length}", position=shift + at)
+    end = at + _LENGTH.size + length
+    if end > len(data):
+        raise InvalidFetchResponse(f"a response of {length} bytes is cut off", position=shift + at)
+    return Response(error, data[at + _HEAD.size : end]), end
+
+
+def _message_ends(data: Buffer) -> Iterator[int]:
+    """Where each whole message ends.  InvalidFetchResponse for a length that cannot be."""
+    at = 0
+    while len(data) - at >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data, at)
+        if length < _MESSAGE_OVERHEAD:
+            raise InvalidFetchResponse(f"message length {length}", position=at)
+        at += _LENGTH.size + length
+        if at > len(data):
+            return
+        yield at
+
+
+def decode_messages(messages: Buffer) -> Iterator[tuple[int, bytes]]:
+    """(position, payload) of each whole message; a part of one at the end is dropped.
+
+    The messages of a compressed set have its position.  InvalidFetchResponse, its position in
+    ``messages``, for a length, a magic or a codec that cannot be, and for a wrong CRC.
+    """
+    start = 0
+    for end in _message_ends(messages):
+        try:
+            batch, _ = plain_07(messages, start, end, 0)
+            for record in decode_plain(batch):
+                assert record.value is not None
+                yield start, record.value
+        except CorruptRecord as error:
+            raise InvalidFetchResponse(error.message, position=start) from None
+        start = end

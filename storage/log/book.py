@@ -1,0 +1,113 @@
+"""Keeps the book of an open log: what it must hold (``state.book_file`` has the file and its rule).
+
+A claim is taken back, durably, before its file goes away; claims for files that have come are
+written with the next checkpoint and when the log is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from storage.files import FULL
+from storage.segment.segment import Segment
+from storage.state import book_file
+from storage.state.book_file import Claim, Recorded
+
+if TYPE_CHECKING:
+    from storage.log.log import Log
+
+
+class Book:
+    """That of an open log, which is handed in.  Any thread may save it, or have it let go."""
+
+    def __init__(self, log: Log, recorded: Recorded | None) -> None:
+        """``recorded``: what the file says; None: none is kept."""
+        self._is_kept = recorded is not None and not log.read_only
+        recorded = recorded or Recorded()
+        # Held while the file is written, and while it is decided what it shall say.
+        self._lock = threading.Lock()
+        self._claims = recorded.claims
+        # What is about to leave the log, as often as it was let go.
+        self._leaving: Counter[Segment] = Counter()
+        # The log's segments when it was last saved; each change makes another tuple of them.
+        self._saved: tuple[Segment, ...] | None = None
+        if list(recorded.claims) == self._wanted(log.segments):
+            self._saved = log.segments
+
+    def save(self, log: Log) -> None:
+        """Claim every sealed segment that stays, durably; where nothing has changed, do nothing.
+
+        On a full disk what is claimed already has to do, or nothing, where a part of it went away
+        as the log was opened, or was given up.  OSError from the disk.
+        """
+        with self._lock:
+            if self._is_kept and not log.closed and self._saved is not log.segments:
+                try:
+                    self._write(log)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
+                    if any(sizes.get(claim.base_offset) != claim.size for claim in self._claims):
+                        self._drop(log)
+
+    def let_go(self, log: Log, segments: Iterable[Segment]) -> None:
+        """Claim none of them any longer, durably, until ``keep`` or until they have left the log.
+
+        Where nothing was claimed of them it waits for nothing.  OSError from the disk: it is as
+        it was.
+        """
+        gone = list(segments)
+        with self._lock:
+            self._leaving.update(gone)
+            bases = {segment.base_offset for segment in gone}
+            if not self._is_kept or not any(claim.base_offset in bases for claim in self._claims):
+                return
+            try:
+                self._write_or_drop(log)
+            except OSError:
+                self._leaving.subtract(gone)
+                raise
+
+    def keep(self, segments: Iterable[Segment]) -> None:
+        """They have left the log, or stay after all: the next ``save`` sees which."""
+        with self._lock:
+            self._leaving.subtract(segments)
+            self._leaving = +self._leaving
+
+    def _write_or_drop(self, log: Log) -> None:
+        """On a full disk a file can still be removed."""
+        try:
+            self._write(log)
+        except OSError:
+            self._drop(log)
+
+    def _drop(self, log: Log) -> None:
+        book_file.drop(log.files, log.directory)
+        self._claims, self._saved = (), None
+
+    def _write(self, log: Log) -> None:
+        segments = log.segments
+        claims = self._wanted(segments)
+        if claims or self._claims:
+            path = os.path.join(log.directory, book_file.FILE_NAME)
+            data = book_file.text(Recorded(log.log_start_offset, claims))
+            try:
+                log.files.replace_if_room(path, data)
+            except FileNotFoundError:
+                # The topic has been deleted meanwhile.
+                if not log.closed:
+                    raise
+        self._claims = claims
+        self._saved = None if self._leaving else segments
+
+    def _wanted(self, segments: Sequence[Segment]) -> list[Claim]:
+        return [
+            Claim(segment.base_offset, segment.next_offset, segment.size, segment.largest_timestamp)
+            for segment in segments[:-1]
+            if not self._leaving[segment]
+        ]

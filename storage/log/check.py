@@ -1,0 +1,219 @@
+"""Reads a whole log and names every fault in it: batches, CRCs, offsets, indexes, snapshots.
+
+What tests end with, and what ``LogManager.check`` is made of.  Indexes and snapshots are compared
+with what recovery would build, which holds for logs written here; brokers before 4.1 index
+differently.  Of what a cleaner has taken only snapshots know, so those of a log that may
+have been cleaned are believed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+
+from storage import paths
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import Files
+from storage.index.txn_index import TxnEntry
+from storage.record._batch import Rebuild
+from storage.record.header import size_at
+from storage.segment.old_segment import OldSegment
+from storage.segment.segment import Segment
+from storage.segment.walk import final_time_entry
+from storage.state.producer_state import ABORT, Producer, ProducerBatch, ProducerState
+
+_CHUNK_BYTES = 16 * 1024 * 1024
+
+
+class LogCheck:
+    """One check of a log; ``faults`` fill up as its segments are read, in order."""
+
+    def __init__(
+        self, files: Files, directory: str, interval: int, *, cleaned: bool, log_start: int
+    ) -> None:
+        """``interval``: index.interval.bytes; ``cleaned``: records may have been taken out.
+
+        ``log_start``: of transactions that ended below it a cleaner keeps no entry.
+        """
+        self.faults: list[str] = []
+        self._files = files
+        self._directory = directory
+        self._interval = interval
+        self._cleaned = cleaned
+        self._log_start = log_start
+        # What the batches so far say of producers; None while that is not known.
+        self._state: ProducerState | None = None
+        # The same without any snapshot: the transactions of which there still are batches.
+        self._seen = ProducerState()
+        self._snapshots: list[int] = []
+        self._base = 0
+
+    def run(self, segments: Sequence[Segment], end: int, producers: ProducerState) -> list[str]:
+        """The faults of these segments, whose log ends at ``end`` with these producers."""
+        if isinstance(segments[0], OldSegment):
+            following = [*(segment.base_offset for segment in segments[1:]), end]
+            for segment, bound in zip(segments, following, strict=True):
+                assert isinstance(segment, OldSegment)
+                self.faults += segment.faults(bound)
+            return self.faults
+        base = self._base = segments[0].base_offset
+        self._snapshots = self._find_snapshots(base)
+        if base == 0:
+            self._state = ProducerState()
+        following = [*(segment.base_offset for segment in segments[1:]), end]
+        for segment, bound in zip(segments, following, strict=True):
+            self._pass_snapshots(segment.base_offset)
+            try:
+                self._check_segment(segment, bound)
+            except StorageError as error:
+                self.faults.append(str(error))
+        self._pass_snapshots(end)
+        self.faults += [
+            f"{self._path(offset)}: speaks of offsets beyond the log's end {end}"
+            for offset in self._snapshots
+        ]
+        if self._state is not None:
+            self._compare(self._state, producers, f"{self._directory}: the known producers")
+        return self.faults
+
+    # -- one segment ---------------------------------------------------------------------------
+
+    def _check_segment(self, segment: Segment, end: int) -> None:
+        rebuild = Rebuild(segment.base_offset, self._interval)
+        wanted = _CHUNK_BYTES
+        while rebuild.position < segment.size and rebuild.fault is None:
+            at = rebuild.position
+            data = segment.read_at(at, min(wanted, segment.size - at))
+            wanted = _CHUNK_BYTES
+            if not rebuild.feed(data, len(data), at):
+                wanted = size_at(data, 0)
+                if wanted <= len(data) or wanted > segment.size - at:
+                    break
+        if rebuild.fault is not None or rebuild.position != segment.size:
+            reason = rebuild.fault or "an incomplete batch"
+            self.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
+        if rebuild.next_offset > end:
+            self.faults.append(f"{segment.log_path}: ends at {rebuild.next_offset}, beyond {end}")
+        self._check_indexes(segment, rebuild)
+        self._check_transactions(segment, list(map(ProducerBatch._make, rebuild.producers)))
+
+    def _check_indexes(self, segment: Segment, rebuild: Rebuild) -> None:
+        if segment.offset_index.data() != bytes(rebuild.offset_entries):
+            self.faults.append(f"{segment.file_path(paths.INDEX)}: differs from a rebuilt index")
+        entries = bytes(rebuild.time_entries)
+        final = entries + final_time_entry(rebuild)
+        # An active segment that was closed has the final entry too, until it is written again.
+        expected = (final,) if segment.sealed else (entries, final)
+        if segment.time_index.data() not in expected:
+            path = segment.file_path(paths.TIMEINDEX)
+            self.faults.append(f"{path}: differs from a rebuilt index")
+
+    def _check_transactions(self, segment: Segment, batches: list[ProducerBatch]) -> None:
+        """Compare the transaction index, and the snapshots within, with what the batches say."""
+        aborted = []
+        left = []
+        for batch in batches:
+            self._pass_snapshots(batch.base_offset)
+            if self._state is not None and (entry := self._state.apply(batch)) is not None:
+                aborted.append(entry)
+            if (entry := self._seen.apply(batch)) is not None:
+                left.append(entry)
+        markers = {batch.last_offset for batch in batches if batch.marker_type == ABORT}
+        if self._state is None or self._is_indexed(segment, aborted, left, markers):
+            return
+        path = segment.file_path(paths.TXNINDEX)
+        self.faults.append(f"{path}: has {list(segment.aborted)}, the log says {aborted}")
+
+    def _is_indexed(
+        self,
+        segment: Segment,
+        aborted: Sequence[TxnEntry],
+        left: Sequence[TxnEntry],
+        markers: Collection[int],
+    ) -> bool:
+        """Whether a transaction index has what it has to.
+
+        ``aborted``: the transactions that were by the segment's batches, ``left``: those of them of
+        which there still are batches, ``markers``: the offsets of the markers that are there.
+        """
+        base = self._base
+        if self._cleaned:
+            said = [
+                entry
+                for entry in left
+                if entry.first_offset >= base and entry.last_offset >= self._log_start
+            ]
+            return _can_be_left(segment.aborted, said, markers)
+        # Of a transaction that began in what has been deleted, the log tells nothing.
+        found = [entry for entry in segment.aborted if entry.first_offset >= base]
+        said = [entry for entry in aborted if entry.first_offset >= base]
+        return len(found) == len(said) and all(
+            one[:3] == other[:3]
+            and (
+                one.last_stable_offset == other.last_stable_offset or one.last_stable_offset < base
+            )
+            for one, other in zip(found, said, strict=True)
+        )
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def _find_snapshots(self, base: int) -> list[int]:
+        """The offsets of the snapshots that count, rising."""
+        found = [
+            offset
+            for name, _ in self._files.scan(self._directory)
+            if name.endswith(paths.SNAPSHOT) and (offset := paths.base_offset_of(name)) is not None
+        ]
+        return sorted(offset for offset in found if offset >= base)
+
+    def _path(self, offset: int) -> str:
+        return os.path.join(self._directory, paths.file_name(offset, paths.SNAPSHOT))
+
+    def _pass_snapshots(self, offset: int) -> None:
+        """Everything below ``offset`` was seen: look into the snapshots up to there."""
+        while self._snapshots and self._snapshots[0] <= offset:
+            path = self._path(self._snapshots.pop(0))
+            if not self._files.exists(path):
+                continue  # replaced by a newer one meanwhile
+            try:
+                snapshot = ProducerState.decode(self._files.read_whole(path), path=path)
+            except CorruptCheckpoint as error:
+                self.faults.append(str(error))
+                continue
+            if self._state is not None and not self._cleaned:
+                self._compare(self._state, snapshot, path)
+            self._state = snapshot
+
+    def _compare(self, said: ProducerState, known: ProducerState, what: str) -> None:
+        """``said`` by the batches; who has expired may be missing in what is ``known``."""
+        for producer in said:
+            if producer.in_transaction and known.get(producer.producer_id) is None:
+                self.faults.append(f"{what}: producer {producer.producer_id} is missing")
+        for producer in known:
+            other = said.get(producer.producer_id)
+            if other is None or _facts(other) != _facts(producer):
+                self.faults.append(f"{what}: {_facts(producer)} where the log says {other}")
+
+
+def _can_be_left(
+    found: Sequence[TxnEntry], said: Sequence[TxnEntry], markers: Collection[int]
+) -> bool:
+    """Whether a cleaned segment may have ``found`` in its transaction index.
+
+    ``said``: what the batches that are left say.  All of a transaction's may be gone but for its
+    marker (``markers``), or its first ones.
+    """
+    first = {entry.last_offset: entry.first_offset for entry in found}
+    return set(first) <= set(markers) and all(
+        first.get(entry.last_offset, entry.last_offset) <= entry.first_offset for entry in said
+    )
+
+
+def _facts(producer: Producer) -> tuple[int, ...]:
+    return (
+        producer.producer_id,
+        producer.epoch,
+        producer.last_sequence,
+        producer.last_offset,
+        producer.transaction_first_offset,
+    )

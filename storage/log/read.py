@@ -1,0 +1,216 @@
+"""Reading a log: by offset, by time, record by record, for either isolation.
+
+What a consumer of isolation ``read_committed`` (the default here) gets ends at the last stable
+offset and leaves out what aborted transactions wrote; ``read_uncommitted`` goes to the log end.
+Neither shows control records (``UnifiedLog.read``, ``UnifiedLog.fetchOffsetByTimestamp``).
+
+Not here: who changes any of this (``log``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from storage.errors import CorruptRecord, InvalidRecord, OffsetOutOfRange
+from storage.log.transactions import TransactionalLog
+from storage.record._seek import find_record
+from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
+from storage.segment.segment import Segment
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+
+Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
+
+_CHUNK_BYTES = 64 * 1024
+
+
+class LogReader(TransactionalLog):
+    """The part of a log that reads.  Offsets count records, timestamps are in ms since 1970."""
+
+    def _bound(self, isolation: Isolation) -> int:
+        if isolation == "read_committed":
+            return self.last_stable_offset
+        return self.high_watermark
+
+    # -- by offset -----------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        isolation: Isolation = "read_committed",
+    ) -> bytes:
+        """Whole segment bytes from the batch that holds ``offset``, at most ``max_bytes``.
+
+        The first batch is returned whole even if it is larger (unless ``at_least_one`` is false);
+        the last one may be cut; the first may begin before ``offset``; no read crosses a segment
+        (``LocalLog.read``, ``LogSegment.read``).  Nothing lies at or above the isolation's bound,
+        and nothing is left out below it: control batches and aborted ones are for the reader to
+        skip.  Empty from the bound on.  OffsetOutOfRange outside of log start..log end.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(
+                offset, self.log_start_offset, self.log_end_offset, path=self.directory
+            )
+        if offset >= self._bound(isolation):
+            return b""
+        committed = isolation == "read_committed"
+        for segment in self._segments_from(offset):
+            found = segment.locate(max(offset, segment.base_offset))
+            if found is None:
+                continue
+            position, header = found
+            end = segment.stable_size if committed else segment.size
+            length = min(max(max_bytes, header.size if at_least_one else 0), end - position)
+            if length <= 0:
+                return b""
+            return segment.read_at(
+                position, segment.sound_end(position, position + length) - position
+            )
+        return b""
+
+    def records(
+        self, offset: int | None = None, isolation: Isolation = "read_committed"
+    ) -> Iterator[Record]:
+        """Every record from ``offset`` (default: the log start) to the isolation's bound as it is.
+
+        Control records are left out, with ``read_committed`` aborted ones too.  OffsetOutOfRange
+        as ``read``; CorruptRecord where a batch is damaged.
+        """
+        at = self.log_start_offset if offset is None else offset
+        end = self._bound(isolation)
+        if not self.log_start_offset <= at <= self.log_end_offset:
+            raise OffsetOutOfRange(
+                at, self.log_start_offset, self.log_end_offset, path=self.directory
+            )
+        for segment in self._segments_from(at):
+            if segment.base_offset >= end:
+                return
+            found = segment.locate(max(at, segment.base_offset))
+            if found is None:
+                continue
+            for made, header in plain_batches(segment, found[0], segment.size):
+                if header.base_offset >= end:
+                    # The bound, or a damaged offset of this segment: no CRC covers them.
+                    break
+                if header.is_control or self._is_hidden(header, isolation):
+                    continue
+                for record in decode_plain(made):
+                    if at <= record.offset < end:
+                        yield record
+
+    def _is_hidden(self, header: BatchHeader, isolation: Isolation) -> bool:
+        return (
+            header.is_transactional
+            and isolation == "read_committed"
+            and self.is_aborted(header.producer_id, header.base_offset)
+        )
+
+    # -- by time -------------------------------------------------------------------------------
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, isolation: Isolation = "read_committed"
+    ) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record with a timestamp ≥ ``timestamp_ms``, or None.
+
+        Only the first segment that can hold it is searched (``UnifiedLog.searchOffsetInLocalLog``,
+        ``LogSegment.findOffsetByTimestamp``), and what is found at or above the isolation's bound
+        is nothing.  As in Kafka, a control record or an aborted one counts.  What lies below the
+        log start as a whole, and is still to be deleted, can hold none.
+
+        In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
+        written at or before ``timestamp_ms`` (0.7.2: ``Log.getOffsetsBefore``).
+        """
+        if self.segments[0].always_expand:
+            for segment in reversed(self.segments):
+                if segment.largest_timestamp <= timestamp_ms:
+                    return segment.largest_timestamp, segment.base_offset
+            return None
+        for segment in self.segments:
+            if segment.next_offset <= self.log_start_offset and segment is not self.segments[-1]:
+                continue
+            if segment.largest_timestamp >= timestamp_ms:
+                found = self._search_segment(segment, timestamp_ms)
+                return found if found is not None and found[1] < self._bound(isolation) else None
+        return None
+
+    def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
+        start = self.log_start_offset
+        segment.lease()
+        try:
+            position = segment.position_before_time(timestamp_ms)
+            position = max(position, segment.position_before(start))
+            for at, header in segment.batches(position):
+                if header.max_timestamp < timestamp_ms or header.last_offset < start:
+                    continue
+                made, _ = next(plain_batches(segment, at, at + header.size))
+                found = find_record(made, offset=start, timestamp=timestamp_ms)
+                if found is not None:
+                    return found[2], found[1]
+            return None
+        finally:
+            segment.release()
+
+    def list_offsets(
+        self, timestamp_ms: int, isolation: Isolation = "read_committed"
+    ) -> tuple[int, int]:
+        """(timestamp, offset) as Kafka's ListOffsets answers; (-1, -1) for none.
+
+        ``EARLIEST`` (-2), ``LATEST`` (-1) and ``MAX_TIMESTAMP`` (-3) besides times in ms.
+        """
+        if timestamp_ms == EARLIEST:
+            return -1, self.log_start_offset
+        if timestamp_ms == LATEST:
+            return -1, self._bound(isolation)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return self._newest_record()
+        if timestamp_ms < 0:
+            raise InvalidRecord(f"{timestamp_ms} is no timestamp", path=self.directory)
+        return self.offset_for_timestamp(timestamp_ms, isolation) or (-1, -1)
+
+    def _newest_record(self) -> tuple[int, int]:
+        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
+        if newest.max_timestamp < 0:
+            return -1, -1
+        return self._search_segment(newest, newest.max_timestamp) or (-1, -1)
+
+
+def plain_batches(
+    segment: Segment, position: int, end: int
+) -> Iterator[tuple[Buffer, BatchHeader]]:
+    """The plain form and its header of each batch from ``position``, where one begins, to ``end``.
+
+    CorruptRecord, with path and position in the log, where a batch is damaged.
+    """
+    wanted = _CHUNK_BYTES
+    while position < end:
+        until = segment.sound_end(position, min(position + wanted, end))
+        data = segment.read_at(position, until - position)
+        at = 0
+        while at < len(data):
+            try:
+                made, size = segment.expand(data, at, len(data), position + at)
+            except CorruptRecord as error:
+                raise CorruptRecord(
+                    error.message,
+                    path=segment.log_path,
+                    position=position + at,
+                    offset=error.offset,
+                ) from None
+            if not made:
+                break
+            yield made, parse_header(made)
+            at += size
+        else:
+            position += at
+            wanted = _CHUNK_BYTES
+            continue
+        if position + at + size > end:
+            return
+        position += at
+        wanted = max(size, _CHUNK_BYTES)

@@ -1,0 +1,285 @@
+"""What there is to do when an fsync has failed: write what the page cache still holds to new files.
+
+Linux marks the pages that it could not write as clean.  A later fsync of the file then succeeds and
+proves nothing, and any time the page may be dropped and read back as it is on the disk.  So the old
+files are never trusted again:
+
+1. The active segment is closed, so that nothing changes any more; appends are refused meanwhile.
+2. The log of every segment from the recovery point on is copied to a new file, as it can be read
+   now, and the new file is fsynced and read back from the disk.  What of it is no sound batch (its
+   CRC) is lost: no reader enters it, and a line names its offsets.  Nothing else is.
+3. The indexes are made anew from that file, the snapshots of producers are written once more.
+4. When all of them are durable it is decided: ``paths.UNSYNCED`` says up to which offset the log is
+   on the disk, with what it has lost.  From then on a start goes on with the next step.
+5. The new files take the old ones' names, one by one: each has the bytes of the old one, at their
+   places.  Who reads goes on: positions, and what is shown, are as they were, but for what is lost.
+6. All is flushed as ever, and where anything is lost the checkpoints are written: by older ones a
+   start would end the log there.
+
+Where that fails, everything is as before: the log takes nothing, and the caller tries again.
+
+The page cache outlives the process, and no start could tell that an fsync had failed before it.  So
+there is a file in the partition's directory from then on until step 6 is done (``paths.UNSYNCED``),
+which has the next start end the log at nothing that whole batches follow, and do the same.  Until
+step 4 it need not be durable: with the machine the cache is gone, and recovery finds what is on the
+disk.
+
+Not here: when it is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from storage import paths
+from storage.errors import StorageError
+from storage.files import Files
+from storage.index.txn_index import encode
+from storage.log.log import Log
+from storage.record._batch import Rebuild
+from storage.segment.batch_check import Part, check_part
+from storage.segment.damage import Damage
+from storage.segment.medium import BLOCK, Medium
+from storage.segment.segment import Segment
+from storage.segment.walk import feed
+from storage.state.producer_state import ProducerState
+from storage.task import Task
+
+_NEW = ".tmp"
+_DIGITS = 20
+_CHUNK_BYTES = 1 << 20
+_TIME_ENTRY_BYTES = 12
+
+_log = logging.getLogger(__name__)
+
+
+class _Copied(NamedTuple):
+    """A segment whose new files are there, and what of it is lost."""
+
+    segment: Segment
+    new: list[str]
+    damages: list[Damage]
+
+
+def rescue(
+    log: Log, task: Task, now_ms: int, write_checkpoints: Callable[[], None] = lambda: None
+) -> None:
+    """Carry it out, where an fsync of ``log`` has failed; in a worker's thread.
+
+    OSError, StorageError: it has to be tried again.
+    """
+    segments = task.by_owner(lambda: _begin(log, now_ms))
+    if segments is None:
+        return
+    copied: list[_Copied] = []
+    mark = os.path.join(log.directory, paths.UNSYNCED)
+    try:
+        # What was decided by a try that has failed: the files that it has made are made anew.
+        log.files.replace_atomically(mark, b"")
+        for segment in segments:
+            copied.append(_copy(log, segment, task))
+        _write_snapshots(log)
+        log.files.sync_directory(log.directory)
+        log.files.replace_atomically(mark, b"%d\n" % log.log_end_offset)
+        finish(log.files, log.directory, [os.path.basename(p) for c in copied for p in c.new])
+    except BaseException:
+        task.by_owner(lambda: _end(log, segments))
+        raise
+    task.by_owner(lambda: _take_over(log, copied, now_ms))
+    try:
+        log.flush(task.by_owner)
+    finally:
+        task.by_owner(lambda: _end(log, segments))
+    if any(each.damages for each in copied):
+        write_checkpoints()
+    with contextlib.suppress(FileNotFoundError):
+        log.files.unlink(mark)
+
+
+def decided(files: Files, directory: str) -> int:
+    """Up to which offset a log is on the disk by a rescue that was not finished; 0: none was."""
+    try:
+        said = files.read_whole(os.path.join(directory, paths.UNSYNCED)).strip()
+    except OSError:
+        return 0
+    return min(int(said), paths.MAX_OFFSET) if said.isdigit() and len(said) < _DIGITS else 0
+
+
+def finish(files: Files, directory: str, names: Iterable[str]) -> None:
+    """Give the new files of a rescue that was decided the old ones' names; ``names``: of all files.
+
+    OSError.
+    """
+    for name in names:
+        if name.endswith(_NEW) and paths.base_offset_of(name) is not None:
+            path = os.path.join(directory, name)
+            files.rename(path, path.removesuffix(_NEW))
+    files.sync_directory(directory)
+
+
+def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
+    """Have nothing change any more; the segments that cannot be trusted."""
+    if log.closed or log.flush_error is None:
+        return None
+    if log.cleaning:
+        raise OSError(errno.EBUSY, "it is being cleaned", log.directory)
+    # Appends go on to be refused: there is no await in between.
+    error, log.flush_error = log.flush_error, None
+    try:
+        log.roll(now_ms)
+    finally:
+        log.flush_error = error
+    log.cleaning = True
+    segments = [
+        each
+        for each in log.segments[:-1]
+        if each.next_offset >= log.recovery_point and not each.is_missing
+    ]
+    for segment in segments:
+        segment.lease()
+    return segments
+
+
+def _end(log: Log, segments: Sequence[Segment]) -> None:
+    log.cleaning = False
+    for segment in segments:
+        segment.release()
+
+
+def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
+    """The new files have the old ones' names."""
+    for segment, _, damages in copied:
+        segment.renewed()
+        places = [segment.bounded(place) for place in damages]
+        log.note_damage(segment, places, now_ms)
+        for place in segment.damages:
+            last = max(place.next_offset - 1, place.first_offset)
+            _log.warning(
+                "%s: offsets %d to %d are lost: an fsync has failed (%s), and they could not be "
+                "read back",
+                *(log.name, place.first_offset, last, log.flush_error),
+            )
+    log.flush_error = None
+
+
+# -- new files -----------------------------------------------------------------------------------
+
+
+def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
+    files = log.files
+    path = segment.log_path + _NEW
+    fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        _copy_bytes(files, segment, fd)
+        files.fdatasync(fd)
+        damages = _check(files, path, segment, log.config.max_message_bytes, task)
+        offsets, times = _entries(files, fd, segment, damages, log.config.index_interval_bytes)
+    finally:
+        files.close(fd)
+    new = [path]
+    kinds = [(paths.INDEX, offsets), (paths.TIMEINDEX, times)]
+    if segment.aborted:
+        kinds.append((paths.TXNINDEX, encode(segment.aborted)))
+    for kind, data in kinds:
+        new.append(segment.file_path(kind) + _NEW)
+        _write(files, new[-1], data)
+    return _Copied(segment, new, damages)
+
+
+def _copy_bytes(files: Files, segment: Segment, fd: int) -> None:
+    """All that can be read; zeros for the rest."""
+    chunk = bytearray(_CHUNK_BYTES)
+    for position in range(0, segment.size, _CHUNK_BYTES):
+        view = memoryview(chunk)[: min(_CHUNK_BYTES, segment.size - position)]
+        view[:] = bytes(len(view))
+        try:
+            _read(segment, view, position)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            for at in range(0, len(view), BLOCK):
+                block = view[at : at + BLOCK]
+                block[:] = bytes(len(block))
+                try:
+                    _read(segment, block, position + at)
+                except OSError as failure:
+                    if failure.errno != errno.EIO:
+                        raise
+        files.pwrite(fd, view, position)
+
+
+def _read(segment: Segment, view: memoryview, position: int) -> None:
+    while view:
+        count = segment.read_stored(view, position, True)
+        if not count:
+            return
+        view, position = view[count:], position + count
+
+
+def _check(files: Files, path: str, segment: Segment, largest: int, task: Task) -> list[Damage]:
+    base = segment.base_offset
+    medium = Medium(files, path)
+    try:
+        part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
+        return check_part(medium, part, task).damages
+    finally:
+        medium.close()
+
+
+def _entries(
+    files: Files, fd: int, segment: Segment, damages: Sequence[Damage], interval: int
+) -> tuple[bytes, bytes]:
+    """Those of the offset index and of the time index, by what is sound."""
+    offsets, times = bytearray(), bytearray()
+    indexed = largest = -1
+    largest_offset = segment.base_offset
+    starts = [(0, segment.base_offset), *((each.end, each.next_offset) for each in damages)]
+    ends = [*(each.start for each in damages), segment.size]
+    for (start, first), end in zip(starts, ends, strict=True):
+        if start == end:
+            continue
+        rebuild = Rebuild(segment.base_offset, interval, position=start, next_offset=first)
+        for _ in feed(files, fd, end, rebuild):
+            rebuild.producers.clear()
+        offsets += rebuild.offset_entries
+        entries = bytes(rebuild.time_entries)
+        for at in range(0, len(entries), _TIME_ENTRY_BYTES):
+            timestamp = int.from_bytes(entries[at : at + 8], "big")
+            if timestamp > indexed:
+                times += entries[at : at + _TIME_ENTRY_BYTES]
+                indexed = timestamp
+        if rebuild.max_timestamp > largest:
+            largest, largest_offset = rebuild.max_timestamp, rebuild.max_timestamp_offset
+    if largest > indexed:
+        relative = largest_offset - segment.base_offset
+        times += largest.to_bytes(8, "big") + relative.to_bytes(4, "big")
+    return bytes(offsets), bytes(times)
+
+
+def _write(files: Files, path: str, data: bytes) -> None:
+    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        files.pwrite(fd, data, 0)
+        files.fdatasync(fd)
+    finally:
+        files.close(fd)
+
+
+def _write_snapshots(log: Log) -> None:
+    """Those that no fsync has confirmed; one that cannot be read is made again by a recovery."""
+    for offset in sorted(log.unsynced_snapshots):
+        path = log.snapshot_path(offset)
+        try:
+            data = log.files.read_whole(path)
+            ProducerState.decode(data, path=path)
+        except FileNotFoundError:
+            continue
+        except (StorageError, ValueError):
+            log.files.unlink(path)
+        else:
+            log.files.replace_atomically(path, data)

@@ -1,0 +1,64 @@
+"""What is written down before a log's past changes, without holding up the thread that owns it.
+
+A listener writes down what readers were shown before the past changes (``removing``,
+``swapping``), which waits for the disk.  Who is about to change the past can have that done in
+another thread before::
+
+    write = owner(lambda: prepare_removal(log, 3))      # on the owner's thread
+    write()                                             # in any thread; waits for the disk
+    owner(lambda: log.remove_head(3, now_ms))           # nothing is left to be written
+
+It comes before anything from which a restart would carry the change out.
+
+An OSError or StorageError of ``write`` says that the past must not be changed now.  What was
+prepared and is not carried out does no harm, and what is carried out without having been prepared,
+or otherwise than it was prepared, is written down then.
+
+Not here: what is written (``listener``), the change itself (``log``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.log.log import Log
+    from storage.segment.segment import Segment
+
+
+def prepare_removal(log: Log, count: int, *, log_start: int | None = None) -> Callable[[], None]:
+    """The first ``count`` segments will leave the log (0: only its start moves).
+
+    ``log_start``: the log start offset afterwards, where it is not the first segment's or as it is.
+    """
+    return _prepare(log, log.segments[:count], (), log_start)
+
+
+def prepare_replacement(
+    log: Log, old: Sequence[Segment], new: Sequence[Segment]
+) -> Callable[[], None]:
+    """``new`` will take the place of ``old``, a run of segments from the log's head on.
+
+    Both can be read, ``new`` under whatever names its files have by now.
+    """
+    return _prepare(log, old, new, None)
+
+
+def _prepare(
+    log: Log, old: Sequence[Segment], new: Sequence[Segment], log_start: int | None
+) -> Callable[[], None]:
+    first = (*new, *log.segments[len(old) :])[0].base_offset
+    start = max(log.log_start_offset, first, log_start or 0)
+    assert start <= log.log_end_offset, "the log start is not behind the log's end"
+    writers = [
+        write
+        for listener in log.listeners
+        if (write := listener.preparing(log, old, new, start)) is not None
+    ]
+
+    def write_all() -> None:
+        for write in writers:
+            write()
+
+    return write_all

@@ -1,0 +1,223 @@
+"""Takes back what is valid behind a damaged place.
+
+Recovery ends a log at its first damaged batch, as Kafka does, and keeps what it cuts in ``*.cut``
+files.  Salvage is explicit: it searches those files for batches of the log, by the rule of
+``batch_check``: what begins a segment's file, or where an index or the damaged batch's own length
+leads to, and what follows from there on with right CRCs and rising offsets.  What looks like a
+batch inside of a user's value is left where it is.  Those that begin at or above the log end are
+appended with the offsets they had.  What was damaged becomes a gap of offsets, as compaction leaves
+them.
+
+Invariants: nothing is invented, reordered or written twice (a second run finds every batch below
+the log end); the ``*.cut`` files stay until ``cut.purge``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.index.offset_index import OffsetIndex
+from storage.log.log import Log
+from storage.record.batch import HEADER_SIZE, BatchHeader, parse_header
+from storage.record.plain import plain
+from storage.record.scan import batches
+from storage.segment.batch_check import Part, check_part
+from storage.segment.cut import cut_files
+from storage.segment.segment import BatchEntry
+from storage.task import Task
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """One file: bytes that were cut off, what of it was appended again, and why the rest is left.
+
+    ``left``: pieces of it, as lines.
+    """
+
+    path: str
+    size: int
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    left: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.text("took back")
+
+    def text(self, verb: str) -> str:
+        """The figures in a line, and one for each piece that is left."""
+        lines = [
+            f"{self.path}: {verb} {self.records} records in {self.batches} batches, "
+            f"{self.bytes} of {self.size} bytes",
+            *(f"{self.path}: left {piece}" for piece in self.left),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Bytes ``start`` to ``end`` of the file at ``path``, cut off the segment ``base_offset``, of
+    whose log they were those from ``position`` on.
+
+    ``index``: where its offset index may be.
+    """
+
+    path: str
+    start: int
+    end: int
+    base_offset: int
+    position: int
+    index: str
+
+
+def salvage(log: Log, now_ns: int) -> list[Salvaged]:
+    """Append the valid batches of every ``*.cut`` file and flush.  OSError from the disk.
+
+    A log whose end was lost takes these; it is whole again where they reach as far as it did.
+    """
+    lost_end, log.lost_end = log.lost_end, 0
+    outcome = []
+    try:
+        for source in _set_aside(log):
+            outcome.append(salvaged := Salvaged(source.path, source.end - source.start))
+            for data, header in _batches(log, source, log.log_end_offset, salvaged):
+                entry: BatchEntry = (0, header.size, header.last_offset, header.max_timestamp)
+                log.append_as_follower(bytearray(data), [entry], now_ns)
+        if any(salvaged.batches for salvaged in outcome):
+            log.flush()
+    finally:
+        if log.log_end_offset < lost_end:
+            log.lost_end = lost_end
+    return outcome
+
+
+def plan_salvage(log: Log) -> list[Salvaged]:
+    """What ``salvage`` would do, after what recovery would cut.  Of a log that was opened to be
+    read, all of it checked: it ends where it would be cut.  OSError.
+    """
+    outcome = []
+    end = log.log_end_offset
+    for source in (*_set_aside(log), *_to_be_cut(log)):
+        outcome.append(salvaged := Salvaged(source.path, source.end - source.start))
+        for _, header in _batches(log, source, end, salvaged):
+            end = header.last_offset + 1
+    return outcome
+
+
+def _set_aside(log: Log) -> Iterator[_Source]:
+    for path in cut_files(log.files, log.directory):
+        name = os.path.basename(path)
+        base = paths.base_offset_of(name)
+        if paths.LOG + "." not in name or base is None:
+            continue
+        position = name.split(".")[2]
+        index = os.path.join(log.directory, name.replace(paths.LOG, paths.INDEX, 1))
+        size = log.files.file_stat(path).st_size
+        # Of a whole segment the number, if there is one, tells apart what has the same name: it is
+        # less than a header's size, where no batch can be cut.
+        start = int(position) if position.isdecimal() else 0
+        yield _Source(path, 0, size, base, start if start > HEADER_SIZE else 0, index)
+
+
+def _to_be_cut(log: Log) -> Iterator[_Source]:
+    """What lies behind the end of a log that was opened to be read."""
+    last = log.segments[-1]
+    names = [name for name, _ in log.files.scan(log.directory) if name.endswith(paths.LOG)]
+    for base, name in sorted((paths.base_offset_of(name), name) for name in names):
+        if base is None or base < last.base_offset:
+            continue
+        path = os.path.join(log.directory, name)
+        index = path.removesuffix(paths.LOG) + paths.INDEX
+        start = last.size if base == last.base_offset else 0
+        size = log.files.file_stat(path).st_size
+        if start < size:
+            yield _Source(path, start, size, base, start, index)
+
+
+class _File:
+    """A piece of a file, in positions of the log that it was cut off."""
+
+    def __init__(self, files: Files, source: _Source, fd: int) -> None:
+        self.path = source.path
+        self._files = files
+        self._fd = fd
+        self._source = source
+
+    def size(self) -> int:
+        return self._source.position + self._source.end - self._source.start
+
+    def read_at(self, position: int, size: int) -> bytes:
+        size = min(size, self.size() - position)
+        at = position - self._source.position + self._source.start
+        return self._files.pread(self._fd, max(size, 0), at)
+
+    def read(self, position: int, size: int) -> memoryview:
+        return memoryview(self.read_at(position, size))
+
+    def settle(self) -> None:
+        """Nobody writes to it."""
+
+
+def _batches(
+    log: Log, source: _Source, log_end: int, salvaged: Salvaged
+) -> Iterator[tuple[bytes, BatchHeader]]:
+    """The batches to be taken, which are counted; and what is left is named."""
+    fd = log.files.open(source.path, os.O_RDONLY)
+    try:
+        file = _File(log.files, source, fd)
+        end = file.size()
+        largest = max(log.config.max_message_bytes, 1 << 20)
+        index = OffsetIndex(
+            *(log.files, source.index, source.base_offset, 0),
+            writable=False,
+            mapped=False,
+            ignore_zero_tail=True,
+        )
+        try:
+            part = Part(
+                *(source.base_offset, source.position, source.base_offset, end, largest),
+                named=index.behind,
+                may_be_torn=True,
+            )
+            damages = check_part(file, part, Task()).damages
+        finally:
+            index.close()
+        position = source.position
+        for place in [*damages, None]:
+            until = end if place is None else place.start
+            known = 0
+            for at, header in batches(file, position, until):
+                data = file.read_at(at, header.size)
+                if _first_offset(data, header) < log_end:
+                    known += header.size
+                    continue
+                yield data, header
+                log_end = header.last_offset + 1
+                salvaged.batches += 1
+                salvaged.records += header.records_count
+                salvaged.bytes += header.size
+            if known:
+                salvaged.left.append(f"{known} bytes: batches whose offsets the log has by now")
+            if place is not None:
+                position = place.end
+                why = "" if place.next_offset >= 0 else ", and no batch is known to begin behind it"
+                size = place.end - place.start
+                left = f"{size} bytes from position {place.start}: {place.reason}{why}"
+                salvaged.left.append(left)
+    finally:
+        log.files.close(fd)
+
+
+def _first_offset(data: bytes, header: BatchHeader) -> int:
+    """Of a batch; a wrapper of v0 or v1 tells only its last, and -1 where it is damaged inside."""
+    if not header.is_legacy:
+        return header.base_offset
+    try:
+        return parse_header(plain(data, 0, len(data))[0]).base_offset
+    except CorruptRecord:
+        return -1

@@ -1,0 +1,207 @@
+"""The batches of a staged file: read, checked, and made those of a producer's transaction.
+
+A mebibyte or so at a time, by whole batches.  Any thread: nothing of a log is touched.
+
+Not here: appending them (``adopt``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from array import array
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from storage.errors import CorruptRecord, InvalidRecord, NoThread, RecordTooLarge
+from storage.files import Files
+from storage.log.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites
+from storage.record._columns import decode_columns
+from storage.record._stamp import stamp_transaction, survey_staged
+from storage.record.compression import CODECS
+from storage.record.header import parse_header
+from storage.record.scan import whole_batches
+from storage.settings.config import LONG_MAX, LogConfig
+from storage.threads import submit
+
+_CHUNK_BYTES = 1 << 20
+
+
+def _rising(first: int, count: int) -> bytes:
+    """Offsets as columns have them."""
+    return array("q", range(first, first + count)).tobytes()
+
+
+# Of any batch that a task stages, at hand: to make them takes longer than to compare them.
+_RISING_COUNT = 1 << 13
+_RISING = _rising(0, _RISING_COUNT)
+
+
+class Prepared(NamedTuple):
+    """Batches that are ready but for their offsets; ``staged_size``: what they stand for."""
+
+    data: bytearray
+    batches: list[Admitted]
+    now_ns: int
+    staged_size: int
+
+
+class StagedBatches:
+    """See the module.  ``size``: the bytes that were announced; ``config``: the topic's."""
+
+    def __init__(self, files: Files, path: str, size: int, config: LogConfig) -> None:
+        self._files = files
+        self._path = path
+        self._size = size
+        self._config = config
+
+    def check(self, now_ns: Callable[[], int]) -> Iterator[int]:
+        """Read everything, and refuse what an append would; yields sizes as it is done.
+
+        InvalidRecord and its kinds, CorruptRecord, RecordTooLarge, with path and position; OSError.
+        """
+        for position, chunk in self._chunks():
+            with self._located(position):
+                _check(chunk, self._config, now_ns() // 1_000_000)
+            yield len(chunk)
+
+    def prepared(
+        self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
+    ) -> Generator[Prepared]:
+        """The same batches as they will be appended, with sequences from ``sequence`` on.
+
+        Errors as ``check``.
+        """
+        items = self._prepare(producer_id, producer_epoch, sequence, now_ns)
+        return _ahead(items) if self._size > _CHUNK_BYTES else items
+
+    def _prepare(
+        self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
+    ) -> Generator[Prepared]:
+        for position, chunk in self._chunks():
+            now, size = now_ns(), len(chunk)
+            with self._located(position):
+                data = _as_stored(chunk, self._config, now // 1_000_000)
+                sequence = stamp_transaction(data, producer_id, producer_epoch, sequence)
+            yield Prepared(data, list(_admitted(data)), now, size)
+
+    def _chunks(self) -> Iterator[tuple[int, bytearray]]:
+        """Whole batches, and where they lie."""
+        files = self._files
+        fd = files.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            size = files.size(fd)
+            if size != self._size:
+                reason = f"{size} bytes where {self._size} were announced"
+                raise InvalidRecord(reason, path=self._path)
+            position, wanted = 0, _CHUNK_BYTES
+            while position < size:
+                data = bytearray(files.pread(fd, min(wanted, size - position), position))
+                with self._located(position):
+                    whole, following = whole_batches(data, self._config.max_message_bytes)
+                    if not whole and (len(data) < wanted or following <= len(data)):
+                        raise CorruptRecord("the last batch is cut off", position=0)
+                if whole:
+                    del data[whole:]
+                    yield position, data
+                position += whole
+                wanted = max(_CHUNK_BYTES, following)
+        finally:
+            files.close(fd)
+
+    @contextlib.contextmanager
+    def _located(self, position: int) -> Iterator[None]:
+        """What is wrong with a batch is said with its file and where it lies there."""
+        try:
+            yield
+        except (CorruptRecord, InvalidRecord, RecordTooLarge) as error:
+            if error.path is None:
+                error.path = self._path
+                error.position = position + (error.position or 0)
+            raise
+
+
+def _ahead(items: Generator[Prepared]) -> Generator[Prepared]:
+    """The same, each made in another thread, where there is one, while the one before it is
+    appended.
+    """
+
+    def one() -> Prepared | None:
+        return next(items, None)
+
+    try:
+        with ThreadPoolExecutor(1, "preparing") as pool:
+            try:
+                following = submit(pool, one)
+            except NoThread:
+                yield from items
+                return
+            while (item := following.result()) is not None:
+                following = submit(pool, one)
+                yield item
+    finally:
+        items.close()
+
+
+def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
+    """Everything that an append would refuse."""
+    _, _, largest, max_timestamp, codecs = survey_staged(chunk)
+    if largest > config.max_message_bytes:
+        raise RecordTooLarge(largest, config.max_message_bytes)
+    if config.message_timestamp_type == "CreateTime":
+        check_not_ahead(max_timestamp, config, now_ms)
+    if _changes(codecs, config):
+        for _ in admitted(chunk, config, now_ms, keeps_fitting=True):
+            pass
+        return
+    if config.is_compacted:
+        columns = check_keys(chunk, 0, len(chunk))
+    else:
+        columns = decode_columns(chunk, 0, len(chunk), keys=False, values=False)
+    _check_offsets(chunk, columns.offsets)
+
+
+def _check_offsets(chunk: bytearray, offsets: bytearray) -> None:
+    """Those of a batch's records must rise from its own on by one: it has as many as they."""
+    at = done = 0
+    while at < len(chunk):
+        header = parse_header(chunk, at)
+        first, count = header.base_offset, header.records_count
+        if first == 0 and count <= _RISING_COUNT:
+            expected = _RISING[: 8 * count]
+        else:
+            expected = _rising(first, count)
+        if offsets[done : done + len(expected)] != expected:
+            raise InvalidRecord("the offsets of a batch's records do not rise", position=at)
+        done += len(expected)
+        at += header.size
+
+
+def _changes(codecs: int, config: LogConfig) -> bool:
+    """Whether the topic wants batches of these codecs, a bit each, otherwise than they are."""
+    kind = config.compression_type
+    wanted = 1 << CODECS.index(kind) if kind in CODECS else 1
+    return (
+        config.message_timestamp_type == "LogAppendTime"
+        or config.message_timestamp_before_max_ms < LONG_MAX
+        or (kind != "producer" and codecs != wanted)
+    )
+
+
+def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
+    """The batches as the topic wants them; the same ones where it has no wishes."""
+    if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
+        return chunk
+    stored = admitted(chunk, config, now_ms, keeps_fitting=True)
+    return bytearray().join(each.data for each in stored)
+
+
+def _admitted(data: bytearray) -> Iterator[Admitted]:
+    """Each batch, whole and sound, on its own."""
+    at = 0
+    with memoryview(data) as view:
+        while at < len(data):
+            header = parse_header(data, at)
+            yield Admitted(bytes(view[at : at + header.size]), header, None)
+            at += header.size

@@ -1,0 +1,236 @@
+"""From batches that somebody wants appended to those that a log stores (``LogValidator.java``).
+
+Rules, each from the topic's settings: the codec (compression.type), who says the time
+(message.timestamp.type) and how far it may be off, keys in a compacted topic, the largest batch.
+Everything else about a batch is kept.
+
+``rewritten`` is for batches that we have just made: uncompressed v2, sound, without a producer.
+``admitted`` is for bytes from anywhere.  It follows a follower's rules with new offsets: batches
+of any format, of any codec, control batches, empty and sparse ones pass, but each must be whole and
+sound in every byte.
+
+Pure.  Not here: offsets, sequences of producers, transactions (``log``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from storage.errors import CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge
+from storage.record._columns import Columns, decode_columns
+from storage.record.batch import (
+    APPEND_TIME_BIT,
+    CODECS,
+    HEADER_SIZE,
+    BatchHeader,
+    Buffer,
+    parse_header,
+)
+from storage.record.compression import codec_number
+from storage.record.control import Marker, parse_marker
+from storage.record.plain import plain, recompress, to_v2
+from storage.settings.config import LONG_MAX, LogConfig
+
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP_AT = 35
+_LEVELS = {
+    "gzip": "compression_gzip_level",
+    "lz4": "compression_lz4_level",
+    "zstd": "compression_zstd_level",
+}
+
+
+# What is appended together is in memory; compression.type may take a small batch's codec away.
+MAX_TOGETHER_BYTES = 256 << 20
+
+
+class Admitted(NamedTuple):
+    """A batch of format v2, ready but for its offset; ``marker``, if it ends a transaction."""
+
+    data: bytes | bytearray
+    header: BatchHeader
+    marker: Marker | None
+
+
+def rewrites(config: LogConfig) -> bool:
+    """Whether batches without a producer are stored otherwise than they are made."""
+    return (
+        config.compression_type not in ("producer", "uncompressed")
+        or config.message_timestamp_type == "LogAppendTime"
+        or config.message_timestamp_before_max_ms < LONG_MAX
+    )
+
+
+def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
+    """Sound uncompressed batches back to back, as the topic's settings want them stored.
+
+    A batch that fits into max.message.bytes as it is, but not when it is compressed, stays as it
+    is: what cannot be compressed becomes some bytes longer by it.
+
+    InvalidTimestamp where a record is too old.
+    """
+    stored = bytearray()
+    at = 0
+    while at < len(batches):
+        header = parse_header(batches, at)
+        batch = memoryview(batches)[at : at + header.size]
+        _check_times(batch, header, config, now_ms)
+        made = _as_configured(batch, config, now_ms)
+        if len(made) > config.max_message_bytes >= header.size:
+            made = _as_configured(batch, replace(config, compression_type="uncompressed"), now_ms)
+        stored += made
+        at += header.size
+    return stored
+
+
+def admitted(
+    batches: Buffer, config: LogConfig, now_ms: int, *, keeps_fitting: bool = False
+) -> Iterator[Admitted]:
+    """Whole batches of any format back to back, checked and as the topic's settings want them.
+
+    ``keeps_fitting``: one that fits into max.message.bytes as it is, but not in the topic's codec,
+    keeps its own, as of ``rewritten``; else that is refused, as a broker does.
+
+    InvalidRecord with the reason where one is cut off or breaks a rule, or where they have become
+    more than MAX_TOGETHER_BYTES, InvalidTimestamp, RecordTooLarge.
+    """
+    at = number = stored = 0
+    while at < len(batches):
+        number += 1
+        try:
+            batch, size = _whole_v2(batches, at)
+            found = _admit(batch, config, now_ms, keeps_fitting)
+        except CorruptRecord as error:
+            raise InvalidRecord(
+                f"batch {number}, at byte {at}: {error.message}", position=at
+            ) from None
+        stored += len(found.data)
+        if stored > MAX_TOGETHER_BYTES:
+            raise InvalidRecord(
+                f"batches that are more than {MAX_TOGETHER_BYTES} bytes as the topic wants them "
+                "stored: append fewer at a time"
+            )
+        yield found
+        at += size
+
+
+def check_keys(batches: Buffer, position: int, size: int) -> Columns:
+    """InvalidRecord where a record of these plain batches has no key; the other columns."""
+    columns = decode_columns(batches, position, size, values=False)
+    if columns.key_nulls:
+        raise InvalidRecord(
+            "a topic whose cleanup.policy has compact takes no record without a key"
+        )
+    return columns
+
+
+def check_not_ahead(max_timestamp: int, config: LogConfig, now_ms: int) -> None:
+    """InvalidTimestamp where the largest timestamp of a batch lies too far ahead."""
+    if max_timestamp - now_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {max_timestamp} is {max_timestamp - now_ms} ms ahead, "
+            "message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} are allowed"
+        )
+
+
+def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
+    """The batch at ``at`` in format v2, and the bytes that it stands for."""
+    header = parse_header(batches, at)
+    if header.is_legacy:
+        made, size = to_v2(batches, at, len(batches))
+        if made:
+            return made, size
+    elif at + header.size <= len(batches):
+        return memoryview(batches)[at : at + header.size], header.size
+    raise CorruptRecord("it is cut off")
+
+
+def _admit(batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool) -> Admitted:
+    header = parse_header(batch)
+    made, _ = plain(batch, 0, len(batch))
+    if header.codec >= len(CODECS):
+        raise CorruptRecord(f"no codec has number {header.codec}")
+    if header.last_offset_delta < 0:
+        raise CorruptRecord(f"last offset delta {header.last_offset_delta}")
+    if header.producer_id >= 0 and header.producer_epoch < 0:
+        raise CorruptRecord(f"producer {header.producer_id} without an epoch")
+    if header.is_transactional and header.producer_id < 0:
+        raise CorruptRecord("a transaction without a producer")
+    if header.is_control:
+        marker = None
+        if header.records_count:
+            marker = parse_marker(batch)
+        return Admitted(bytes(batch), header, marker if header.is_transactional else None)
+    _check_records(made, header, config)
+    if not header.attributes & APPEND_TIME_BIT:
+        _check_times(made, header, config, now_ms)
+        if config.message_timestamp_type == "CreateTime":
+            check_not_ahead(header.max_timestamp, config, now_ms)
+    stored = _as_configured(batch, config, now_ms)
+    if keeps_fitting and len(stored) > config.max_message_bytes:
+        stored = _as_configured(batch, replace(config, compression_type="producer"), now_ms)
+    if len(stored) > config.max_message_bytes:
+        raise RecordTooLarge(len(stored), config.max_message_bytes)
+    if config.message_timestamp_type == "LogAppendTime":
+        header = header._replace(max_timestamp=now_ms)
+    return Admitted(stored, header, None)
+
+
+def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None:
+    """Offsets must rise within the batch's bounds, and where keys are asked for there are."""
+    if config.is_compacted:
+        check_keys(made, 0, len(made))
+    columns = decode_columns(made, 0, len(made), keys=False, values=False)
+    offsets = memoryview(columns.offsets).cast("q").tolist()
+    if not offsets:
+        return
+    if offsets[0] < header.base_offset or offsets[-1] > header.last_offset:
+        raise CorruptRecord("a record's offset lies outside of its batch")
+    if len(set(offsets)) != len(offsets) or offsets != sorted(offsets):
+        raise CorruptRecord("the offsets of its records do not rise")
+
+
+def _check_times(made: Buffer, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    """InvalidTimestamp where a record of this plain batch is too old (``LogValidator``)."""
+    limit = config.message_timestamp_before_max_ms
+    if limit == LONG_MAX or config.message_timestamp_type != "CreateTime":
+        return
+    columns = decode_columns(made, 0, len(made), keys=False, values=False)
+    times = [time for time in memoryview(columns.timestamps).cast("q") if time != -1]
+    oldest = min(times, default=now_ms)
+    if now_ms - oldest > limit:
+        raise InvalidTimestamp(
+            f"timestamp {oldest} is {now_ms - oldest} ms old, "
+            f"message.timestamp.before.max.ms={limit} are allowed"
+        )
+
+
+def _as_configured(batch: Buffer, config: LogConfig, now_ms: int) -> bytes | bytearray:
+    """The batch in the topic's codec and with the append time, if the topic wants that."""
+    kind = config.compression_type
+    stored: bytes | bytearray
+    if kind == "producer":
+        stored = bytes(batch)
+    else:
+        codec = 0 if kind == "uncompressed" else codec_number(kind)
+        level = getattr(config, _LEVELS[kind]) if kind in _LEVELS else None
+        stored = recompress(batch, codec, level)
+    if config.message_timestamp_type == "LogAppendTime":
+        stored = bytearray(stored)
+        _stamp(stored, parse_header(stored).attributes, now_ms)
+    return stored
+
+
+def _stamp(batch: bytearray, attributes: int, now_ms: int) -> None:
+    """All records have the append time; their deltas stay as they are (``LogValidator``)."""
+    assert len(batch) >= HEADER_SIZE
+    struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes | APPEND_TIME_BIT)
+    struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, now_ms)
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))

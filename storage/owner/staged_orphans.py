@@ -1,0 +1,82 @@
+"""Staged files that nobody asks for any more: found by their age, and deleted.
+
+A task that was killed, or whose result was not taken, leaves the file that it has staged.  Nobody
+can tell one from the file of a job that is still at work, but by its age: what was written last
+``kafkafs.staged.retention.ms`` ago is an orphan (-1: none ever is).  A job whose tasks take longer
+than that to be done altogether finds its files gone, and its request is refused.
+
+Only names of ``staged.parse_name`` are touched, and no file of a request that is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from storage.adopt.staged import parse_name
+from storage.directory.manager import LogManager
+from storage.log.log import Log
+from storage.task import Task
+
+UnderWay = Callable[[str, int, str], bool]
+"""Whether a request that has not ended yet names the staged file (topic, partition, name)."""
+
+
+class Removed(NamedTuple):
+    """What was deleted; ``size`` in bytes."""
+
+    files: int = 0
+    size: int = 0
+
+    def __str__(self) -> str:
+        return f"removed {self.files} staged files that nobody has asked for, {self.size} bytes"
+
+
+def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Removed:
+    """Delete the orphans of all partitions, in a worker thread; ``under_way`` is the owner's.
+
+    OSError from the disk, after the other partitions; TaskCancelled.
+    """
+    retention_ms = manager.settings.broker.kafkafs_staged_retention_ms
+    if retention_ms < 0:
+        return Removed()
+    before_ns = (manager.clock_ms() - retention_ms) * 1_000_000
+    files = size = 0
+    failure: OSError | None = None
+    for log in list(manager.logs()):
+        task.check()
+        try:
+            for path, age_size in _old(log, before_ns):
+                name = os.path.basename(path)
+                if not task.by_owner(partial(_is_kept, log, name, under_way)):
+                    log.files.unlink(path)
+                    files += 1
+                    size += age_size
+        except FileNotFoundError:
+            continue  # the topic is being deleted, or who asked for the file has deleted it
+        except OSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return Removed(files, size)
+
+
+def _is_kept(log: Log, name: str, under_way: UnderWay) -> bool:
+    return log.closed or under_way(log.topic, log.partition, name)
+
+
+def _old(log: Log, before_ns: int) -> list[tuple[str, int]]:
+    """(path, size) of the staged files of a partition that were written before then."""
+    found = []
+    for name, is_directory in log.files.scan(log.directory):
+        if parse_name(name) is None or is_directory:
+            continue
+        path = os.path.join(log.directory, name)
+        with contextlib.suppress(FileNotFoundError):
+            status = log.files.file_stat(path)
+            if status.st_mtime_ns < before_ns:
+                found.append((path, status.st_size))
+    return found

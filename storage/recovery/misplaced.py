@@ -1,0 +1,82 @@
+"""Batches whose base offset is wrong, which no CRC covers, in a log that is loaded.
+
+Such a batch is whole: it was not torn, and what follows it is good.  So it is damage in its place,
+in a segment that was not flushed too, where a batch with a wrong CRC ends the log.  It shows
+
+- at the batch behind it: offsets do not rise.  Of the two it is the one whose records have room
+  where the other leaves them some (as in ``batch_check``);
+- where it is the last one, at where the log ended when it was flushed last, or the next segment
+  begins: no batch lies across that.  Behind what was flushed nothing tells.
+
+Not here: walking through the log (``loading``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from storage import paths
+from storage.record._batch import Rebuild, walk_batches
+from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, size_at
+from storage.segment.damage import Damage
+
+Read = Callable[[int, int], bytes]
+"""Bytes of the log: so many from a position, fewer at its end."""
+
+_FRAME_SIZE = MAGIC_POSITION + 1
+
+
+def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: bool) -> Damage | None:
+    """The batch with a wrong base offset for which a walk has stopped, or should have.
+
+    ``limit``: where a batch ended, or the segment does if it ``is_sealed``; None: nobody knows.
+    """
+    if rebuild.fault is not None:
+        found = _in_order(read, rebuild, limit)
+        if found is not None:
+            return found
+    last, before = rebuild.last_batch_position, rebuild.offset_before_last
+    if last < 0 or limit is None or not before < limit < rebuild.next_offset:
+        return None
+    frame = read(last, _FRAME_SIZE)
+    base = _base(frame)
+    # The header of an older format may be that of a wrapper, which tells only its last offset.
+    if not is_sealed and (base == before or frame[MAGIC_POSITION] < MAGIC):
+        return None
+    reason = f"base offset {base} is not below {limit}, where the segment ends"
+    return Damage(last, rebuild.position, before, limit, reason)
+
+
+def _in_order(read: Read, rebuild: Rebuild, limit: int | None) -> Damage | None:
+    """The one of two batches that is wrong, where the offsets of the second one do not go on."""
+    at, next_offset = rebuild.position, rebuild.next_offset
+    batch = _batch(read, at)
+    walked = walk_batches(batch, len(batch), rebuild.base_offset, next_offset, paths.MAX_OFFSET)
+    reason, is_placed_wrong = walked[4:]
+    if not is_placed_wrong:
+        return None
+    base, last, before = _base(batch), rebuild.last_batch_position, rebuild.offset_before_last
+    if last >= 0 and before <= base < next_offset:
+        said = _base(read(last, LOG_OVERHEAD))
+        if base - before >= next_offset - said:
+            reason = f"base offset {said} is not below the next batch's, {base}"
+            return Damage(last, at, before, base, reason)
+    end = at + len(batch)
+    behind = _batch(read, end)
+    if walk_batches(behind, len(behind), rebuild.base_offset, next_offset, paths.MAX_OFFSET)[0]:
+        return Damage(at, end, next_offset, _base(behind), reason)
+    if limit is not None and next_offset < limit:
+        return Damage(at, end, next_offset, limit, reason)
+    return None
+
+
+def _base(batch: bytes) -> int:
+    return int.from_bytes(batch[:8], "big", signed=True)
+
+
+def _batch(read: Read, position: int) -> bytes:
+    """The one there, as long as it says it is; b"" where it is not whole."""
+    frame = read(position, _FRAME_SIZE)
+    size = size_at(frame, 0) if len(frame) == _FRAME_SIZE else 0
+    batch = read(position, size) if size > _FRAME_SIZE else b""
+    return batch if len(batch) == size else b""

@@ -1,0 +1,404 @@
+"""From a partition's directory, after any stop, to segments that can be trusted.
+
+The passes are those of Kafka's ``LogLoader``, numbered as there:
+
+1. remove what a cleaner or a deletion left half done (``.deleted``, ``.cleaned``, late ``.swap``);
+2. of a swap that had been decided, remove the files that it replaces;
+3. finish that swap by renaming its files;
+4. load the segments in order of their base offsets (``loading``), and then what is known of
+   producers and transactions (``replay``).
+
+At the first batch that is torn or damaged the log ends.  Unlike Kafka nothing is thrown away: the
+bytes behind it are copied to ``BASE.log.POSITION.cut`` and later segments are renamed to
+``….cut``; each is reported as a ``Cut``.
+
+Invariants: afterwards every segment but the last is sealed, offsets rise from segment to segment,
+the recovery point is ≤ the log end, and every index equals a rebuilt one.
+
+Not here: taking back what is valid behind a damaged place (``LogManager.salvage``), and other
+partitions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.bad_file import set_aside
+from storage.errors import CorruptCheckpoint, CorruptRecord
+from storage.files import unusable
+from storage.recovery.loading import Loaded, Origin, finish_index, is_empty, load, reaches
+from storage.recovery.missing_segment import missing_segment
+from storage.recovery.replay import replay
+from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_swaps
+from storage.segment import old_segment
+from storage.segment.cut import Cut
+from storage.segment.segment import Segment
+from storage.state import book_file
+from storage.state.book_file import Claim, Recorded
+from storage.state.history import read as read_history
+from storage.state.producer_state import ProducerState
+from storage.threads import side_by_side
+
+__all__ = ["Origin", "Recovered", "load_segment", "recover"]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The outcome of ``recover``: segments in order, the last one active.
+
+    ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
+    for a last write that was not finished.
+    ``book``: what it says of sealed segments; None where none is kept.
+    ``producers``: as of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk,
+    -1 where there is none.
+    """
+
+    segments: list[Segment]
+    producers: ProducerState = field(default_factory=ProducerState)
+    snapshot_offset: int = -1
+    damaged: bool = False
+    torn: bool = False
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    book: Recorded | None = None
+
+
+def recover(origin: Origin) -> Recovered:
+    """Load one partition's directory.
+
+    ReadOnlyFormat where Kafka 0.7 has written it and it was to be written; OSError from the disk.
+    With ``writable`` false nothing on disk changes: what a writable load would cut or rebuild is
+    left out of sight.
+    """
+    names, bad = _files_of(origin)
+    if old_segment.is_old(names):
+        return _load_old(origin, names)
+    if paths.UNSYNCED in names:
+        origin = dataclasses.replace(origin, is_unsynced=True)
+    if origin.writable:
+        names = finish_swaps(origin.files, origin.directory, names)
+    else:
+        names, swapped = as_if_finished(origin.files, origin.directory, names)
+        origin = dataclasses.replace(origin, swapped=swapped)
+    bases = sorted(
+        base
+        for name in names
+        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
+    )
+    if origin.swapped:
+        # What a cleaner has just made may have holes up to the segment behind it.
+        behind = next((base for base in bases if base > max(origin.swapped)), -1)
+        origin = dataclasses.replace(origin, holes_to=max(origin.holes_to, behind))
+    bases = _without_half_rolled(origin, bases)
+    result = Recovered([], faults=_set_bad_aside(origin, bad))
+    result.book, claims = _read_book(origin, names, result)
+    gone, claims = _missing(origin, claims, bases)
+    if result.book is not None and not bases:
+        origin = dataclasses.replace(origin, log_start=max(origin.log_start, result.book.log_start))
+    if origin.writable:
+        known = {*bases, *(each.base_offset for each in gone)}
+        names = drop_orphan_indexes(origin.files, origin.directory, names, known)
+    present = set(names)
+    loaded: list[Loaded] = []
+    for number, item in enumerate(_load_all(origin, bases, present, claims)):
+        loaded.append(item)
+        result.epochs += item.epochs
+        result.cuts += item.cuts
+        result.faults += item.faults
+        if item.damaged:
+            result.damaged = True
+            result.torn = item.torn
+            _set_aside(origin, result, bases[number + 1 :])
+            break
+    loaded = _with_missing(origin, result, loaded, gone)
+    _expect_all(origin, result, loaded, claims)
+    result.segments = [item.segment for item in loaded]
+    if _starts_anew(origin, result):
+        loaded = [Loaded(result.segments[0])]
+    loaded = _without_deleted(origin, loaded)
+    result.segments = [item.segment for item in loaded]
+    if origin.writable:
+        result.segments[-1].sealed = False
+    result.producers, result.snapshot_offset = replay(origin, loaded, set(names))
+    for item in loaded:
+        finish_index(origin.files, item)
+    return result
+
+
+def _without_half_rolled(origin: Origin, bases: list[int]) -> list[int]:
+    """Leave out empty segments that begin inside of the one before them, and remove their files.
+
+    A roll that failed has made them, and their removal failed too or did not reach the disk; the
+    log went on in the segment before.
+    """
+    left = bases[:1]
+    for base in bases[1:]:
+        segment = _segment(origin, base)
+        if not is_empty(origin, segment) or not reaches(origin, _segment(origin, left[-1]), base):
+            left.append(base)
+        elif origin.writable:
+            segment.discard()
+    return left
+
+
+def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
+    """The names of the files of the directory, and of what is in the place of files that can be
+    made again (a link, a pipe, a directory).
+
+    UnusableFile where a log is none.
+    """
+    names: list[str] = []
+    bad: list[str] = []
+    for name, kind in origin.files.listing(origin.directory):
+        if kind == "file":
+            names.append(name)
+        elif paths.base_offset_of(name) is not None:
+            path = os.path.join(origin.directory, name)
+            if name.endswith(paths.LOG):
+                raise unusable(path, origin.files.file_stat(path).st_mode)
+            if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
+                bad.append(name)
+        elif name == book_file.FILE_NAME:
+            bad.append(name)
+    return names, bad
+
+
+def _set_bad_aside(origin: Origin, bad: list[str]) -> list[str]:
+    """A line for each."""
+    lines = []
+    for name in bad:
+        path = os.path.join(origin.directory, name)
+        line = f"{path}: no file; what it would say is made again from the log"
+        if origin.writable:
+            line += f"; kept as {set_aside(origin.files, path)}"
+        lines.append(line)
+    return lines
+
+
+# -- what the book says --------------------------------------------------------------------------
+
+
+def _read_book(
+    origin: Origin, names: list[str], result: Recovered
+) -> tuple[Recorded | None, list[Claim]]:
+    """The book, None where none is kept; and its claims that count.
+
+    One that cannot be read is set aside.
+    """
+    is_there = book_file.FILE_NAME in names
+    if origin.booked_to is None:
+        if is_there and origin.writable:
+            # From the time before a broker had the directory.
+            origin.files.unlink(os.path.join(origin.directory, book_file.FILE_NAME))
+        return None, []
+    recorded = Recorded()
+    if is_there:
+        try:
+            recorded = book_file.read(origin.files, origin.directory)
+        except CorruptCheckpoint as error:
+            line = f"{error}: what is missing of the log may not be noticed"
+            if origin.writable:
+                path = os.path.join(origin.directory, book_file.FILE_NAME)
+                line += f"; kept as {set_aside(origin.files, path)}"
+            result.faults.append(line)
+    claims = [claim for claim in recorded.claims if claim.next_offset <= origin.booked_to]
+    return recorded, claims
+
+
+def _missing(
+    origin: Origin, claims: list[Claim], bases: list[int]
+) -> tuple[list[Claim], list[Claim]]:
+    """The segments that should be among those of ``bases``, ascending; and the claims that count.
+
+    None where somebody else has rewritten the log.
+    """
+    if not bases or {claim.base_offset for claim in claims}.issubset(bases):
+        return [], claims
+    sizes = _sizes(origin, bases)
+    if not book_file.fits(claims, sizes):
+        return [], []
+    gone = book_file.missing(claims, sizes, origin.log_start)
+    for claim in gone:
+        before = [base for base in bases if base < claim.base_offset]
+        if before and reaches(origin, _segment(origin, before[-1]), claim.base_offset):
+            return [], []
+    return gone, claims
+
+
+def _sizes(origin: Origin, bases: list[int]) -> dict[int, int]:
+    """Bytes of the logs of these segments."""
+    return {base: origin.files.file_stat(_segment(origin, base).log_path).st_size for base in bases}
+
+
+def _with_missing(
+    origin: Origin, result: Recovered, loaded: list[Loaded], gone: list[Claim]
+) -> list[Loaded]:
+    """Put a segment in the place of each that is missing, and say so."""
+    made = list(loaded)
+    for claim in gone:
+        if claim.base_offset < loaded[-1].segment.base_offset:
+            segment = missing_segment(origin.files, origin.directory, claim, origin.config)
+            result.faults.append(segment.loss)
+            made.append(Loaded(segment))
+    return sorted(made, key=lambda item: item.segment.base_offset)
+
+
+def _expect_all(
+    origin: Origin, result: Recovered, loaded: list[Loaded], claims: list[Claim]
+) -> None:
+    """Have the segments that are shorter than they were end where they did."""
+    sealed = {item.segment.base_offset: item.segment for item in loaded[:-1]}
+    sizes = {base: segment.size for base, segment in sealed.items()}
+    for claim in book_file.short(claims, sizes):
+        segment = sealed[claim.base_offset]
+        if not segment.is_missing:
+            segment.expect(claim.size)
+            segment.close_descriptors()
+            result.faults.append(segment.loss)
+
+
+def _load_all(
+    origin: Origin, bases: list[int], present: set[str], claims: list[Claim]
+) -> Iterator[Loaded]:
+    """Each segment in order, some at a time where that is worth it.
+
+    Where the book says that one ends before the next one begins, that is no loss of its own.
+    """
+    ends = {claim.base_offset: claim.next_offset for claim in claims}
+    followings: list[int | None] = [
+        min(following, ends.get(base, following)) for base, following in itertools.pairwise(bases)
+    ]
+    followings += [None] * bool(bases)
+    was_flushed = _shorter(origin, bases, claims)
+
+    def load_one(base: int, following: int | None) -> Loaded:
+        if base not in was_flushed or following is None:
+            return load(origin, base, following, present)
+        point = max(origin.recovery_point, following)
+        return load(dataclasses.replace(origin, recovery_point=point), base, following, present)
+
+    if origin.writable or origin.files.parallel == 1 or len(bases) < 2:
+        for base, following in zip(bases, followings, strict=False):
+            yield load_one(base, following)
+        return
+
+    def load_pair(pair: tuple[int, int | None]) -> Loaded:
+        return load_one(*pair)
+
+    pairs = zip(bases, followings, strict=True)
+    yield from side_by_side(load_pair, pairs, origin.files.parallel, "segments")
+
+
+def _shorter(origin: Origin, bases: list[int], claims: list[Claim]) -> set[int]:
+    """Those of which the book says more, which had been flushed: they end no log, as it was none of
+    a kill or a power cut.
+    """
+    if origin.clean or not claims:
+        return set()
+    sizes = _sizes(origin, bases)
+    return {claim.base_offset for claim in book_file.short(claims, sizes)}
+
+
+def _load_old(origin: Origin, names: list[str]) -> Recovered:
+    """A partition of Kafka 0.7; ReadOnlyFormat where it was to be written."""
+    if origin.writable:
+        raise old_segment.refusal(origin.directory)
+    segments, faults = old_segment.load(
+        origin.files,
+        origin.directory,
+        names,
+        origin.config,
+        check_last=not origin.clean,
+        progress=origin.progress,
+    )
+    return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
+
+
+def load_segment(origin: Origin, base: int, following: int | None, present: set[str]) -> Segment:
+    """Load one segment; ``following`` is the base offset of the next one, None for the last.
+
+    ``present`` are the names of the files that are there.  As ``recover``.
+    """
+    return load(origin, base, following, present).segment
+
+
+def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
+    """Segments behind a damaged one are no part of the log any more."""
+    if not origin.writable:
+        return
+    for base in bases:
+        segment = _segment(origin, base)
+        path = segment.log_path
+        size = origin.files.file_stat(path).st_size
+        segment.set_aside()
+        result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
+
+
+def _segment(origin: Origin, base: int) -> Segment:
+    """Its files, and nothing that is in them."""
+    segment = Segment(
+        origin.files,
+        origin.directory,
+        base,
+        origin.config,
+        writable=False,
+    )
+    if base in origin.swapped:
+        segment.is_called(paths.SWAP)
+    return segment
+
+
+def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
+    """After a crash the segments below the log start go: their deletion may be half done.
+
+    It is not while positions hang on one of them: those are moved, durably, before anything is
+    deleted.  It waits for retention then, which moves them first.
+    """
+    if not origin.writable or origin.clean:
+        return loaded
+    following = [item.segment.base_offset for item in loaded[1:]]
+    count = sum(base <= origin.log_start for base in following)
+    if count:
+        kept_from = _first_base(origin)
+        count = sum(base <= kept_from for base in following[:count])
+    for item in loaded[:count]:
+        item.segment.discard()
+    return loaded[count:]
+
+
+def _first_base(origin: Origin) -> int:
+    """The offset of the first segment that positions hang on; beyond all where none do."""
+    try:
+        bases = read_history(origin.files, origin.directory).bases
+    except CorruptCheckpoint:
+        return paths.MAX_OFFSET
+    return min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
+
+
+def _starts_anew(origin: Origin, result: Recovered) -> bool:
+    """A log that ends before its start offset, or has nothing, begins there (``LogLoader``)."""
+    segments = result.segments
+    if segments and segments[-1].next_offset < origin.log_start:
+        if not origin.writable:
+            raise CorruptRecord(
+                f"the log ends at offset {segments[-1].next_offset}, before its start offset "
+                f"{origin.log_start}",
+                path=origin.directory,
+            )
+        _set_aside(origin, result, [segment.base_offset for segment in segments])
+        segments.clear()
+    if segments:
+        return False
+    where = (origin.files, origin.directory, origin.log_start, origin.config)
+    if origin.writable:
+        segments.append(Segment.create(*where, now_ms=origin.now_ms))
+        segments[0].close_descriptors()
+    else:
+        segments.append(Segment(*where, writable=False))
+    return True

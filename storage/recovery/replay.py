@@ -1,0 +1,239 @@
+"""From loaded segments and their snapshots to the state of the producers.
+
+``ProducerStateManager.java``, ``UnifiedLog.rebuildProducerState``.
+
+The newest snapshot that is usable says what was known at its offset; the headers of the batches
+behind it say the rest.  A snapshot is used only where the log has everything below it, so one
+beyond the log's end is of no use, and neither is one below the first segment's base: what it knows
+of open transactions may have been deleted with their records.
+
+On the way what is missing is made again: the snapshot at each segment's base, and of the segments
+whose logs were read to load them the transaction index.  For that an older snapshot is begun with;
+whatever newer one is there counts more than what the log says, since a cleaner may have taken
+records of which only the snapshot still knows.
+
+Not here: CRCs and offset indexes (``loading``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from storage import paths
+from storage.errors import CorruptCheckpoint, CorruptRecord
+from storage.files import Files
+from storage.index.txn_index import TxnEntry
+from storage.record import scan
+from storage.record._batch import Rebuild
+from storage.recovery.loading import Loaded, Origin, feed
+from storage.segment.segment import Segment
+from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState
+
+
+def replay(
+    origin: Origin, loaded: Sequence[Loaded], names: Collection[str]
+) -> tuple[ProducerState, int]:
+    """The producers as of the log's end, and the offset of the newest snapshot (-1: none).
+
+    ``names``: the files of the directory.  Where the origin is writable snapshots and transaction
+    indexes are put in order on disk, else in memory only.  OSError from the disk.
+    """
+    first, last = loaded[0].segment, loaded[-1].segment
+    snapshots = Snapshots(origin, names, first.base_offset, last.next_offset)
+    bases = [item.segment.base_offset for item in loaded]
+    missing = [base for base in bases[1:] if origin.writable and base not in snapshots]
+    aborts = [
+        item.scan.first_abort
+        for item in loaded
+        if item.scan is not None and item.scan.first_abort is not None
+    ]
+    start = snapshots.newest_up_to(min([last.next_offset, *missing, *aborts]))
+    state = ProducerState() if start < 0 else snapshots.load(start)
+    for number, item in enumerate(loaded):
+        base, end = item.segment.base_offset, item.segment.next_offset
+        if base > start and number:
+            if base in snapshots:
+                state = snapshots.load(base)
+            else:
+                snapshots.write(base, state)
+        begins = max(start, base)
+        rebuilt = _walk(origin, item, begins, state) if end > start else []
+        if item.scan is not None:
+            offset = item.scan.offset if origin.files.in_order else min(item.scan.offset, begins)
+            _put_transactions(origin, item.segment, offset, rebuilt, names)
+    snapshots.drop_others(bases)
+    state.expire(origin.now_ms, origin.producer_expiration_ms)
+    return state, snapshots.newest
+
+
+def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
+    """Add what a segment has from ``start`` on; its aborted transactions where it was read."""
+    rebuilt: list[TxnEntry] = []
+    if item.segment.is_missing:
+        return rebuilt
+
+    def take(batches: Sequence[tuple[int, ...]]) -> None:
+        for batch in map(ProducerBatch._make, batches):
+            if batch.base_offset >= start:
+                entry = state.apply(batch)
+                if entry is not None and batch.position >= rebuilt_from:
+                    rebuilt.append(entry)
+
+    segment, scan = item.segment, item.scan
+    scanned_from = segment.size if scan is None else scan.position
+    # An index that was copied before its log knows less than this.
+    rebuilt_from = scanned_from if origin.files.in_order else 0
+    known = scan.producers if scan is not None else []
+    read_to = segment.size if known is None else scanned_from
+    try:
+        found = segment.locate(start) if start > segment.base_offset else None
+        position = found[0] if found is not None else 0
+        begins = found is not None or start <= segment.base_offset
+        if position < read_to and begins and not _is_legacy(segment):
+            _read_headers(origin, segment, position, read_to, take)
+    finally:
+        segment.close_descriptors()
+    take(known or [])
+    return rebuilt
+
+
+def _is_legacy(segment: Segment) -> bool:
+    """Whether the segment was written before there were producers: by its first and last batch."""
+    try:
+        # Its header is enough: nobody is given a record of it here.
+        first = next(scan.batches(segment.source(), 0, segment.size), None)
+        last = segment.last_batch()
+    except CorruptRecord:
+        return False
+    return first is not None and first[1].is_legacy and last is not None and last[1].is_legacy
+
+
+def _read_headers(
+    origin: Origin,
+    segment: Segment,
+    position: int,
+    end: int,
+    take: Callable[[list[tuple[int, ...]]], None],
+) -> None:
+    """Batches of producers in a part of a log whose CRCs nobody asks for; up to any damage."""
+    rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes, position=position)
+    fd = segment.open_apart()
+    try:
+        feed(origin, rebuild, fd, end, take, check_crc=False)
+    finally:
+        origin.files.close(fd)
+
+
+def _put_transactions(
+    origin: Origin, segment: Segment, offset: int, rebuilt: list[TxnEntry], names: Collection[str]
+) -> None:
+    """The transaction index of a segment whose log was read from ``offset`` on."""
+    if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
+        return
+    index = segment.txn_index
+    base = segment.base_offset
+    entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
+    entries += tuple(rebuilt)
+    if origin.writable:
+        index.replace(entries)
+    else:
+        index.entries = entries
+    index.close()
+
+
+class Snapshots:
+    """The usable ``.snapshot`` files of a partition, by offset; each is read when asked for."""
+
+    def __init__(self, origin: Origin, names: Iterable[str], log_start: int, log_end: int) -> None:
+        """Those between the first segment's base and the log's end.
+
+        Where the origin is writable the others are removed, and so is later what is no snapshot.
+        """
+        self._origin = origin
+        self._states: dict[int, bytes | None] = {}
+        is_ahead = False
+        for name in names:
+            if not name.endswith(paths.SNAPSHOT):
+                continue
+            offset = paths.base_offset_of(name)
+            if offset is not None and log_start <= offset <= log_end:
+                self._states[offset] = None
+            elif origin.writable:
+                origin.files.unlink(os.path.join(origin.directory, name))
+                is_ahead = is_ahead or (offset or 0) > log_end
+        if is_ahead:
+            # The log will grow over it with other records: it must not come back.
+            origin.files.sync_directory(origin.directory)
+
+    def __contains__(self, offset: int) -> bool:
+        if offset not in self._states:
+            return False
+        if self._states[offset] is not None:
+            return True
+        path = self._path(offset)
+        data = _read_small(self._origin.files, path)
+        if _is_snapshot(data, path):
+            self._states[offset] = data
+            return True
+        del self._states[offset]
+        if self._origin.writable:
+            self._origin.files.unlink(path)
+        return False
+
+    @property
+    def newest(self) -> int:
+        """The offset of the newest one; -1 where there is none."""
+        return self.newest_up_to(paths.MAX_OFFSET)
+
+    def newest_up_to(self, offset: int) -> int:
+        """That of the newest one at or below ``offset``."""
+        for candidate in sorted(self._states, reverse=True):
+            if candidate <= offset and candidate in self:
+                return candidate
+        return -1
+
+    def load(self, offset: int) -> ProducerState:
+        """What the snapshot at ``offset``, which there is, knows."""
+        data = self._states[offset]
+        assert data is not None
+        return ProducerState.decode(data, path=self._path(offset))
+
+    def write(self, offset: int, state: ProducerState) -> None:
+        """Make one again, where the origin is writable."""
+        if self._origin.writable:
+            data = self._states[offset] = state.encode()
+            self._origin.files.replace_atomically(self._path(offset), data, sync=False)
+
+    def drop_others(self, bases: Sequence[int]) -> None:
+        """Remove those that are neither at a segment's base nor the newest, and what is none."""
+        if self._origin.writable:
+            for offset in self._states.keys() - {*bases, self.newest}:
+                del self._states[offset]
+                self._origin.files.unlink(self._path(offset))
+            # The first segment's has not been asked for, where there is a newer one.
+            _ = bases[0] in self
+
+    def _path(self, offset: int) -> str:
+        return os.path.join(self._origin.directory, paths.file_name(offset, paths.SNAPSHOT))
+
+
+def _is_snapshot(data: bytes, path: str) -> bool:
+    if data == EMPTY_SNAPSHOT:
+        return True
+    try:
+        ProducerState.decode(data, path=path)
+    except CorruptCheckpoint:
+        return False
+    return True
+
+
+def _read_small(files: Files, path: str) -> bytes:
+    """A file that most often is an empty snapshot."""
+    fd = files.open(path, os.O_RDONLY)
+    try:
+        size = len(EMPTY_SNAPSHOT) + 1
+        data = files.pread(fd, size, 0)
+        return data if len(data) < size else files.pread(fd, files.size(fd), 0)
+    finally:
+        files.close(fd)

@@ -1,0 +1,197 @@
+"""Passes 1 to 3 of loading: what a cleaner or a deletion left half done (``LogLoader``).
+
+A cleaner writes ``*.cleaned``, renames all of it to ``*.swap`` (highest base first), renames what
+it replaces to ``*.deleted``, then strips ``.swap``.  So after a crash:
+
+- some ``.cleaned`` is left: the swap was not decided; its files go, the old ones stay;
+- only ``.swap`` is left: it was decided; what lies in its range goes, the rest is renamed;
+- ``.deleted`` and ``.tmp`` are of no use to anybody.
+
+``publish`` is the whole of such a swap, for segments that are rewritten under their own base.
+Files that recovery had set aside (``.cut``) belong to nobody's swap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Collection
+from typing import NamedTuple
+
+from storage import paths
+from storage.files import Files, FileSource
+from storage.record.scan import batches
+from storage.state import book_file
+
+_LOG_SWAP = paths.LOG + paths.SWAP
+_KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
+# What a swap that takes these offsets' place leaves alone.  Of the snapshots those that fit no
+# segment any more go later.
+_KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
+# What a segment that is rewritten with the same offsets loses; producer snapshots stay right.
+_REPLACED = (*_KINDS, *paths.LINES_SUFFIXES, paths.OLD_LOG)
+
+
+def publish(files: Files, directory: str, bases: Collection[int]) -> None:
+    """Let the ``.cleaned`` files of these bases, which are durable, take the old ones' place.
+
+    Durable when it returns (``LocalLog.replaceSegments``).  Nobody has the partition open.
+    """
+    book_file.drop(files, directory)
+    rising = sorted(bases)
+    made = {
+        base: [
+            path
+            for kind in _KINDS
+            if files.exists(
+                (path := os.path.join(directory, paths.file_name(base, kind))) + paths.CLEANED
+            )
+        ]
+        for base in rising
+    }
+    # In this order, whatever names a power cut keeps (``Log.stage_replacement``): as long as a name
+    # of the lowest base is an old one, nothing is decided.
+    files.sync_directory(directory)
+    for some in (rising[1:], rising[:1]):
+        for base in reversed(some):
+            for path in reversed(made[base]):
+                files.rename(path + paths.CLEANED, path + paths.SWAP)
+        files.sync_directory(directory)
+    old = [
+        os.path.join(directory, name)
+        for name, _ in files.scan(directory)
+        if name.endswith(_REPLACED) and paths.base_offset_of(name) in bases
+    ]
+    for path in old:
+        files.rename(path, path + paths.DELETED)
+    files.sync_directory(directory)
+    _strip(files, directory, [os.path.basename(path) for base in rising for path in made[base]])
+    for path in old:
+        files.unlink(path + paths.DELETED)
+
+
+class _Decided(NamedTuple):
+    """What becomes of a directory's names: ``late`` swaps go first, as long as there is any
+    ``.cleaned``, then what is of no use, then what is ``replaced``; of the ``rest`` ``.swap`` is
+    stripped.
+    """
+
+    late: set[str]
+    useless: set[str]
+    replaced: set[str]
+    rest: list[str]
+
+
+def _decide(files: Files, directory: str, names: list[str]) -> _Decided:
+    unfinished = [
+        base
+        for name in names
+        if name.endswith(paths.CLEANED) and (base := paths.base_offset_of(name)) is not None
+    ]
+    late = {
+        name
+        for name in names
+        if name.endswith(paths.SWAP)
+        and (base := paths.base_offset_of(name)) is not None
+        and unfinished
+        and base >= min(unfinished)
+    }
+    left = [name for name in names if name not in late]
+    useless = {name for name in left if name.endswith((paths.DELETED, paths.CLEANED, ".tmp"))}
+    left = [name for name in left if name not in useless]
+    swaps = [name for name in left if name.endswith(_LOG_SWAP)]
+    low, high = replaced_range(files, directory, swaps)
+    replaced = {
+        name
+        for name in left
+        if not name.endswith(_KEPT)
+        and (base := paths.base_offset_of(name)) is not None
+        and low <= base < high
+    }
+    # Some of these may be the swap's own, which had its name already: the transaction index too,
+    # which nobody misses. Where there is no offset index loading makes all of them from the log.
+    own = {f"{name.removesuffix(_LOG_SWAP)}{paths.INDEX}{paths.SWAP}" for name in swaps}
+    replaced |= own.intersection(left)
+    return _Decided(late, useless, replaced, [name for name in left if name not in replaced])
+
+
+def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
+    """Bring ``names``, the files of a partition's directory, to one side of any swap.
+
+    Returns the names that are there afterwards.  OSError from the disk.
+    """
+    decided = _decide(files, directory, names)
+    _remove(files, directory, decided.late, then_sync=True)
+    _remove(files, directory, decided.useless, then_sync=False)
+    _remove(files, directory, decided.replaced, then_sync=True)
+    swapped = [name.removesuffix(paths.SWAP) for name in decided.rest if name.endswith(paths.SWAP)]
+    _strip(files, directory, swapped)
+    return [name.removesuffix(paths.SWAP) for name in decided.rest]
+
+
+def _strip(files: Files, directory: str, names: list[str]) -> None:
+    """Give the files of a swap these names, one segment after the other: what a restart finds
+    between two that are still ``.swap`` it takes for replaced.
+    """
+    for _, some in itertools.groupby(sorted(names), key=paths.base_offset_of):
+        for name in some:
+            path = os.path.join(directory, name)
+            files.rename(path + paths.SWAP, path)
+        files.sync_directory(directory)
+
+
+def as_if_finished(
+    files: Files, directory: str, names: list[str]
+) -> tuple[list[str], frozenset[int]]:
+    """What ``finish_swaps`` would return, without a change; and the base offsets of the segments
+    whose files' names still end in ``.swap``.
+
+    Of a segment that has a part of its names only there is no offset index: the others count by it.
+    """
+    rest = _decide(files, directory, names).rest
+    swapped = {paths.base_offset_of(name) for name in rest if name.endswith(_LOG_SWAP)}
+    half = {paths.base_offset_of(name) for name in rest if name.endswith(paths.SWAP)} - swapped
+    left = [
+        name.removesuffix(paths.SWAP)
+        for name in rest
+        if not (name.endswith(paths.INDEX) and paths.base_offset_of(name) in half)
+    ]
+    return left, frozenset(base for base in swapped if base is not None)
+
+
+def _remove(files: Files, directory: str, names: Collection[str], *, then_sync: bool) -> None:
+    for name in names:
+        files.unlink(os.path.join(directory, name))
+    if names and then_sync:
+        files.sync_directory(directory)
+
+
+def replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int, int]:
+    """Lowest base and highest next offset of the segments whose logs have these names."""
+    low, high = paths.MAX_OFFSET, -1
+    for name in swaps:
+        base = paths.base_offset_of(name)
+        assert base is not None
+        low, high = min(low, base), max(high, base + 1)
+        path = os.path.join(directory, name)
+        fd = files.open(path, os.O_RDONLY)
+        try:
+            for _, header in batches(FileSource(files, fd, path), 0):
+                high = max(high, header.last_offset + 1)
+        finally:
+            files.close(fd)
+    return low, high
+
+
+def drop_orphan_indexes(
+    files: Files, directory: str, names: list[str], bases: set[int]
+) -> list[str]:
+    """Remove index files of segments that have no log; returns the names that are left."""
+    remaining: list[str] = []
+    for name in names:
+        base = paths.base_offset_of(name)
+        if base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES):
+            files.unlink(os.path.join(directory, name))
+        else:
+            remaining.append(name)
+    return remaining

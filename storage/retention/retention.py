@@ -1,0 +1,228 @@
+"""Which segments a log lets go of: facts and settings in, a head of the log out.
+
+Nothing here touches a file, a log or a clock; ``retain`` gathers the facts and carries out what is
+decided.  The rules are Kafka's (``UnifiedLog.deleteOldSegments``), in this order:
+
+- **log start**: a segment whose successor begins at or below the log start holds nothing that
+  anybody can read.  Holds whatever cleanup.policy says.
+- where cleanup.policy has ``delete``, and all that decides is known (``LogConfig.unknown``), what
+  the topic's policy says of the rest.  Kafka's is
+  **size** (the log keeps at least retention.bytes) and then **time** (the newest record, or where
+  none has a timestamp the file, is older than retention.ms).
+
+Whatever a policy says, it is a head of the log that goes, a segment above the high watermark stays,
+and so does the last one if it is empty.  Where everything else goes the caller rolls first.
+
+A **policy** is a function ``(facts, config, now_ms) -> [Doomed, …]``.  Besides ``kafka`` there can
+be any that an installed package offers as an entry point of the group ``kafkafs.retention``: a
+function that is given the text behind the colon of ``kafkafs.retention.policy=NAME:ARGUMENT``
+(empty where there is none) and returns the policy, or raises ValueError with what would be right.
+``retention_mtime`` is an example.
+
+Offsets count records, sizes are in bytes, times in ms since 1970.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage.errors import InvalidConfig
+from storage.settings.config import LogConfig
+
+GROUP = "kafkafs.retention"
+"""The entry points that are policies."""
+
+
+class SegmentFacts(NamedTuple):
+    """``next_offset``: where the next segment begins, of the last one the log end.
+
+    ``largest_timestamp_ms``: of its records, or ``mtime_ms`` where none has a timestamp.
+    """
+
+    base_offset: int
+    next_offset: int
+    size: int
+    largest_timestamp_ms: int
+    mtime_ms: int
+    is_active: bool
+
+
+class LogFacts(NamedTuple):
+    """The segments are in order, the last one is active."""
+
+    segments: tuple[SegmentFacts, ...]
+    log_start_offset: int
+    high_watermark: int
+
+
+class Doomed(NamedTuple):
+    """A segment that shall go, and why, in plain words with the numbers."""
+
+    segment: SegmentFacts
+    why: str
+
+
+Policy = Callable[[LogFacts, LogConfig, int], Sequence[Doomed]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``fault``: what was wrong with the topic's policy, of which nothing counts then."""
+
+    doomed: tuple[Doomed, ...]
+    fault: str | None = None
+
+
+def decide(
+    facts: LogFacts, config: LogConfig, now_ms: int, policy: Policy | None = None
+) -> Decision:
+    """What goes now, oldest first.  Raises nothing that a policy raises.
+
+    ``policy``: None is the topic's own, as its settings name it.
+    """
+    doomed = _admitted(below_log_start(facts), facts)
+    if config.unknown or "delete" not in config.cleanup_policy:
+        return Decision(doomed)
+    rest = facts._replace(segments=facts.segments[len(doomed) :])
+    try:
+        chosen = policy or find_policy(config.kafkafs_retention_policy)
+        return Decision(doomed + _admitted(chosen(rest, config, now_ms), rest))
+    except Exception as error:
+        kind = "" if isinstance(error, InvalidConfig) else f"{type(error).__name__}: "
+        name = config.kafkafs_retention_policy
+        return Decision(doomed, f"retention policy {name} deletes nothing: {kind}{error}")
+
+
+def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
+    """What may go of what a policy says; ValueError where that is no head of the log."""
+    admitted: list[Doomed] = []
+    if len(doomed) > len(facts.segments):
+        raise ValueError(f"it named {len(doomed)} of {len(facts.segments)} segments")
+    for segment, (named, why) in zip(facts.segments, doomed, strict=False):
+        if named != segment:
+            raise ValueError(
+                f"it named segment {named.base_offset} where {segment.base_offset} is the oldest"
+            )
+        admitted.append(Doomed(segment, str(why)))
+    for number, (segment, _) in enumerate(admitted):
+        is_last_and_empty = segment is facts.segments[-1] and not segment.size
+        if segment.next_offset > facts.high_watermark or is_last_and_empty:
+            return tuple(admitted[:number])
+    return tuple(admitted)
+
+
+def oldest_while(facts: LogFacts, why: Callable[[SegmentFacts], str | None]) -> list[Doomed]:
+    """From the oldest on those for which ``why`` gives a reason, up to the first None."""
+    doomed: list[Doomed] = []
+    for segment in facts.segments:
+        reason = why(segment)
+        if reason is None:
+            break
+        doomed.append(Doomed(segment, reason))
+    return doomed
+
+
+# -- Kafka's rules -------------------------------------------------------------------------------
+
+
+def below_log_start(facts: LogFacts) -> list[Doomed]:
+    """Those whose successor begins at or below the log start."""
+    start = facts.log_start_offset
+    return oldest_while(
+        facts._replace(segments=facts.segments[:-1]),
+        lambda segment: (
+            f"its last offset, {segment.next_offset - 1}, is below the log start, {start}"
+            if segment.next_offset <= start
+            else None
+        ),
+    )
+
+
+def by_size(facts: LogFacts, config: LogConfig) -> list[Doomed]:
+    """Those without which the log still holds retention.bytes."""
+    limit = config.retention_bytes
+    left = sum(segment.size for segment in facts.segments)
+    if limit < 0 or left < limit:
+        return []
+    doomed: list[Doomed] = []
+    for segment in facts.segments:
+        left -= segment.size
+        if left < limit:
+            break
+        doomed.append(Doomed(segment, f"{left} bytes are left without it, retention.bytes={limit}"))
+    return doomed
+
+
+def by_time(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
+    """Those older than retention.ms; one from the future holds back all behind it."""
+    limit = config.retention_ms
+    if limit < 0:
+        return []
+
+    def why(segment: SegmentFacts) -> str | None:
+        age_ms = now_ms - segment.largest_timestamp_ms
+        if age_ms <= limit:
+            return None
+        return f"its newest record is {age_ms} ms old, retention.ms={limit}"
+
+    return oldest_while(facts, why)
+
+
+def kafka(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
+    """Size, then time."""
+    doomed = by_size(facts, config)
+    rest = facts._replace(segments=facts.segments[len(doomed) :])
+    return doomed + by_time(rest, config, now_ms)
+
+
+# -- policies by name ----------------------------------------------------------------------------
+
+
+@functools.lru_cache
+def find_policy(text: str) -> Policy:
+    """The policy that ``NAME`` or ``NAME:ARGUMENT`` is.
+
+    InvalidConfig where there is none of that name or it refuses the argument.
+    """
+    name, colon, argument = text.partition(":")
+    if name == "kafka":
+        if colon:
+            raise InvalidConfig(f"retention policy {text}: kafka takes no argument")
+        return kafka
+    factory = _factory(name)
+    try:
+        policy = factory(argument)
+    except ValueError as error:
+        raise InvalidConfig(f"retention policy {text}: {argument!r} is not {error}") from None
+    except Exception as error:
+        raise InvalidConfig(f"retention policy {text}: {type(error).__name__}: {error}") from error
+    if not callable(policy):
+        raise InvalidConfig(f"retention policy {text} is no function")
+    return policy
+
+
+def _factory(name: str) -> Callable[[str], Policy]:
+    """What the entry point of that name is."""
+    # Takes some milliseconds, which who uses Kafka's policy need not pay.
+    from importlib.metadata import entry_points
+
+    found = {point.value: point for point in entry_points(group=GROUP, name=name)}
+    if not found:
+        names = sorted({"kafka", *entry_points(group=GROUP).names})
+        raise InvalidConfig(f"there is no retention policy {name!r}, only {', '.join(names)}")
+    if len(found) > 1:
+        raise InvalidConfig(f"retention policy {name} is several: {', '.join(sorted(found))}")
+    try:
+        factory: Callable[[str], Policy] = found.popitem()[1].load()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InvalidConfig(f"retention policy {name} cannot be loaded: {reason}") from error
+    return factory
+
+
+def check_policy(config: LogConfig) -> None:
+    """InvalidConfig where there is no such policy as the settings name."""
+    find_policy(config.kafkafs_retention_policy)

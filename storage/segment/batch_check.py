@@ -1,0 +1,268 @@
+"""Reads a part of a segment's log, batch by batch, and finds what is damaged in it.
+
+A batch is sound when it lies inside the log, its CRC is right, and its offsets are above those
+before it and below where the segment ends.  No CRC covers a base offset: where one is below the
+offset that comes next, the batch before it may be the wrong one.  It is where its records had no
+other room than between the batches on either side of it.
+
+What comes behind a damaged batch counts as the log's only where something says that a batch begins
+there: an offset index names the place, the damaged batch's own length leads to it, or the length at
+which that batch's CRC is right.  And from there on batch must follow on batch, with right CRCs and
+rising offsets, up to the next place that an index names, or to the end.  A damaged one on that way
+is passed over by its own length.  Whatever else looks like a batch may be in a user's value.
+
+What is wrong is read once more when the source is settled: only what is wrong then, too, is damage.
+
+Any thread may check a segment that it has a lease of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from storage import paths
+from storage.record._batch import proven_size, walk_batches
+from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, SMALLEST_SIZE, size_at
+from storage.segment.damage import Damage
+from storage.segment.first_read import Known
+from storage.task import Task
+
+# So that no thread waits long for this one, which judges a chunk at a time.
+_CHUNK_BYTES = 256 * 1024
+_LEAST_BYTES = 4096
+#: What of the batch that follows tells whether a batch's base offset is right.
+FRAME_SIZE = 17
+
+Named = Callable[[int], int | None]
+"""The first place behind a position where an index says that a batch begins."""
+
+
+class Source(Protocol):
+    """The log's bytes."""
+
+    def read(self, position: int, size: int) -> memoryview:
+        """``size`` bytes from ``position``, valid until the next call; fewer at the file's end."""
+        ...
+
+    def settle(self) -> None:
+        """Have nothing under way that may make a right byte read as a wrong one."""
+        ...
+
+
+class Part(NamedTuple):
+    """Bytes ``position`` to ``end`` of the log of the segment ``base_offset``, where whole batches
+    begin and end, the first one not below ``next_offset`` and all below ``limit``.
+
+    ``largest``: bytes of the largest batch that there should be.  ``named``: where an index says
+    that batches begin.  ``may_be_torn``: the end may have been cut by a kill or a full disk.
+    """
+
+    base_offset: int
+    position: int
+    next_offset: int
+    end: int
+    largest: int
+    limit: int = paths.MAX_OFFSET
+    named: Named = lambda position: None
+    may_be_torn: bool = False
+
+
+class Checked(NamedTuple):
+    """What was found; ``next_offset`` is behind the last batch.
+
+    That of a damaged place at the end is -1, as nothing there tells.
+    """
+
+    next_offset: int
+    damages: list[Damage]
+
+
+def check_part(source: Source, part: Part, task: Task) -> Checked:
+    """Check it; ``task`` is told of the bytes.  OSError, TaskCancelled."""
+    check = Check(source, part)
+    while check.position < part.end:
+        before = check.position
+        check.step()
+        task.advance(max(check.position - before, 0))
+    return Checked(check.next_offset, check.damages)
+
+
+def sound_start(data: memoryview, part: Part) -> tuple[Known, int] | None:
+    """The sound batches at the start of what was read of a part, and the size of the last one.
+
+    That a batch's base offset is right shows at the one behind it, or at the end of the part: of
+    the last one here that may not be known yet.
+    """
+    size, last, before, next_offset, reason, _ = walk_batches(
+        data, len(data), part.base_offset, part.next_offset, part.limit
+    )
+    batch_size = size - last
+    if part.position + size < part.end:
+        frame = data[size : size + FRAME_SIZE]
+        if reason or len(frame) < FRAME_SIZE or _falls(frame, next_offset):
+            size, next_offset = last, before
+    if size <= 0:
+        return None
+    return Known(part.position, part.position + size, next_offset), batch_size
+
+
+def _falls(frame: memoryview, next_offset: int) -> bool:
+    """Whether a batch that begins so has a base offset that is below the next one."""
+    base = int.from_bytes(frame[:8], "big", signed=True)
+    return frame[MAGIC_POSITION] <= MAGIC and base < next_offset
+
+
+class Check:
+    """A walk through a part.  All before ``position`` is known: sound, or in ``damages``."""
+
+    def __init__(self, source: Source, part: Part) -> None:
+        self._source = source
+        self._part = part
+        self.position = part.position
+        self.next_offset = part.next_offset
+        self.damages: list[Damage] = []
+        # The last sound batch: where it begins, and the next offset before it.
+        self._last: tuple[int, int] | None = None
+        self._suspect = -1
+        # Bytes of the batch that is next, where that is known to be larger than a read.
+        self._needed = 0
+
+    def to(self, end: int) -> None:
+        """Go on until all before ``end`` is known."""
+        while self.position < end:
+            self.step(end)
+        # The base offset of the last batch shows to be wrong at the one behind it.
+        while self._last is not None and self._falls():
+            self.step()
+
+    def _falls(self) -> bool:
+        frame = self._source.read(self.position, min(FRAME_SIZE, self._part.end - self.position))
+        return len(frame) == FRAME_SIZE and _falls(frame, self.next_offset)
+
+    def step(self, until: int | None = None) -> None:
+        """Go on by one read, which goes little beyond ``until``, or over a damaged place."""
+        part, start = self._part, self.position
+        size = _CHUNK_BYTES if until is None else min(_CHUNK_BYTES, until - start + _LEAST_BYTES)
+        size = min(max(size, self._needed), part.end - start)
+        self._needed = 0
+        data = self._source.read(start, size)
+        taken, last, before, self.next_offset, reason, is_sized = walk_batches(
+            data, len(data), part.base_offset, self.next_offset, part.limit
+        )
+        if last >= 0:
+            self._last = (start + last, before)
+        self.position += taken
+        if reason:
+            self._fault(reason, is_sized)
+        elif taken:
+            return
+        elif len(data) < size:
+            self._fault("the file ends before it", False)
+        else:
+            needed = size_at(data, 0) if len(data) >= FRAME_SIZE else part.end - start + 1
+            if needed > part.end - start:
+                self._fault("it is longer than the log", False)
+            else:
+                self._needed = needed
+
+    def _fault(self, reason: str, is_sized: bool) -> None:
+        """``is_sized``: only the batch's offsets are wrong, so it ends where it says."""
+        position, next_offset = self.position, self.next_offset
+        if self._suspect != position:
+            self._suspect = position
+            self._source.settle()
+            return
+        if is_sized and self._last is not None and self._blames_last():
+            return
+        end, following = self._resume(position, next_offset, is_sized)
+        self.damages.append(Damage(position, end, next_offset, following, reason))
+        self.position = end
+        self._last = None
+
+    def _blames_last(self) -> bool:
+        """Where the batch at hand is right, and the one before it has a wrong base offset."""
+        assert self._last is not None
+        start, before = self._last
+        base = self._base_at(self.position)
+        last_base = self._base_at(start)
+        if not before <= base < self.next_offset:
+            return False
+        if base - before < self.next_offset - last_base:
+            return False
+        reason = f"base offset {last_base} is not below the next batch's, {base}"
+        self.damages.append(Damage(start, self.position, before, base, reason))
+        self.next_offset = before
+        self._last = None
+        self._suspect = -1
+        return True
+
+    def _base_at(self, position: int) -> int:
+        return int.from_bytes(self._source.read(position, 8), "big", signed=True)
+
+    # -- behind damage -------------------------------------------------------------------------
+
+    def _resume(self, position: int, next_offset: int, is_sized: bool) -> tuple[int, int]:
+        """Where the next sound batch begins, and its first offset; else the end, and -1."""
+        part = self._part
+        for size in (self._proven(position, part.end), self._claimed(position)):
+            if size:
+                found = self._chain(position + size, next_offset, is_trusted=is_sized)
+                if found is not None:
+                    return found
+        named = part.named(position)
+        while named is not None and named < part.end:
+            found = self._chain(named, next_offset)
+            if found is not None:
+                return found
+            named = part.named(named)
+        return part.end, -1
+
+    def _claimed(self, position: int) -> int:
+        """The size that a batch says it has; 0 where it cannot be that."""
+        left = self._part.end - position
+        frame = self._source.read(position, min(FRAME_SIZE, left))
+        size = size_at(frame, 0) if len(frame) == FRAME_SIZE else 0
+        return size if SMALLEST_SIZE[0] + LOG_OVERHEAD <= size <= left else 0
+
+    def _proven(self, position: int, end: int) -> int:
+        """The size at which a batch's CRC is right, whatever it says; 0 where there is none."""
+        size = min(self._part.largest, end - position)
+        return max(proven_size(self._source.read(position, size), 0), 0)
+
+    def _chain(
+        self, position: int, next_offset: int, *, is_trusted: bool = False
+    ) -> tuple[int, int] | None:
+        """The first sound batch at or behind a place, and its first offset; (the end, -1) at it.
+
+        None where batches do not follow on one another up to the next place that is named.
+        ``is_trusted``: that they do need not be seen.
+        """
+        part, wanted = self._part, _CHUNK_BYTES
+        first: tuple[int, int] | None = None
+        goal = part.named(position)
+        if goal is None or goal > part.end:
+            goal = part.end
+        while position < goal:
+            data = self._source.read(position, min(wanted, goal - position))
+            taken, last, _, next_offset, reason, _ = walk_batches(
+                data, len(data), part.base_offset, next_offset, part.limit
+            )
+            wanted = _CHUNK_BYTES
+            if last >= 0:
+                first = first or (position, int.from_bytes(data[:8], "big", signed=True))
+                if is_trusted:
+                    return first
+            position += taken
+            if taken and not reason:
+                continue
+            size = self._claimed(position)
+            if not reason and 0 < size <= goal - position:
+                wanted = size
+                continue
+            if not reason and part.may_be_torn and goal == part.end:
+                return first
+            position += self._proven(position, goal) or size or goal
+        if position != goal:
+            return None
+        return first or ((goal, -1) if goal == part.end else None)

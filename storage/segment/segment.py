@@ -1,0 +1,799 @@
+"""One segment: a ``.log`` file of record batches with its indexes.
+
+Layout: the files of one segment share a name, the base offset in 20 digits.  The log is record
+batches back to back; the indexes are those of ``storage.index``.  The last segment of a partition
+is *active* and grows; the others are *sealed*: their indexes are trimmed and nothing changes them
+until a cleaner replaces the whole segment.
+
+Which batch gets an index entry follows Kafka's ``LogSegment.append``: a batch is indexed when more
+than ``index.interval.bytes`` lie between it and the batch indexed before it, so the first batch
+never is.  An index therefore always equals the one that recovery would rebuild.
+
+Not here: descriptors, leases, names (``segment_files``), which offsets batches get and when to roll
+(``append``), what a damaged file means (``recovery``), who deletes (``retention``, ``compaction``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from storage import paths
+from storage.errors import CorruptRecord
+from storage.files import Files, FileSource
+from storage.record._batch import find_next_batch, walk_batches
+from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from storage.record.header import MAGIC_POSITION, size_at
+from storage.record.plain import plain
+from storage.record.scan import batches as scan_batches
+from storage.segment.batch_check import FRAME_SIZE, Check, Part, sound_start
+from storage.segment.cut import cut_tail
+from storage.segment.damage import Damage, Damages, merged, report, sound_size
+from storage.segment.first_read import FirstRead, Known
+from storage.segment.segment_files import SegmentFiles
+from storage.settings.config import LogConfig
+
+_log = logging.getLogger(__name__)
+
+# (position in the appended block, size in bytes, last offset, largest timestamp in ms)
+BatchEntry = tuple[int, int, int, int]
+
+# Of a batch that is larger than this the header has to do, to see whether an index fits.
+_CHECKED_BYTES = 16 * 1024 * 1024
+
+# How much is checked at a time where nobody may wait: what takes the owner's thread 0.2 ms.
+_CHECKED_AT_ONCE = 1024 * 1024
+_AT_A_TIME = 64 * 1024
+# Who looks at a place under it may find the file gone.
+_damages_lock = threading.RLock()
+
+MAX_SEGMENT_BYTES = 2**31 - 1
+MAX_OFFSET_SPAN = 2**31 - 1
+
+
+class Cached:
+    """The log through the page cache, for ``batch_check``.  What was read last is at hand."""
+
+    def __init__(self, files: Files, fd: int) -> None:
+        self._files = files
+        self._fd = fd
+        self._room = memoryview(bytearray())
+        self._start = self._end = 0
+
+    def read(self, position: int, size: int) -> memoryview:
+        if not self._start <= position <= position + size <= self._end:
+            if size > len(self._room):
+                self._room = memoryview(bytearray(size))
+            self._start = self._end = position
+            self._end += self._fill(self._room[:size], position)
+        return self._room[position - self._start : min(position + size, self._end) - self._start]
+
+    def _fill(self, view: memoryview, position: int) -> int:
+        return self._files.preadv(self._fd, view, position)
+
+    def settle(self) -> None:
+        """What is in the page cache is there: it is read again."""
+        self._end = self._start
+
+
+class _AtHand(Cached):
+    """The same where nobody may wait: BlockingIOError for what is not in the page cache, for what
+    takes long, and where damage has to be judged.
+    """
+
+    def _fill(self, view: memoryview, position: int) -> int:
+        done = 0
+        while done < len(view):
+            count = None
+            if len(view) <= _CHECKED_AT_ONCE:
+                count = self._files.preadv_nowait(self._fd, view[done:], position + done)
+            if count is None:
+                raise BlockingIOError
+            if not count:
+                break
+            done += count
+        return done
+
+    def settle(self) -> None:
+        raise BlockingIOError
+
+
+class Segment(SegmentFiles):
+    """One segment of a partition.  Owned by one thread; leases let others read and flush it."""
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_cut_pending",
+        "damages",
+        "first_read",
+        "first_timestamp",
+        "index_full",
+        "lacking",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "mtime_ns",
+        "next_offset",
+        "size",
+        "stable_size",
+        "told_damages",
+    )
+
+    # Whether the log's bytes never are record batches as they lie there, so that who reads them
+    # always goes through ``expand``: a subclass for an older format.
+    always_expand = False
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        writable: bool,
+    ) -> None:
+        super().__init__(files, directory, base_offset, config, writable=writable)
+        self._cut_pending = False
+        self._bytes_since_index_entry = 0
+        # What readers and the checker have found; no read crosses or enters it.
+        self.damages: Damages = ()
+        # Those that the log has been told of.
+        self.told_damages: Damages = ()
+        self.first_read = FirstRead()
+        self.first_timestamp = -1
+        # Whether an index has no room for the entries that one more append may need.
+        self.index_full = False
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.mtime_ns = 0
+        self.next_offset = base_offset
+        self.size = 0
+        # Bytes at its end that its file lacks.
+        self.lacking = 0
+        # Bytes of whole batches below the last stable offset; the log that has the segment
+        # keeps it right.
+        self.stable_size = 0
+
+    @classmethod
+    def create(
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        suffix: str = "",
+    ) -> Segment:
+        """A new, empty, active segment on disk.  Left-over files of its name are removed first.
+
+        ``suffix``: what its names end in; one that is not of the log yet is ``.cleaned``.
+        OSError where the disk refuses; nothing is left behind then.
+        """
+        segment = cls(files, directory, base_offset, config, writable=True)
+        segment._suffix = suffix
+        segment.discard()
+        segment._gone = False
+        try:
+            segment._fd = files.open(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            if config.preallocate:
+                files.ftruncate(segment._fd, config.segment_bytes)
+            segment._prepare_append()
+        except OSError:
+            segment.discard()
+            raise
+        segment.mtime_ns = now_ms * 1_000_000
+        return segment
+
+    @classmethod
+    def named(
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        suffix: str,
+    ) -> Segment:
+        """A sealed one that another process has made, whose files' names end in ``suffix``.
+
+        The caller ``restore``s it.
+        """
+        segment = cls(files, directory, base_offset, config, writable=True)
+        segment._suffix = suffix
+        segment.sealed = True
+        return segment
+
+    def restore(
+        self,
+        *,
+        size: int,
+        next_offset: int,
+        first_timestamp: int,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+        last_indexed_position: int,
+        mtime_ns: int,
+        sealed: bool,
+        stable_size: int | None = None,
+    ) -> None:
+        """What recovery found on disk.  Positions and sizes in bytes, timestamps in ms.
+
+        ``stable_size`` is by default all of it.
+        """
+        assert 0 <= last_indexed_position <= size
+        assert self.base_offset <= next_offset
+        self.size = size
+        self.stable_size = size if stable_size is None else stable_size
+        self.next_offset = next_offset
+        self.first_timestamp = first_timestamp
+        self.max_timestamp = max_timestamp
+        self.max_timestamp_offset = max_timestamp_offset
+        self._bytes_since_index_entry = size - last_indexed_position
+        self.mtime_ns = mtime_ns
+        self.sealed = sealed
+        self.first_read.doubt(size)
+
+    def expect(self, size: int) -> None:
+        """The log had ``size`` bytes, more than its file has now: the others are damage."""
+        assert self.sealed
+        assert size > self.size
+        self.lacking = size - self.size
+        self.size = self.stable_size = size
+        self.first_read.doubt(size)
+        self.verify(size - self.lacking, size)
+
+    def lose(self) -> bool:
+        """The file of this sealed segment is gone, and nobody has deleted it: all of it is damage,
+        and what it had is what it has.  Whether that is news.  Any thread.
+        """
+        assert self.sealed
+        place = Damage(
+            *(0, self.size, self.base_offset, self.next_offset),
+            f"the file is gone, which had {self.size} bytes",
+        )
+        with _damages_lock:
+            if self.is_missing:
+                return False
+            self.damages = (place,)
+            # In this order: who finds nothing left to be checked finds the damage.
+            self.first_read.add(Known(0, self.size, self.next_offset))
+            self.is_missing = True
+            return True
+
+    @property
+    def loss(self) -> str:
+        """A line for a sealed segment that lacks its end, or all, of what it had."""
+        error = self.damages[-1].error(self.log_path)
+        return (
+            f"{error}; reading them fails until the file is back (a backup) or kafkafs repair "
+            "--accept-loss"
+        )
+
+    def _vanished(self) -> CorruptRecord:
+        if self.sealed and self.size:
+            if self.lose():
+                _log.warning("%s", self.loss)
+            return self.damages[0].error(self.log_path)
+        reason = f"the file is gone, which had {self.size} bytes"
+        return CorruptRecord(reason, path=self.log_path, position=0, offset=self.base_offset)
+
+    def accept_size(self) -> None:
+        """What the log lacks is given up, and with it a batch of which a part is left.  OSError."""
+        size, whole = self.file_size(paths.LOG), min(self.damages[-1].start, self.size)
+        if whole < size:
+            fd = self._files.open(self.log_path, os.O_RDWR)
+            try:
+                cut_tail(self._files, fd, self.log_path, whole, size, "what followed is given up")
+            finally:
+                self._files.close(fd)
+        self.size = self.stable_size = min(whole, size)
+        self.lacking = 0
+        self.damages = tuple(place for place in self.damages if place.end <= self.size)
+        self.first_read.doubt(self.size)
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def _prepare_append(self) -> None:
+        """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
+        self._log_fd()
+        self.offset_index.presize()
+        self.time_index.presize()
+        self.index_full = self.offset_index.is_full or self.time_index.is_full
+        self._append_ready = True
+
+    def append(
+        self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
+    ) -> int:
+        """Write ready batches at the end and index them (``LogSegment.append``).
+
+        Returns the file position where they begin.  OSError where the disk refuses: the segment
+        is then cut back to what it was.
+        """
+        assert not self.sealed
+        if not self._append_ready:
+            self._prepare_append()
+        start = self.size
+        fd = self._fd
+        if self._cut_pending:
+            self._files.ftruncate(fd, start)
+            self._cut_pending = False
+        try:
+            self._files.pwrite(fd, data, start)
+        except OSError:
+            self._cut_back(start)
+            raise
+        first = batches[0]
+        if self.size == 0:
+            self.first_timestamp = first[3]
+        interval = self._config.index_interval_bytes
+        if (
+            len(batches) == 1
+            and self._bytes_since_index_entry <= interval
+            and first[3] <= self.max_timestamp
+        ):
+            # The common append: one small batch, nothing to index.
+            self._bytes_since_index_entry += first[1]
+        else:
+            self._index(batches, start, interval)
+        self.size = start + len(data)
+        self.next_offset = batches[-1][2] + 1
+        self.mtime_ns = now_ns
+        return start
+
+    def _index(self, batches: Sequence[BatchEntry], start: int, interval: int) -> None:
+        before = (self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset)
+        try:
+            for position, size, last_offset, max_timestamp in batches:
+                if max_timestamp > self.max_timestamp:
+                    self.max_timestamp = max_timestamp
+                    self.max_timestamp_offset = last_offset
+                if self._bytes_since_index_entry > interval:
+                    self.offset_index.append(last_offset, start + position)
+                    self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+                    self._bytes_since_index_entry = 0
+                self._bytes_since_index_entry += size
+        except OSError:
+            self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
+            self._cut_back(start)
+            for index in (self.offset_index, self.time_index):
+                # Where the disk takes no zeros either, a start finds that the entry leads nowhere.
+                with contextlib.suppress(OSError):
+                    index.truncate_to_offset(self.next_offset)
+            raise
+        self.index_full = self.offset_index.is_full or self.time_index.is_full
+
+    def _cut_back(self, size: int) -> None:
+        """Take a refused append off the file again; if even that fails, before the next one."""
+        try:
+            self._files.ftruncate(self._fd, size)
+        except OSError:
+            self._cut_pending = True
+
+    def trim(self) -> None:
+        """The final time entry, and files of their real length (``onBecomeInactiveSegment``).
+
+        OSError where the disk refuses: the segment can be appended to as before.
+        """
+        fd = self._log_fd()
+        try:
+            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self.offset_index.trim()
+            self.time_index.trim()
+            if self._files.size(fd) != self.size:
+                self._files.ftruncate(fd, self.size)
+        except OSError:
+            self._drop_final_entry()
+            raise
+        self._append_ready = False
+
+    def seal(self) -> None:
+        """Trim the files; nothing is appended any more."""
+        assert self._writable
+        assert not self.sealed
+        self.trim()
+        self.sealed = True
+        # Who reads it from now on will mostly read a disk.
+        self.first_read.doubt(self.size)
+
+    def unseal(self) -> None:
+        """Take back ``seal``: it is appended to once more.  OSError from the disk."""
+        self.sealed = False
+        self._drop_final_entry()
+
+    def _drop_final_entry(self) -> None:
+        """Of the time index, which goes with no entry of the offset index."""
+        last = self.offset_index.last_entry
+        self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
+
+    def open_log(self) -> bool:
+        """Open the log, so that it can be read when its name is gone; False where it is missing.
+
+        SegmentGone, OSError.
+        """
+        with contextlib.suppress(CorruptRecord):
+            self._log_fd()
+        return not self.is_missing
+
+    def open_all(self) -> None:
+        """Open every file of the active segment, so that another thread can ``sync`` it."""
+        self._log_fd()
+        _ = self.offset_index, self.time_index
+        if self._txn_index is not None:
+            self._txn_index.open()
+
+    def sync(self) -> None:
+        """Make log and indexes survive the machine.  Any thread that holds a lease may call it.
+
+        A sealed one opens no more than one file at a time: there may be thousands to be synced.
+        OSError; CorruptRecord, once, where the file of a sealed one turns out to be gone.
+        """
+        if self.is_missing:
+            return
+        if self._txn_index is not None:
+            self._txn_index.sync()
+        if self.sealed:
+            self._sync_apart()
+        else:
+            self._files.fdatasync(self._log_fd())
+            self.offset_index.sync()
+            self.time_index.sync()
+
+    def refresh_indexes(self) -> None:
+        """Look anew at those that are open: the process that appends has extended them."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.refresh()
+
+    def set_config(self, config: LogConfig) -> None:
+        """New settings of the topic; a size of the index files counts from the next segment."""
+        self._config = config
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def expand(self, data: Buffer, at: int, end: int, position: int) -> tuple[Buffer, int]:
+        """The plain form of the batch at ``data[at:end]``, and the bytes that it stands for.
+
+        ``position`` is where ``data[at]`` lies in the log.  ``record.plain`` says more.
+        """
+        return plain(data, at, end)
+
+    def read_into(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+        """Fill ``buffer`` from byte ``position`` of the log; returns the count of bytes.
+
+        With ``wait`` false, BlockingIOError where the bytes are not in the page cache: call again
+        from a thread that may wait, with ``wait`` true.  SegmentGone after deletion, CorruptRecord
+        at a damaged place; it reads up to one.  Bytes that nobody has read yet are checked.
+        """
+        reads = self.first_read
+        if not reads.whole and not reads.knows(position, position + len(buffer)):
+            return self._read_first(memoryview(buffer), position, wait)
+        if self.damages:
+            sound = sound_size(self.damages, position, len(buffer), self.log_path)
+            buffer = memoryview(buffer)[:sound]
+        count = self.read_stored(buffer, position, wait)
+        if count < len(buffer) and position + count < self.size and self.sealed:
+            return self._read_short(buffer, position, wait)
+        return count
+
+    def _read_short(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+        """The log's file ends before the log does: what it lacks is damage from now on."""
+        if not wait:
+            raise BlockingIOError
+        size = self._files.size(self._log_fd())
+        if not self._writable or self.identity is not None or size >= self.size:
+            return self.read_stored(buffer, position, wait)
+        # What had been checked may be gone.
+        self.first_read = FirstRead()
+        self.first_read.doubt(self.size)
+        self.verify(size, self.size)
+        sound = sound_size(self.damages, position, len(buffer), self.log_path)
+        return self.read_stored(memoryview(buffer)[:sound], position, wait)
+
+    def _read_first(self, buffer: memoryview, position: int, wait: bool) -> int:
+        """Who reads on has whole batches in the buffer: they are checked there, and nothing is read
+        twice.  So what is read ends with one of them, if there are any.
+        """
+        reads = self.first_read
+        known = reads.part_before(position)
+        if position and (known is None or known.end < position):
+            self.verify(position, position + len(buffer), wait=wait)
+            known = reads.part_before(position)
+        count = self.read_stored(buffer, position, wait)
+        start, next_offset = (0, self.base_offset) if known is None else known[1:]
+        if position <= start < position + count:
+            part = self._part(start, next_offset)
+            found = sound_start(buffer[start - position : min(count, part.end - position)], part)
+            if found is not None:
+                reads.add(found[0])
+                reads.batch_size = found[1]
+        known = reads.part_at(position)
+        if known is None:
+            reads.batch_size = self.verify(position, position + count, wait=wait) - position
+        else:
+            count = min(count, known.end - position)
+        return min(count, sound_size(self.damages, position, len(buffer), self.log_path))
+
+    def read_stored(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+        """The same without a look at damage: the bytes as they are."""
+        if wait:
+            self.lease()
+            try:
+                return self._files.preadv(self._log_fd(), buffer, position)
+            finally:
+                self.release()
+        self.recently_used = True
+        fd = self._fd
+        if fd < 0:
+            fd = self._log_fd()
+        count = self._files.preadv_nowait(fd, buffer, position)
+        if count is None:
+            if position >= self.first_read.written_from:
+                # What was written here comes back from the disk.
+                self.first_read.doubt(self.size)
+            raise BlockingIOError
+        return count
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """``size`` bytes from ``position``; CorruptRecord where the file ends before, or where
+        one is damaged.
+        """
+        if self.damages:
+            sound = sound_size(self.damages, position, size, self.log_path)
+            if sound < size:
+                sound_size(self.damages, position + sound, 1, self.log_path)
+        data = self._files.pread(self._log_fd(), size, position)
+        if len(data) != size:
+            raise CorruptRecord(
+                f"{len(data)} bytes where {size} were expected",
+                path=self.log_path,
+                position=position,
+            )
+        return data
+
+    # -- checking what is read first -----------------------------------------------------------
+
+    def verify(self, position: int, end: int, *, wait: bool = True) -> int:
+        """See to it that the batches in which the bytes ``position`` to ``end`` lie are checked.
+
+        What is damaged is added to ``damages``, and reported once.  Returns where what is known
+        ends, at or behind ``end``, or the log's size: a batch begins there.  Without ``wait``
+        BlockingIOError where that would take long.  Any thread; SegmentGone, OSError.
+        """
+        reads = self.first_read
+        end = min(end, self.size)
+        if reads.whole:
+            return self.size
+        self.lease()
+        try:
+            while True:
+                part = reads.part_at(position)
+                reached = position if part is None else part.end
+                if reached >= min(reads.written_from, self.size):
+                    return self.size
+                if part is not None and reached >= end:
+                    return reached
+                try:
+                    self._check(reached, min(max(end, reached + 1), reads.written_from), wait)
+                except CorruptRecord:
+                    if not self.is_missing:
+                        raise
+                    return self.size
+        finally:
+            self.release()
+
+    def _check(self, position: int, end: int, wait: bool) -> None:
+        """Check the batch that ``position`` is in, and on to ``end``."""
+        source = (Cached if wait else _AtHand)(self._files, self._log_fd())
+        reads = self.first_read
+        start, next_offset = self._start_of_batch(source, position, end, wait)
+        if not wait and end - start > _CHECKED_AT_ONCE:
+            raise BlockingIOError
+        part = self._part(start, next_offset)
+        if end - start <= _CHECKED_AT_ONCE:
+            size = min(self._to_check(start, end), part.end - start)
+            found = sound_start(source.read(start, size), part)
+            if found is not None and found[0].end >= end:
+                reads.add(found[0])
+                reads.batch_size = found[1]
+                return
+        check = Check(source, part)
+        check.to(end)
+        if check.damages:
+            self._add_damages(check.damages)
+        reads.add(Known(start, check.position, check.next_offset))
+
+    def _part(self, start: int, next_offset: int) -> Part:
+        """What is to be checked from a place on where a batch begins."""
+        return Part(
+            self.base_offset,
+            start,
+            next_offset,
+            min(self.first_read.written_from, self.size),
+            max(self._config.max_message_bytes, _AT_A_TIME),
+            max(self.next_offset, next_offset),
+            self.index_behind,
+        )
+
+    def _to_check(self, start: int, end: int) -> int:
+        """Bytes from ``start`` on that hold all batches up to ``end``, if those are all alike."""
+        return max(end - start + self.first_read.batch_size, HEADER_SIZE) + FRAME_SIZE
+
+    def _start_of_batch(
+        self, source: Cached, position: int, end: int, wait: bool
+    ) -> tuple[int, int]:
+        """Where a batch begins, at or before ``position``, and an offset that it is not below.
+
+        At the end of what is known; or where the index names a sound batch that can be meant.
+        """
+        known = self.first_read.part_before(position)
+        start, next_offset = (0, self.base_offset) if known is None else known[1:]
+        if start == position:
+            return start, next_offset
+        if not wait and self._offset_index is None:
+            raise BlockingIOError
+        at = position
+        while (entry := self.offset_index.at_or_before(at)) is not None and entry[1] > start:
+            offset, named = entry
+            # With all that is to be checked, as a disk takes as long for a little as for that.
+            data = source.read(named, self._to_check(named, end))
+            # A message of an older format may be shorter than a header of today.
+            size = size_at(data, 0) if len(data) > MAGIC_POSITION else 0
+            if MAGIC_POSITION < size <= min(self.size - named, _CHECKED_BYTES):
+                data = source.read(named, size)
+                taken, _, _, after, _, _ = walk_batches(
+                    data, len(data), self.base_offset, next_offset, max(self.next_offset, 0)
+                )
+                if taken and after > offset >= next_offset:
+                    self.first_read.batch_size = size
+                    return named, next_offset
+            at = named - 1
+        return start, next_offset
+
+    def _add_damages(self, found: Iterable[Damage]) -> None:
+        with _damages_lock:
+            known = self.damages
+            self.damages = merged(known, [self.bounded(place) for place in found])
+            if self.sealed and self._writable and self.damages[-1].end == self.size:
+                self.lacking = max(self.size - self._files.size(self._log_fd()), 0)
+            report(self.log_path, [place for place in self.damages if place not in known])
+
+    def index_behind(self, position: int) -> int | None:
+        """The first place behind ``position`` where the index says that a batch begins."""
+        return self.offset_index.behind(position)
+
+    def bounded(self, place: Damage) -> Damage:
+        """The place, if it ends where what was checked does, with the offset that comes next."""
+        if place.next_offset >= 0:
+            return place
+        following = self.next_offset
+        if place.end < self.size:
+            source = Cached(self._files, self._log_fd())
+            following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
+        return place._replace(next_offset=max(following, place.first_offset))
+
+    def log_stat(self) -> os.stat_result:
+        """Of the log's file, whatever it is called by now."""
+        return self._files.descriptor_stat(self._log_fd())
+
+    def source(self) -> FileSource:
+        """The log as a byte source, for ``record.scan``."""
+        return FileSource(self._files, self._log_fd(), self.log_path)
+
+    def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Every batch from ``position`` (a batch's start) on, with where it lies; of damaged ones
+        none.
+        """
+        if position >= self.size:
+            # An empty log of a directory that is not ours may have no file.
+            return iter(())
+        if self.damages or not self.first_read.whole:
+            return self._sound_batches(position, self.size)
+        return scan_batches(self.source(), position, self.size)
+
+    def _sound_batches(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        while position < end:
+            until = min(self.verify(position, min(position + _AT_A_TIME, end)), end)
+            for place in self.damages:
+                if place.end <= position or place.start >= until:
+                    continue
+                if position < place.start:
+                    yield from scan_batches(self.source(), position, place.start)
+                position = place.end
+            if position < until:
+                yield from scan_batches(self.source(), position, until)
+                position = until
+
+    def sound_end(self, position: int, end: int) -> int:
+        """Where the sound bytes end that begin at ``position``, at most ``end``.
+
+        CorruptRecord where none begin there.  What nobody has read yet is checked first.
+        """
+        self.verify(position, end)
+        if not self.damages:
+            return end
+        return position + sound_size(self.damages, position, end - position, self.log_path)
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch whose last offset is ≥ ``offset`` (``LogSegment.translateOffset``).
+
+        CorruptRecord where that one is damaged.
+        """
+        for at, header in self.batches(self.position_before(offset)):
+            if header.last_offset >= offset:
+                self._refuse_damaged(offset)
+                return at, header
+        self._refuse_damaged(offset)
+        return None
+
+    def _refuse_damaged(self, offset: int) -> None:
+        for place in self.damages:
+            if place.first_offset <= offset < place.next_offset:
+                raise place.error(self.log_path)
+
+    def position_of(self, offset: int) -> int | None:
+        """Where the batch of ``locate`` lies, or where the damage begins that it is in."""
+        try:
+            found = self.locate(offset)
+        except CorruptRecord:
+            for place in self.damages:
+                if place.first_offset <= offset < place.next_offset:
+                    return place.start
+            raise
+        return None if found is None else found[0]
+
+    def last_batch(self) -> tuple[int, BatchHeader] | None:
+        """The last batch and where it lies; CorruptRecord on the way there."""
+        entry = self.offset_index.last_entry
+        start = 0 if entry is None else self.position_before(entry[0])
+        last = deque(self.batches(start), maxlen=1)
+        return last[0] if last else None
+
+    def position_before(self, offset: int) -> int:
+        """Where a batch begins, not behind the first one whose last offset is ≥ ``offset``.
+
+        By the index.  That of a directory which is not ours to repair is held against the log: its
+        entry counts where a batch lies that it can mean.
+        """
+        indexed, position = self.offset_index.lookup(offset)
+        if position and not self._writable and not self._can_mean(indexed, position):
+            return 0
+        return position
+
+    def _can_mean(self, offset: int, position: int) -> bool:
+        """Whether a sound batch lies at ``position`` that an entry for ``offset`` can name."""
+        try:
+            header = parse_header(self.read_at(position, min(HEADER_SIZE, self.size - position)))
+        except (CorruptRecord, OSError, ValueError):
+            return False
+        # The entries of brokers before 0.11 name any offset of a set.
+        first = offset if header.is_legacy else header.base_offset
+        if not first <= offset <= header.last_offset or header.size > self.size - position:
+            return False
+        if header.size > _CHECKED_BYTES:
+            return True
+        return find_next_batch(self.read_at(position, header.size), 0, 0) == 0
+
+    def position_before_time(self, timestamp_ms: int) -> int:
+        """The same for the first record whose timestamp is ≥ ``timestamp_ms``.
+
+        CorruptRecord where the log is gone.
+        """
+        if self.is_missing:
+            raise self._vanished()
+        largest, offset = self.time_index.lookup(timestamp_ms)
+        if largest >= 0 and not self._writable:
+            found = self.locate(offset)
+            if found is None or found[1].max_timestamp != largest:
+                return 0
+        return self.position_before(offset)
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest record timestamp in ms, or the file's mtime where no record has one."""
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return self.mtime_ns // 1_000_000

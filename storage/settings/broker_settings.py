@@ -1,0 +1,272 @@
+"""What a broker has written down of its topics' settings, in a directory that is its own.
+
+A data directory is a *broker's* where it has ``meta.properties`` or a metadata log.  What its
+topics are set to is not beside them then, as ours is (``settings``), and a default of ours would
+delete what the broker keeps.  It comes from
+
+- the metadata log (``metadata_log``), of the same directory or of another one that the broker's
+  file or ``kafkafs.metadata.log.dir`` names: what is set on a topic, on the broker, on all brokers;
+- the broker's file, ``server.properties``, which ``kafkafs.broker.config`` names: only where that
+  is known, what nobody has set has Kafka's default.
+
+Whoever reads this learns what is known, and of what is not known, why.  Files that are missing or
+damaged raise nothing: nothing can be known then, and so nothing is deleted.
+
+Not here: what the settings mean, and which of them wins (``settings``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from storage import paths
+from storage.errors import CorruptRecord, InvalidConfig, UnusableFile
+from storage.files import Files
+from storage.settings import java_properties
+from storage.settings.config import SYNONYMS
+from storage.settings.metadata_log import BROKER, TOPIC, MetadataFiles, read_metadata
+
+PROTECTING = ("log.cleaner.enable", "delete.topic.enable")
+"""The broker's settings that keep something from going, besides the defaults of topics."""
+
+
+class BrokerFiles(MetadataFiles, Protocol):
+    """The part of ``files.Files`` that is needed here."""
+
+    def exists(self, path: str) -> bool: ...
+
+
+class BrokerTopic(NamedTuple):
+    """A topic as its broker knows it: its id, and what is set on it by Kafka's topic names.
+
+    Of a directory that was detached: the partitions that it had then, and why it is not known what
+    is set on it.
+    """
+
+    id: str
+    settings: Mapping[str, str] = MappingProxyType({})
+    partitions: Sequence[int] = ()
+    fault: str | None = None
+
+
+class Given(NamedTuple):
+    """The text of a setting, and where it was given."""
+
+    text: str
+    source: str
+
+
+@dataclass(slots=True)
+class BrokerSettings:
+    """``defaults``: by the broker's names, of its file and of the cluster's metadata."""
+
+    topics: dict[str, BrokerTopic] = field(default_factory=dict)
+    defaults: dict[str, Given] = field(default_factory=dict)
+    topics_fault: str | None = None
+    """Why it is not known what is set on any topic."""
+    defaults_fault: str | None = None
+    """Why it is not known what the defaults are that are not among them."""
+    is_detached: bool = False
+    """Whether the broker will not come back: only the ``topics`` are its own then."""
+
+    def why_unknown(self, topic: str, topic_id: str) -> str | None:
+        """Why it is not known what is set on a topic; None where it is.  The id may be empty."""
+        if self.topics_fault is not None:
+            return self.topics_fault
+        known = self.topics.get(topic)
+        if known is None:
+            return "its broker's metadata log has no such topic"
+        if known.fault is not None:
+            return known.fault
+        if topic_id and known.id != topic_id:
+            return "its broker's metadata log has another topic of this name"
+        return None
+
+
+def is_brokers(files: BrokerFiles, data_dir: str) -> bool:
+    """Whether a broker has written a data directory, and may come back to it."""
+    return any(
+        files.exists(os.path.join(data_dir, name))
+        for name in (paths.META_PROPERTIES, paths.METADATA_LOG)
+    )
+
+
+def read(
+    files: BrokerFiles, data_dir: str, broker_config: str | None, metadata_dir: str | None
+) -> BrokerSettings | None:
+    """What is known of a data directory; None where no broker has written it.
+
+    ``broker_config``: the broker's file; ``metadata_dir``: where its metadata log is.
+    """
+    if not is_brokers(files, data_dir):
+        return read_detached(files, data_dir)
+    found = BrokerSettings()
+    given = _read_properties(files, broker_config, found)
+    _take(found, given, f"{broker_config}")
+    directory = metadata_dir or _metadata_dir(files, data_dir, given)
+    directory = os.path.join(directory, paths.METADATA_LOG)
+    try:
+        metadata = read_metadata(files, directory)
+    except (CorruptRecord, OSError) as error:
+        found.topics_fault = _why_unread(files, directory, error)
+        return found
+    # The more special one last, as it hides the others.
+    _take(found, metadata.configs.get((BROKER, ""), {}), "the cluster's default")
+    node = _node_id(files, data_dir)
+    if node is not None:
+        _take(found, metadata.configs.get((BROKER, node), {}), "set on the broker")
+    elif any(kind == BROKER and name for kind, name in metadata.configs):
+        found.defaults_fault = f"which broker's this is stands in no {paths.META_PROPERTIES}"
+    for name, topic_id in metadata.topics.items():
+        found.topics[name] = BrokerTopic(topic_id, metadata.configs.get((TOPIC, name), {}))
+    return found
+
+
+# -- when no broker comes back ---------------------------------------------------------------------
+
+
+def is_detached(files: BrokerFiles, data_dir: str) -> bool:
+    """Whether a broker that has written a data directory will not come back to it."""
+    return not is_brokers(files, data_dir) and files.exists(_detached(data_dir))
+
+
+def _detached(data_dir: str) -> str:
+    return os.path.join(data_dir, paths.DETACHED_SETTINGS)
+
+
+def read_detached(files: BrokerFiles, data_dir: str) -> BrokerSettings | None:
+    """What was known when a directory was detached; None where it was not."""
+    try:
+        given = java_properties.parse(files.read_whole(_detached(data_dir)))
+    except FileNotFoundError:
+        return None
+    except UnusableFile as error:
+        why = f"{_detached(data_dir)}: {error.strerror}"
+        return BrokerSettings(is_detached=True, defaults_fault=why, topics_fault=why)
+    found = BrokerSettings(is_detached=True)
+    topics: dict[str, dict[str, str]] = {}
+    for name, value in given.items():
+        kind, _, rest = name.partition("/")
+        if kind == "default":
+            text, _, source = value.partition(" ")
+            found.defaults[rest] = Given(text, source)
+        elif kind == "topic":
+            topic, _, fact = rest.partition("/")
+            topics.setdefault(topic, {})[fact] = value
+        elif kind == "defaults-fault":
+            found.defaults_fault = value
+    for topic, facts in topics.items():
+        numbers = [int(each) for each in facts.pop("partitions", "").split(",") if each.isdecimal()]
+        topic_id, fault = facts.pop("id", ""), facts.pop("fault", None)
+        settings = {name.removeprefix("set/"): value for name, value in facts.items()}
+        found.topics[topic] = BrokerTopic(topic_id, settings, numbers, fault)
+    return found
+
+
+def write(
+    files: Files, data_dir: str, known: BrokerSettings, partitions: Mapping[str, Sequence[int]]
+) -> None:
+    """Write down what is known of the topics that lie there; durable.  OSError."""
+    lines = ["# Written by kafkafs detach: what the broker of this directory had set.\n"]
+    if known.defaults_fault is not None:
+        lines.append(java_properties.line("defaults-fault", known.defaults_fault))
+    for name, (text, source) in known.defaults.items():
+        if name in SYNONYMS or name in PROTECTING:
+            lines.append(java_properties.line(f"default/{name}", f"{text} {source}"))
+    for topic, numbers in sorted(partitions.items()):
+        facts = {"partitions": ",".join(map(str, numbers))}
+        fault = known.why_unknown(topic, "")
+        if fault is None:
+            facts["id"] = known.topics[topic].id
+            facts |= {f"set/{name}": text for name, text in known.topics[topic].settings.items()}
+        else:
+            facts["fault"] = fault
+        lines += [java_properties.line(f"topic/{topic}/{name}", facts[name]) for name in facts]
+    data = "".join(lines).encode(errors="surrogateescape")
+    files.replace_atomically(_detached(data_dir), data)
+
+
+def remove(files: Files, data_dir: str) -> None:
+    """Forget what was written down; durable."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(_detached(data_dir))
+    files.sync_directory(data_dir)
+
+
+# -- what the broker has ---------------------------------------------------------------------------
+
+
+def check_places(
+    files: BrokerFiles, data_dir: str, broker_config: str | None, metadata_dir: str | None
+) -> None:
+    """InvalidConfig where no broker has written a data directory, or nothing can be read at one of
+    these places; OSError.
+    """
+    if not is_brokers(files, data_dir):
+        raise InvalidConfig("no broker has written this directory", path=data_dir)
+    if broker_config is not None:
+        files.read_whole(broker_config)
+    if metadata_dir is not None:
+        directory = os.path.join(metadata_dir, paths.METADATA_LOG)
+        try:
+            read_metadata(files, directory)
+        except CorruptRecord as error:
+            raise InvalidConfig(f"the metadata log is damaged: {error}", path=directory) from None
+
+
+def _read_properties(
+    files: BrokerFiles, path: str | None, found: BrokerSettings
+) -> Mapping[str, str]:
+    if path is None:
+        found.defaults_fault = "the broker's own file is not named"
+        return {}
+    try:
+        return java_properties.parse(files.read_whole(path))
+    except OSError as error:
+        found.defaults_fault = f"{path}: {error.strerror}"
+        return {}
+
+
+def _take(found: BrokerSettings, given: Mapping[str, str], source: str) -> None:
+    """Have these hide what is there: one name of a topic's setting all of its names
+    (``DynamicBrokerConfig.brokerConfigSynonyms``).
+    """
+    for name in given:
+        if name in SYNONYMS:
+            for synonym in SYNONYMS[name][0].synonyms:
+                found.defaults.pop(synonym.name, None)
+    for name, text in given.items():
+        found.defaults[name] = Given(text, source)
+
+
+def _metadata_dir(files: BrokerFiles, data_dir: str, given: Mapping[str, str]) -> str:
+    """Where the metadata log is (``AbstractKafkaConfig.metadataLogDir``)."""
+    if files.exists(os.path.join(data_dir, paths.METADATA_LOG)):
+        return data_dir
+    named = given.get("metadata.log.dir") or given.get("log.dirs") or given.get("log.dir", "")
+    first = named.split(",")[0].strip()
+    # A broker follows links on the way to it; we open nothing through one.
+    return os.path.realpath(first) if first else data_dir
+
+
+def _why_unread(files: BrokerFiles, directory: str, error: CorruptRecord | OSError) -> str:
+    if isinstance(error, CorruptRecord):
+        return f"the metadata log is damaged: {error}"
+    if files.exists(directory):
+        return f"{error.filename or directory}: {error.strerror}"
+    return f"there is no metadata log {directory}"
+
+
+def _node_id(files: BrokerFiles, data_dir: str) -> str | None:
+    """The broker's number (``meta.properties``)."""
+    path = os.path.join(data_dir, paths.META_PROPERTIES)
+    try:
+        properties = java_properties.parse(files.read_whole(path))
+    except OSError:
+        return None
+    return properties.get("node.id", properties.get("broker.id"))

@@ -1,0 +1,320 @@
+"""Reads Kafka's own messages by their schemas (``message_schemas``).
+
+A message read is a dict by the names of its fields; strings are bytes in it, as they are stored,
+and uuids 16 bytes.  Errors' texts are Kafka's (the classes that its generator makes of the message
+definitions), since DumpLogSegments prints them.
+
+Not here: the messages as text (``kafkafs.dump``).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from storage.settings.message_schemas import METADATA
+
+Struct: TypeAlias = "dict[str, Any]"
+
+NUMBERS: Final = {
+    "bool": ">?",
+    "int8": ">b",
+    "int16": ">h",
+    "uint16": ">H",
+    "int32": ">i",
+    "int64": ">q",
+    "float64": ">d",
+}
+_LONGEST_STRING: Final = 0x7FFF
+_LAST_VERSION: Final = 0x7FFF
+_UNKNOWN_TAGS: Final = ""
+_LARGEST_SHORT: Final = 0x7FFF
+_FRAME_VERSION: Final = 1
+
+
+class MessageError(Exception):
+    """Bytes that are no such message."""
+
+
+class Reader:
+    """What is left of a message's bytes (``ByteBufferAccessor``)."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def remaining(self) -> int:
+        return len(self._data) - self._at
+
+    def number(self, layout: str) -> Any:
+        size = struct.calcsize(layout)
+        if self.remaining < size:
+            raise MessageError("null")  # what a BufferUnderflowException says
+        self._at += size
+        return struct.unpack_from(layout, self._data, self._at - size)[0]
+
+    def varint(self) -> int:
+        bits = 0
+        for shift in range(0, 35, 7):
+            byte: int = self.number(">B")
+            bits |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                bits &= 0xFFFFFFFF
+                return bits - (1 << 32) if bits >> 31 else bits
+        raise MessageError("Varint is too long")
+
+    def bytes(self, size: int) -> bytes:
+        if size < 0:
+            raise MessageError(f"{size}")  # what a NegativeArraySizeException says
+        if size > self.remaining:
+            raise MessageError(
+                f"Error reading byte array of {size} byte(s):"
+                f" only {self.remaining} byte(s) available"
+            )
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+
+@dataclass
+class Field:
+    """``struct`` holds the fields of a struct, or of an array's structs."""
+
+    name: str
+    type: str
+    first: int = -_LAST_VERSION
+    last: int = _LAST_VERSION
+    is_array: bool = False
+    is_nullable: bool = False
+    tag: int | None = None
+    default: str | None = None
+    fields: list[Field] = field(default_factory=list)
+
+    def is_in(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def default_value(self) -> Any:
+        if self.default == "null":
+            return None
+        if self.is_array:
+            return []
+        if self.type == "struct":
+            return {each.name: each.default_value() for each in self.fields}
+        if self.type == "bool":
+            return self.default == "true"
+        if self.type in NUMBERS:
+            return int(self.default or 0)
+        return bytes(16) if self.type == "uuid" else b""
+
+
+@dataclass
+class Message:
+    """One message's schema."""
+
+    name: str
+    first: int
+    last: int
+    flexible: int
+    id: int
+    fields: list[Field]
+
+    def read(self, reader: Reader, version: int) -> Struct:
+        """Raises MessageError."""
+        return self._read_struct(reader, self.fields, version)
+
+    def _read_struct(self, reader: Reader, fields: list[Field], version: int) -> Struct:
+        value = {each.name: each.default_value() for each in fields}
+        is_flexible = version >= self.flexible
+        for each in fields:
+            if each.tag is None and each.is_in(version):
+                value[each.name] = self._read_field(reader, each, version)
+        if is_flexible:
+            tagged = {each.tag: each for each in fields if each.is_in(version)}
+            for _ in range(reader.varint()):
+                tag, size = reader.varint(), reader.varint()
+                known = tagged.get(tag)
+                if known is None:
+                    # Kept, since a struct that has one is not the default.
+                    kept = value.get(_UNKNOWN_TAGS, ())
+                    value[_UNKNOWN_TAGS] = (*kept, (tag, reader.bytes(size)))
+                else:
+                    value[known.name] = self._read_field(reader, known, version)
+        return value
+
+    def _read_field(self, reader: Reader, each: Field, version: int) -> Any:
+        if each.is_array:
+            size = self._size(reader, ">i", each, version)
+            if size is None:
+                return None
+            if size > reader.remaining:
+                raise MessageError(
+                    f"Tried to allocate a collection of size {size}, but there are only"
+                    f" {reader.remaining} bytes remaining."
+                )
+            return [self._read_value(reader, each, version) for _ in range(size)]
+        if each.type == "struct" and each.is_nullable:
+            present = reader.varint() if each.tag is not None else reader.number(">b") + 1
+            if present <= 0:
+                return None
+        return self._read_value(reader, each, version)
+
+    def _read_value(self, reader: Reader, each: Field, version: int) -> Any:
+        if each.type == "struct":
+            if version > self.last:
+                raise MessageError(f"Can't read version {version} of {each.name}")
+            return self._read_struct(reader, each.fields, version)
+        if each.type in NUMBERS:
+            return reader.number(NUMBERS[each.type])
+        if each.type == "uuid":
+            high, low = reader.number(">q"), reader.number(">q")
+            return struct.pack(">qq", high, low)
+        if each.type == "bytes":
+            size = self._size(reader, ">i", each, version)
+            return None if size is None else reader.bytes(size)
+        assert each.type == "string", each.type
+        size = self._size(reader, ">h", each, version)
+        if size is None:
+            return None
+        if size > _LONGEST_STRING:
+            raise MessageError(f"string field {each.name} had invalid length {size}")
+        return reader.bytes(size)
+
+    def _size(self, reader: Reader, layout: str, each: Field, version: int) -> int | None:
+        size: int = reader.varint() - 1 if version >= self.flexible else reader.number(layout)
+        if size >= 0:
+            return size
+        if each.is_nullable:
+            return None
+        raise MessageError(f"non-nullable field {each.name} was serialized as null")
+
+
+# -- schemas ---------------------------------------------------------------------------------------
+
+
+def parse_schemas(text: str) -> dict[str, Message]:
+    """The messages of a text of ``schemas``, by name."""
+    found: dict[str, Message] = {}
+    for message in re.split(r"\n(?! )", text.strip()):
+        head, _, body = message.partition(":")
+        name, versions, *options = head.split()
+        given = dict(option.split("=") for option in options)
+        first, last = map(int, versions.split("-"))
+        tokens = iter(re.findall(r"[][{},]|[^][{},\s]+", body))
+        found[name] = Message(
+            name,
+            first,
+            last,
+            int(given.get("flexible", _LAST_VERSION + 1)),
+            int(given.get("id", -1)),
+            _parse_fields(tokens, last),
+        )
+    return found
+
+
+def _parse_fields(tokens: Iterator[str], last: int) -> list[Field]:
+    """Up to the bracket that ends them."""
+    fields: list[Field] = []
+    words: list[str] = []
+    for token in tokens:
+        if token in "[{":
+            words.append("struct*" if token == "[" else "struct")
+            nested = _parse_fields(tokens, last)
+            fields.append(Field(words[0], "struct", fields=nested))
+        elif token in ",]}":
+            _finish(fields, words, last)
+            words = []
+            if token != ",":
+                return fields
+        else:
+            words.append(token)
+    if words:
+        _finish(fields, words, last)
+    return fields
+
+
+def _finish(fields: list[Field], words: list[str], last: int) -> None:
+    name, type_, *options = words
+    if not type_.startswith("struct"):
+        fields.append(Field(name, type_.rstrip("*")))
+    each = fields[-1]
+    each.is_array = type_.endswith("*")
+    for option in options:
+        key, _, value = option.partition("=")
+        if key == "null":
+            each.is_nullable = True
+        elif key == "tag":
+            each.tag = int(value)
+        elif key == "default":
+            each.default = value
+        else:
+            first, _, upper = option.rstrip("+").partition("-")
+            each.first = int(first)
+            if upper and int(upper) < last:
+                each.last = int(upper)
+
+
+# -- the metadata log ------------------------------------------------------------------------------
+
+
+class MetadataRecord(NamedTuple):
+    """A record of ``__cluster_metadata``."""
+
+    message: Message
+    version: int
+    data: Struct
+
+
+class MetadataReader:
+    """Reads what the records of ``__cluster_metadata`` hold (``MetadataRecordSerde.java``).
+
+    A value is, after three varints that say the frame's version, the record's type and its
+    version, a message.  ``only``: the names of those that are wanted, None for all.
+    """
+
+    def __init__(self, only: frozenset[str] | None = None) -> None:
+        self._messages = {each.id: each for each in parse_schemas(METADATA).values()}
+        self._only = only
+
+    def read(self, value: bytes) -> MetadataRecord | None:
+        """None for one that is not wanted.  MessageError."""
+        reader = Reader(value)
+        frame = _short(reader, "frame version")
+        if frame == 0:
+            raise MessageError(
+                "Could not deserialize metadata record with frame version 0. Note that upgrades"
+                " from the preview release of KRaft in 2.8 to newer versions are not supported."
+            )
+        if frame != _FRAME_VERSION:
+            raise MessageError(
+                "Could not deserialize metadata record due to unknown frame version"
+                f" {frame}(only frame version 1 is supported)"
+            )
+        kind, version = _short(reader, "type"), _short(reader, "version")
+        message = self._messages.get(kind)
+        if message is None:
+            raise MessageError(
+                "org.apache.kafka.common.errors.UnsupportedVersionException:"
+                f" Unknown metadata id {kind}"
+            )
+        if self._only is not None and message.name not in self._only:
+            return None
+        try:
+            data = message.read(reader, version)
+        except MessageError:
+            raise MessageError(f"Failed to deserialize record with type {kind}") from None
+        if reader.remaining:
+            raise MessageError(f"Found {reader.remaining} byte(s) of garbage after {kind}")
+        return MetadataRecord(message, version, data)
+
+
+def _short(reader: Reader, name: str) -> int:
+    try:
+        number = reader.varint()
+    except MessageError:
+        raise MessageError(f"Error while reading {name}") from None
+    if number > _LARGEST_SHORT:
+        raise MessageError(f"Value for {name} was too large.")
+    return (number + 0x8000) % 0x10000 - 0x8000

@@ -1,0 +1,236 @@
+"""What a cluster has decided about its topics, from its metadata log (``__cluster_metadata-0``).
+
+The log is a partition like others, whose records are ``messages.MetadataReader``'s.  Its latest
+snapshot, ``<end offset>-<epoch>.checkpoint``, is a file of batches: a control record, all records
+that make the state below the end offset, and a control record again; the log goes on from there
+(``RecordsSnapshotReader.java``, ``KafkaRaftLog.java``).  Records between BeginTransactionRecord and
+EndTransactionRecord count when that is there, and not at all behind AbortTransactionRecord
+(KIP-868).
+
+All or nothing: what is damaged or missing in the middle may have been any setting, so that none of
+them is known then (CorruptRecord).  A last batch that is not whole is where a crash has cut the
+log; what it held was never decided.
+
+Not here: what the settings mean, and the log of a cluster that does not use KRaft.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from storage import paths
+from storage.errors import CorruptRecord
+from storage.record._batch import Rebuild, find_next_batch
+from storage.record.batch import Record, decode
+from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
+from storage.settings.messages import MessageError, MetadataReader, MetadataRecord
+
+TOPIC = 2
+BROKER = 4
+"""``ConfigResource.Type``: whose a setting is."""
+
+_CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_ENTRY = struct.Struct(">ii")
+_SPARSE = 4096
+_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4
+_WANTED = frozenset(
+    {
+        *("TopicRecord", "RemoveTopicRecord", "ConfigRecord"),
+        *("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"),
+    }
+)
+
+
+class MetadataFiles(Protocol):
+    """The part of ``files.Files`` that is needed here."""
+
+    def read_whole(self, path: str) -> bytes: ...
+    def scan(self, path: str) -> list[tuple[str, bool]]: ...
+
+
+@dataclass(slots=True)
+class Metadata:
+    """Topic ids, as text, by name; settings by (kind, name) of what they are set on.
+
+    On a broker: its id in decimal, or nothing for the default of all.
+    """
+
+    topics: dict[str, str] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+
+
+def read_metadata(files: MetadataFiles, directory: str) -> Metadata:
+    """Read the log in ``directory``.  CorruptRecord with path and position, OSError."""
+    names = [name for name, is_directory in files.scan(directory) if not is_directory]
+    replay = _Replay()
+    # By end offset, then by epoch, as their digits compare.
+    snapshot = max((name for name in names if _CHECKPOINT.fullmatch(name)), default=None)
+    end = 0
+    if snapshot is not None:
+        end = int(snapshot[:20])
+        _read_snapshot(files, os.path.join(directory, snapshot), replay)
+    logs = sorted(
+        (base, name)
+        for name in names
+        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
+    )
+    # Those that lie below the snapshot whole may be just about to go.
+    first = max((number for number, (base, _) in enumerate(logs) if base <= end), default=0)
+    _read_log(files, directory, logs[first:], end, replay)
+    return replay.metadata
+
+
+def _read_snapshot(files: MetadataFiles, path: str, replay: _Replay) -> None:
+    data = files.read_whole(path)
+    batches = list(_batches(data, path))
+    kinds = [_control_type(batches[number]) for number in (0, -1)] if batches else []
+    if kinds != [_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER] or batches[-1].end != len(data):
+        raise CorruptRecord("a snapshot of a metadata log is not whole", path=path)
+    for batch in batches:
+        replay.take(batch, path)
+
+
+def _read_log(
+    files: MetadataFiles, directory: str, logs: list[tuple[int, str]], end: int, replay: _Replay
+) -> None:
+    """Replay what follows offset ``end``."""
+    expected = logs[0][0] if logs else end
+    if expected > end:
+        reason = f"offsets {end} to {expected - 1} of a metadata log are missing"
+        raise CorruptRecord(reason, path=directory)
+    for base, name in logs:
+        path = os.path.join(directory, name)
+        data = files.read_whole(path)
+        if base != expected:
+            raise CorruptRecord(f"offset {expected} of a metadata log is missing", path=path)
+        position, expected = _below(data, base, end)
+        for batch in _batches(data, path, position):
+            if batch.base_offset != expected:
+                reason = f"offset {expected} of a metadata log is missing"
+                raise CorruptRecord(reason, path=path, position=position)
+            expected = batch.next_offset
+            if expected > end:
+                replay.take(batch, path)
+            position = batch.end
+        if position != len(data) and (base, name) != logs[-1]:
+            raise CorruptRecord("a batch is cut off", path=path, position=position)
+
+
+class _Batch(NamedTuple):
+    """``end``: the position behind it."""
+
+    end: int
+    base_offset: int
+    next_offset: int
+    is_control: bool
+    records: list[Record]
+
+
+def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
+    """(position, base offset) of a batch not far below offset ``end``: those before it stand in the
+    snapshot.  A controller that has nothing to do writes two batches a second.
+    """
+    found = (0, base)
+    if base < end:
+        scan = Rebuild(base, _SPARSE)
+        scan.feed(data, len(data), 0)
+        for last, position in _ENTRY.iter_unpack(scan.offset_entries):
+            if base + last >= end:
+                break
+            # An entry has the last offset of the batch that begins at the position.
+            found = position, int.from_bytes(data[position : position + 8], "big")
+    return found
+
+
+def _batches(data: bytes, path: str, position: int = 0) -> Iterator[_Batch]:
+    """Ends quietly before a batch that is not whole.  CorruptRecord."""
+    while any(data[position : position + HEADER_SIZE]):
+        size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True) + LOG_OVERHEAD
+        if size > len(data) - position or len(data) - position < HEADER_SIZE:
+            break
+        try:
+            header = parse_header(data, position)
+            records = decode(data, position)
+        except CorruptRecord as error:
+            raise CorruptRecord(error.message, path=path, position=position) from None
+        position += header.size
+        following = header.last_offset + 1
+        yield _Batch(position, header.base_offset, following, header.is_control, records)
+    if find_next_batch(data, position + 1, 0) >= 0:
+        raise CorruptRecord("a batch's length is damaged", path=path, position=position)
+
+
+def _control_type(batch: _Batch) -> int:
+    """The type of a control batch; -1 of another."""
+    key = batch.records[0].key if batch.is_control and batch.records else None
+    return -1 if key is None else int.from_bytes(key[2:4], "big", signed=True)
+
+
+class _Replay:
+    """Applies records in order (``MetadataDelta.java``)."""
+
+    def __init__(self) -> None:
+        self.metadata = Metadata()
+        self._reader = MetadataReader(_WANTED)
+        self._names: dict[str, str] = {}
+        # What is not decided yet.
+        self._transaction: list[MetadataRecord] | None = None
+
+    def take(self, batch: _Batch, path: str) -> None:
+        """The records of a batch.  CorruptRecord."""
+        if batch.is_control:
+            return
+        for record in batch.records:
+            try:
+                found = self._reader.read(record.value or b"")
+                if found is not None:
+                    self._take(found)
+            except (MessageError, UnicodeDecodeError) as error:
+                raise CorruptRecord(str(error), path=path, offset=record.offset) from None
+
+    def _take(self, record: MetadataRecord) -> None:
+        match record.message.name:
+            case "BeginTransactionRecord":
+                self._transaction = []
+            case "AbortTransactionRecord":
+                self._transaction = None
+            case "EndTransactionRecord":
+                decided, self._transaction = self._transaction or [], None
+                for each in decided:
+                    self._apply(each)
+            case _ if self._transaction is not None:
+                self._transaction.append(record)
+            case _:
+                self._apply(record)
+
+    def _apply(self, record: MetadataRecord) -> None:
+        data, metadata = record.data, self.metadata
+        match record.message.name:
+            case "TopicRecord":
+                name, topic_id = data["name"].decode(), _id_text(data["topicId"])
+                metadata.topics[name] = topic_id
+                self._names[topic_id] = name
+            case "RemoveTopicRecord":
+                name = self._names.pop(_id_text(data["topicId"]), None)
+                if name is not None:
+                    metadata.topics.pop(name, None)
+                    metadata.configs.pop((TOPIC, name), None)
+            case "ConfigRecord":
+                of = data["resourceType"], data["resourceName"].decode()
+                settings = metadata.configs.setdefault(of, {})
+                name, value = data["name"].decode(), data["value"]
+                if value is None:
+                    settings.pop(name, None)
+                else:
+                    settings[name] = value.decode()
+
+
+def _id_text(topic_id: bytes) -> str:
+    """As ``partition.metadata`` has it."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()

@@ -1,0 +1,654 @@
+"""The settings of a data directory, and of its topics.
+
+``kafkafs.properties`` in the data directory is written by people: defaults for all topics and for
+the daemon, by Kafka's *broker* names (``log.retention.hours=24``).  What is set on a topic, by
+Kafka's *topic* names (``retention.ms=1000``), and whose it is, lies with the topic
+(``topic_file``), and is read when it is first asked for.  A broker ignores both.
+
+A topic's value is its override, else the first of the broker's names that is given (Kafka's
+order: ms before minutes before hours), else the default (``ServerTopicConfigSynonyms.java``,
+``LogConfig.java``).  A name or a value that is not right is InvalidConfig, which names file and
+line: a setting that was silently ignored would be noticed when the data is gone.
+
+In a directory that a broker has written its topics keep what the broker has set
+(``broker_settings``): a value is our override, else what is set on the topic at the broker, else
+what ``kafkafs.properties`` says (but not of what decides whether something goes: that speaks of
+topics made here), else what holds at the broker, else Kafka's default.  What decides and is *not
+known* is named by ``LogConfig.unknown``, and nothing of that topic is deleted or compacted.
+
+Not here: what there is to set (``config``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from storage import paths
+from storage.errors import CorruptCheckpoint, InvalidConfig, UnknownTopicOrPartition
+from storage.settings import broker_settings, topic_file
+from storage.settings.broker_settings import PROTECTING, BrokerFiles, BrokerSettings
+from storage.settings.config import (
+    BROKER_SETTINGS,
+    DECIDES_COMPACTION,
+    DECIDES_DELETION,
+    DECISIVE,
+    INTERNAL_SEGMENT_BYTES,
+    INTERNAL_TOPICS,
+    KAFKA_RETENTION_MS,
+    LONG_MAX,
+    SYNONYMS,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    LogConfig,
+    Setting,
+    format_value,
+    whole_number,
+    without_unit,
+)
+from storage.settings.setting_lines import Line, parse, read_lines
+from storage.settings.topic_file import Owner, TopicFile
+
+SETTINGS_FILE = "kafkafs.properties"
+
+_BY_US = "set on the topic"
+_BY_BROKER = "set on the topic at its broker"
+
+
+class SettingsStore(BrokerFiles, Protocol):
+    """The part of ``files.Files`` that is needed here."""
+
+    def scan(self, path: str) -> list[tuple[str, bool]]: ...
+
+    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None: ...
+
+
+def _read_lines(files: SettingsStore, path: str) -> list[Line]:
+    try:
+        return read_lines(files, path)
+    except FileNotFoundError:
+        return []
+
+
+class _Default(NamedTuple):
+    value: Any
+    source: str
+    is_known: bool = True
+
+
+Check = Callable[[LogConfig], None]
+"""Looks at a topic's settings, and raises InvalidConfig where they will not do."""
+
+
+def no_check(config: LogConfig) -> None:
+    """A ``Check`` to which everything is right."""
+
+
+def check_value(name: str, text: str | None) -> None:
+    """InvalidConfig where topics have no such setting, or it may not have that value.
+
+    None: the default.
+    """
+    setting = _topic_setting(name)
+    if text is not None:
+        _parse_written(setting, text)
+
+
+def _parse_written(setting: Setting, text: str) -> Any:
+    """The value of a text that somebody has written, who may have used a unit."""
+    try:
+        plain = without_unit(setting.name, text.strip())
+    except ValueError as error:
+        raise InvalidConfig(f"{setting.name}={text} is not {error}") from None
+    return parse(setting, setting.name, plain)
+
+
+def _topic_setting(name: str) -> Setting:
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        raise InvalidConfig(f"there is no setting {name!r}")
+    return setting
+
+
+def set_default(files: SettingsStore, data_dir: str, name: str, value: str) -> None:
+    """Have a line of ``kafkafs.properties`` say this, and leave the others; durable.
+
+    InvalidConfig where the file would not be right then, OSError: nothing has changed.
+    """
+    path = os.path.join(data_dir, SETTINGS_FILE)
+    Settings.load(files, data_dir)
+    parse(BROKER_SETTINGS[name], name, value)
+    try:
+        lines = files.read_whole(path).decode().splitlines()
+    except FileNotFoundError:
+        lines = []
+    kept = [line for line in lines if line.partition("=")[0].strip() != name]
+    text = "".join(f"{line}\n" for line in [*kept, f"{name}={value}"])
+    files.replace_atomically(path, text.encode())
+
+
+class Settings:
+    """The settings of a data directory.  One thread changes them."""
+
+    def __init__(
+        self,
+        files: SettingsStore,
+        data_dir: str,
+        given: Mapping[str, Line],
+        check: Check,
+        *,
+        keeps_faulty: bool = False,
+    ) -> None:
+        self._files = files
+        self._data_dir = data_dir
+        self._check = check
+        self._keeps_faulty = keeps_faulty
+        self._topics: dict[str, TopicFile] = {}
+        self._configs: dict[str, LogConfig] = {}
+        # The lowest partitions of topics whose partition 0 is not here.
+        self._lowest: dict[str, int] = {}
+        self.fault: InvalidConfig | None = None
+        """Why the data directory's own file does not count: then nothing of any topic goes, and no
+        setting is changed.
+        """
+        # The ids of the topics that lie here, as far as they are known.
+        self._ids: dict[str, str] = {}
+        self.given: dict[str, str] = {name: line.value for name, line in given.items()}
+        """The lines of the data directory's settings file, as they stand there."""
+        path = os.path.join(data_dir, SETTINGS_FILE)
+        self.broker = BrokerConfig(**_daemon_values(given, path))
+        ours = _from_synonyms(
+            {
+                name: _Default(value, f"{name} in {SETTINGS_FILE}")
+                for name, value in _synonym_values(given, path).items()
+            }
+        )
+        self._defaults = {**_standard(), **ours}
+        self._theirs = broker_settings.read(
+            files,
+            data_dir,
+            self.broker.kafkafs_broker_config,
+            self.broker.kafkafs_metadata_log_dir,
+        )
+        # Of the many topics that were made here, and on which nothing is set.
+        self._plain = _config_of(self._defaults)
+        self._their_defaults: dict[str, _Default] = {}
+        self._protected: dict[str, str] = {}
+        if self._theirs is not None:
+            self._their_defaults = _their_defaults(self._theirs, ours)
+            protecting = _protecting(self._theirs, given)
+            self._protected = {name: self._theirs.defaults[name].source for name in protecting}
+            fields = {name.replace(".", "_"): value for name, value in protecting.items()}
+            self.broker = replace(self.broker, **fields)
+        self.notes: list[str] = []
+        """What does not count of what is given, and why."""
+        if self._theirs is not None:
+            for name in DECISIVE & ours.keys():
+                self.notes.append(
+                    f"{ours[name].source} does not count for a broker's topics: they keep what "
+                    f"their broker has set, unless {name} is set on the topic"
+                )
+
+    @classmethod
+    def load(
+        cls,
+        files: SettingsStore,
+        data_dir: str,
+        check: Check = no_check,
+        *,
+        keeps_faulty: bool = False,
+    ) -> Settings:
+        """Read the data directory's file; a missing one sets nothing.  InvalidConfig names file and
+        line; with ``keeps_faulty`` it becomes the ``fault`` of these settings instead.
+
+        So it is with a topic's file, when something is asked about the topic: InvalidConfig from
+        whatever asks, or with ``keeps_faulty`` the fault of that topic (``fault_of``).
+
+        ``check`` is asked of all settings that are, or are to be, in force.
+        """
+        path = os.path.join(data_dir, SETTINGS_FILE)
+        try:
+            given = {line.name: line for line in _read_lines(files, path)}
+            settings = cls(files, data_dir, given, check, keeps_faulty=keeps_faulty)
+            settings._check_whole(settings._plain, path)
+        except InvalidConfig as error:
+            if not keeps_faulty:
+                raise
+            settings = cls(files, data_dir, {}, check, keeps_faulty=True)
+            settings.fault = error
+        return settings
+
+    # -- topics' files -------------------------------------------------------------------------
+
+    def _topic(self, topic: str) -> TopicFile:
+        """What is set on a topic, by us; nothing on one that is not there."""
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._read_topic(topic)
+            if found is not None:
+                self._topics[topic] = found
+        return found or TopicFile()
+
+    def _read_topic(self, topic: str) -> TopicFile | None:
+        """None where there is no such topic."""
+        path: str | None = self._path_in(topic, 0)
+        try:
+            try:
+                found = topic_file.read(self._files, self._path_in(topic, 0))
+            except FileNotFoundError:
+                path = self._path(topic)
+                if path is None:
+                    return None
+                found = TopicFile()
+                with contextlib.suppress(FileNotFoundError):
+                    found = topic_file.read(self._files, path)
+            in_force = self._in_force(topic, found.overrides, is_known=True)
+            self._check_whole(_config_of(in_force), f"{path}, topic {topic}")
+        except InvalidConfig as error:
+            if not self._keeps_faulty:
+                raise
+            return TopicFile(fault=error)
+        return found
+
+    def _path_in(self, topic: str, partition: int) -> str:
+        directory = paths.partition_directory(topic, partition)
+        return os.path.join(self._data_dir, directory, topic_file.NAME)
+
+    def _path(self, topic: str) -> str | None:
+        """Where a topic's file lies, or would; None where there is no such topic."""
+        first = self._path_in(topic, 0)
+        if self._files.exists(os.path.dirname(first)):
+            return first
+        if topic not in self._lowest:
+            for name, is_directory in self._files.scan(self._data_dir):
+                parsed = paths.parse_partition_directory(name) if is_directory else None
+                if parsed is not None:
+                    each, number = parsed
+                    self._lowest[each] = min(number, self._lowest.get(each, number))
+        lowest = self._lowest.get(topic)
+        return None if lowest is None else self._path_in(topic, lowest)
+
+    def begin(self, topic: str, directory: str, owner: Owner | None) -> None:
+        """A topic of this name is being made: nothing is set on it but whose it is.
+
+        ``directory``: what becomes its first partition's, and has another name as yet.  OSError.
+        """
+        begun = TopicFile() if owner is None else TopicFile(owners={None: owner})
+        if owner is not None:
+            path = os.path.join(directory, topic_file.NAME)
+            self._files.replace_atomically(path, begun.text().encode())
+        self.forget(topic)
+        self._topics[topic] = begun
+
+    def forget(self, topic: str) -> None:
+        """It is gone, or another one may have its name."""
+        self._topics.pop(topic, None)
+        self._configs.pop(topic, None)
+        self._lowest.pop(topic, None)
+
+    def fault_of(self, topic: str) -> InvalidConfig | None:
+        """Why it is not known what is set on a topic: nothing of it goes then, and no setting of it
+        is changed.
+        """
+        return self.fault or self._topic(topic).fault
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether a broker has written the directory, and may come back to it."""
+        return self._theirs is not None and not self._theirs.is_detached
+
+    def identify(self, topic: str, topic_id: str) -> None:
+        """Say which topic lies here under that name: what a broker knows of another one, which
+        had its name later or before, does not count.
+        """
+        if self._theirs is not None and topic_id and self._ids.get(topic) != topic_id:
+            self._ids[topic] = topic_id
+            self._configs.pop(topic, None)
+
+    def id_at_broker(self, topic: str) -> str:
+        """The id that a topic has in the broker's metadata log; empty where it has none there."""
+        known = None if self._theirs is None else self._theirs.topics.get(topic)
+        return "" if known is None else known.id
+
+    def is_brokers_topic(self, topic: str) -> bool:
+        """Whether a broker has made a topic, or may have."""
+        if self._theirs is None or not self._theirs.is_detached:
+            return self._theirs is not None
+        known, topic_id = self._theirs.topics.get(topic), self._ids.get(topic)
+        return known is not None and not (known.id and topic_id and known.id != topic_id)
+
+    def log_config(self, topic: str) -> LogConfig:
+        """What is in force for a topic, which need not exist."""
+        config = self._configs.get(topic)
+        if config is None:
+            overrides, is_known = self._topic(topic).overrides, self.fault_of(topic) is None
+            is_special = topic in INTERNAL_TOPICS or self.is_brokers_topic(topic)
+            if overrides or is_special or not is_known:
+                config = _config_of(self._in_force(topic, overrides, is_known=is_known))
+            else:
+                config = self._plain
+            if topic in self._topics:
+                self._configs[topic] = config
+        return config
+
+    def overrides(self, topic: str) -> dict[str, str]:
+        """What is set on the topic itself, by name: by us, or at its broker.
+
+        CorruptCheckpoint where that is not known.
+        """
+        self.check_known(topic)
+        return {
+            name: value
+            for name, value, _ in sorted(
+                _listing({**self._set_at_broker(topic), **self._set_by_us(topic)})
+            )
+        }
+
+    def explain(self, topic: str) -> list[tuple[str, str, str]]:
+        """(name, value, where it comes from) of every topic setting.
+
+        CorruptCheckpoint where they are not known.
+        """
+        self.check_known(topic)
+        in_force = self._in_force(topic, self._topic(topic).overrides, is_known=True)
+        return _listing({name: in_force[name] for name in TOPIC_SETTINGS})
+
+    def why_kept(self, topic: str, called: str | None = None) -> str | None:
+        """Why nothing of a topic is deleted by age or size, or compacted, and what ends that; None
+        where its settings decide.  ``called``: a word for the topic instead of its name.
+        """
+        unknown = self.log_config(topic).unknown
+        if not unknown:
+            return None
+        fault = self.fault_of(topic)
+        if fault is not None:
+            remedy = "mending that, and then mounting again, ends it"
+            return f"{', '.join(unknown)} are not known: {fault}; {remedy}"
+        assert self._theirs is not None
+        reason = self._unknown_topic(topic)
+        if reason is None and self._theirs.defaults_fault is not None and self.is_brokers:
+            reason = self._theirs.defaults_fault
+            remedy = f"kafkafs config {self._data_dir} --broker-config FILE"
+        else:
+            reason = reason or self._theirs.defaults_fault
+            reason = reason or "what is set at the broker is not understood"
+            wanted = " ".join(f"{name}=..." for name in unknown)
+            remedy = f"kafkafs config {self._data_dir} {called or topic} {wanted}"
+        return f"{', '.join(unknown)} are not known: {reason}; {remedy} ends that"
+
+    def explain_defaults(self) -> list[tuple[str, str, str]]:
+        """The same of what holds for the daemon, and for topics on which nothing is set."""
+        listing = []
+        for name in BROKER_SETTINGS:
+            value = getattr(self.broker, name.replace(".", "_"))
+            if value is not None:
+                source = (
+                    SETTINGS_FILE if name in self.given else self._protected.get(name, "default")
+                )
+                listing.append((name, format_value(value), source))
+        return listing + _listing(self._their_defaults if self.is_brokers else self._defaults)
+
+    def check_known(self, topic: str | None = None) -> None:
+        """CorruptCheckpoint where the data directory's file does not count, or the topic's, which
+        is not replaced then.
+        """
+        fault = self.fault if topic is None else self.fault_of(topic)
+        if fault is not None:
+            raise CorruptCheckpoint(fault.message, path=fault.path or self._data_dir)
+
+    def get_owner(self, topic: str, partition: int | None) -> Owner | None:
+        """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
+        return self._topic(topic).owners.get(partition)
+
+    def owners_known(self, topic: str) -> bool:
+        """Whether what chown and chmod have set on a topic is known."""
+        return self._topic(topic).fault is None
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def set_topic(self, topic: str, name: str, value: str | None) -> None:
+        """Set one of a topic's settings, or with None go back to the default; durable.
+
+        InvalidConfig where there is no such setting or it may not have that value; OSError where
+        the disk refuses.  Nothing has changed then.
+        """
+        self.change_topic(topic, {name: value})
+
+    def change_topic(self, topic: str, values: Mapping[str, str | None]) -> None:
+        """The same of several settings, which are judged together: all of them or none."""
+        known = self._topic(topic)
+        changed = dict(known.overrides)
+        for name, value in values.items():
+            setting = _topic_setting(name)
+            if value is None:
+                changed.pop(name, None)
+            else:
+                changed[name] = _parse_written(setting, value)
+        self._check_whole(_config_of(self._in_force(topic, changed, is_known=True)), None)
+        self._save(topic, TopicFile(changed, known.owners))
+
+    def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
+        """Remember who owns a topic (partition None) or a partition, and its mode; durable.
+
+        OSError where the disk refuses, and nothing has changed.
+        """
+        assert 0 <= mode <= 0o7777
+        known = self._topic(topic)
+        owners = {**known.owners, partition: (uid, gid, mode)}
+        self._save(topic, TopicFile(known.overrides, owners))
+
+    def _save(self, topic: str, changed: TopicFile) -> None:
+        """Write a topic's file, then believe it.
+
+        CorruptCheckpoint: the one that is there cannot be understood.  UnknownTopicOrPartition.
+        """
+        self.check_known(topic)
+        path = self._path(topic)
+        if path is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=self._data_dir)
+        self._files.replace_atomically(path, changed.text().encode())
+        self._topics[topic] = changed
+        self._configs.pop(topic, None)
+
+    def _check_whole(self, config: LogConfig, path: str | None) -> None:
+        """InvalidConfig where these settings do not go together, or ``check`` refuses them."""
+        _check_together(config, path)
+        try:
+            self._check(config)
+        except InvalidConfig as error:
+            raise InvalidConfig(error.message, path=path) from None
+
+    # -- what is in force ----------------------------------------------------------------------
+
+    def _in_force(
+        self, topic: str, overrides: Mapping[str, Any], *, is_known: bool
+    ) -> dict[str, _Default]:
+        """Every topic setting's value, where it comes from, and whether that is known."""
+        found = self._found(topic, overrides)
+        if not is_known:
+            found |= {name: found[name]._replace(is_known=False) for name in DECISIVE}
+        return found
+
+    def _found(self, topic: str, overrides: Mapping[str, Any]) -> dict[str, _Default]:
+        internal = _each(INTERNAL_TOPICS.get(topic, {}), "Kafka's own, of an internal topic")
+        ours = _each(overrides, _BY_US)
+        if not self.is_brokers_topic(topic):
+            return {**self._defaults, **internal, **ours}
+        defaults = self._their_defaults
+        if self._unknown_topic(topic) is not None:
+            # Something may be set on it that nobody here can see.
+            hidden = {name: defaults[name]._replace(is_known=False) for name in DECISIVE}
+            defaults = {**defaults, **hidden}
+        return {**defaults, **internal, **self._set_at_broker(topic), **ours}
+
+    def _unknown_topic(self, topic: str) -> str | None:
+        """Why it is not known what is set on a topic of a broker's; None where it is."""
+        assert self._theirs is not None
+        return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
+
+    def _set_by_us(self, topic: str) -> dict[str, _Default]:
+        return _each(self._topic(topic).overrides, _BY_US)
+
+    def _set_at_broker(self, topic: str) -> dict[str, _Default]:
+        """What is set on a topic at its broker, as far as it is known, and means something here."""
+        if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
+            return {}
+        assert self._theirs is not None
+        found = {}
+        for name, text in self._theirs.topics[topic].settings.items():
+            if name in TOPIC_SETTINGS:
+                value = _understood(TOPIC_SETTINGS[name], _topic_value, name, text, _BY_BROKER)
+                found.update({} if value is None else {name: value})
+        return found
+
+
+def _topic_value(name: str, text: str) -> Any:
+    return parse(TOPIC_SETTINGS[name], name, text)
+
+
+def _understood(
+    setting: Setting, parse: Callable[[str, str], Any], name: str, text: str, source: str
+) -> _Default | None:
+    """What a broker's text says, None where it may be passed over: a broker refuses what is not
+    right, but other versions have other rules.
+    """
+    try:
+        return _Default(parse(name, text), source)
+    except InvalidConfig:
+        unknown = _Default(setting.default, source, is_known=False)
+        return unknown if setting.name in DECISIVE else None
+
+
+def _each(values: Mapping[str, Any], source: str) -> dict[str, _Default]:
+    return {name: _Default(value, source) for name, value in values.items()}
+
+
+def _listing(in_force: Mapping[str, _Default]) -> list[tuple[str, str, str]]:
+    """(name, value, where it comes from) of what is set, in this order."""
+    return [
+        (name, format_value(value) if is_known else "unknown", source)
+        for name, (value, source, is_known) in in_force.items()
+        if value is not None
+    ]
+
+
+def _config_of(in_force: Mapping[str, _Default]) -> LogConfig:
+    values = {name: default.value for name, default in in_force.items()}
+    internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
+    if internal is not None:
+        values["segment.bytes"] = internal
+    fields = {name.replace(".", "_"): value for name, value in values.items()}
+    return LogConfig(**fields, unknown=_unknown(in_force))
+
+
+def _unknown(in_force: Mapping[str, _Default]) -> tuple[str, ...]:
+    """The names of what is not known of what decides whether something of a topic goes."""
+    policy = in_force["cleanup.policy"]
+    names: list[str] = []
+    if not policy.is_known or "delete" in policy.value:
+        names += DECIDES_DELETION
+    # Who sets compact here asks for it; where the broker has, it may have set more.
+    if policy.is_known and "compact" in policy.value and policy.source != _BY_US:
+        names += DECIDES_COMPACTION
+    return tuple(dict.fromkeys(name for name in names if not in_force[name].is_known))
+
+
+# -- the broker's names ----------------------------------------------------------------------------
+
+
+def _daemon_values(given: Mapping[str, Line], path: str) -> dict[str, Any]:
+    """The daemon's settings among the lines of a file.  InvalidConfig, also of unknown names."""
+    values = {}
+    for number, name, text in given.values():
+        if name in BROKER_SETTINGS:
+            setting = BROKER_SETTINGS[name]
+            values[name.replace(".", "_")] = parse(setting, name, text, line=number, path=path)
+        elif name not in SYNONYMS:
+            raise InvalidConfig(f"line {number}: there is no setting {name!r}", path=path)
+    return values
+
+
+def _synonym_values(given: Mapping[str, Line], path: str) -> dict[str, Any]:
+    """The defaults for topics among the lines of a file, by the broker's names."""
+    return {
+        name: _synonym_value(name, line.value, line.number, path)
+        for name, line in given.items()
+        if name in SYNONYMS
+    }
+
+
+def _synonym_value(name: str, text: str, line: int = 0, path: str | None = None) -> Any:
+    """A broker setting's value as the topic setting has it."""
+    setting, synonym = SYNONYMS[name]
+    if synonym.factor == 1 and not synonym.negative_is_unlimited:
+        return parse(setting, name, text, line=line, path=path)
+    number = Setting(name, whole_number(-LONG_MAX - 1, LONG_MAX), None)
+    value = parse(number, name, text, line=line, path=path) * synonym.factor
+    if synonym.negative_is_unlimited and value < 0:
+        value = -1
+    try:
+        return setting.parse(str(value))
+    except ValueError as error:
+        where = f"line {line}: " if line else ""
+        raise InvalidConfig(
+            f"{where}{name}={text} makes {setting.name}={value}, which is not {error}",
+            path=path,
+        ) from None
+
+
+def _from_synonyms(values: Mapping[str, _Default]) -> dict[str, _Default]:
+    """What the broker's names make of topic settings, each from the first of its names."""
+    found = {}
+    for setting in TOPIC_SETTINGS.values():
+        for synonym in setting.synonyms:
+            if synonym.name in values:
+                found[setting.name] = values[synonym.name]
+                break
+    return found
+
+
+def _standard() -> dict[str, _Default]:
+    """What holds for topics made here where nothing is said."""
+    return _each({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, "default")
+
+
+def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Default]) -> dict[str, _Default]:
+    """What holds for a broker's topics on which nothing is set."""
+    defaults = _standard()
+    defaults["retention.ms"] = _Default(KAFKA_RETENTION_MS, "Kafka's default")
+    if theirs.defaults_fault is not None:
+        for name in DECISIVE:
+            defaults[name] = defaults[name]._replace(source="the broker's", is_known=False)
+    given = {}
+    for name, (text, source) in theirs.defaults.items():
+        if name in SYNONYMS:
+            setting = SYNONYMS[name][0]
+            value = _understood(setting, _synonym_value, name, text, f"{name}, {source}")
+            given.update({} if value is None else {name: value})
+    passed = {name: each for name, each in ours.items() if name not in DECISIVE}
+    return {**defaults, **_from_synonyms(given), **passed}
+
+
+def _protecting(theirs: BrokerSettings, given: Mapping[str, Line]) -> dict[str, Any]:
+    """The daemon's settings that a broker's say, too, and that keep something from going."""
+    found = {}
+    for name in PROTECTING:
+        if name in theirs.defaults and name not in given:
+            with contextlib.suppress(InvalidConfig):
+                found[name] = parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
+    return found
+
+
+def _check_together(config: LogConfig, path: str | None) -> None:
+    """The rules that hold between settings (``LogConfig.validateValues``)."""
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise InvalidConfig(
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above"
+            f" max.compaction.lag.ms={config.max_compaction_lag_ms}",
+            path=path,
+        )

@@ -1,0 +1,94 @@
+"""What is set on one topic, and the file that keeps it.
+
+``kafkafs-topic.properties`` lies in the directory of the topic's partition 0 (where that is not
+here, of the lowest one that is), where a broker ignores it; so it costs the same however many
+topics there are, and goes with its topic.  Written by us, replaced atomically::
+
+    retention.ms=1000           an override, by Kafka's topic name
+    owner=UID:GID:MODE          what chown and chmod have set on the topic; the mode is octal
+    PARTITION/owner=…           on one of its partitions
+
+Not here: what is in force (``settings``).
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from storage.errors import InvalidConfig
+from storage.settings.config import TOPIC_SETTINGS, format_value
+from storage.settings.setting_lines import Line, ReadableFiles, parse, read_lines
+
+NAME = "kafkafs-topic.properties"
+
+_HEADER = "# Written by kafkafs, which replaces this file.\n"
+_OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-7]{3,4})")
+_NOBODY = 2**32 - 1  # chown's "leave it as it is"
+_DIGITS = 10
+# What one file may be the cause of, or the directory that it lies in.
+_ITS_OWN = frozenset({errno.EIO, errno.EACCES, errno.EPERM, errno.ENOTDIR})
+
+Owner = tuple[int, int, int]
+"""(uid, gid, mode)"""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFile:
+    """``owners``: by partition; None: the topic's.  ``fault``: why the file does not count."""
+
+    overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    owners: Mapping[int | None, Owner] = field(default_factory=lambda: MappingProxyType({}))
+    fault: InvalidConfig | None = None
+
+    def text(self) -> str:
+        """The file's."""
+        values = {name: format_value(value) for name, value in self.overrides.items()}
+        for partition, (uid, gid, mode) in self.owners.items():
+            name = "owner" if partition is None else f"{partition}/owner"
+            values[name] = f"{uid}:{gid}:{mode:04o}"
+        return _HEADER + "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
+
+
+def read(files: ReadableFiles, path: str) -> TopicFile:
+    """What a topic's file says.  InvalidConfig names file and line; FileNotFoundError, OSError."""
+    try:
+        lines = read_lines(files, path)
+    except OSError as error:
+        if error.errno in _ITS_OWN:
+            raise InvalidConfig(str(error.strerror), path=path) from None
+        raise
+    overrides: dict[str, Any] = {}
+    owners: dict[int | None, Owner] = {}
+    for line in lines:
+        partition, slash, last = line.name.rpartition("/")
+        if last == "owner" and (not slash or partition.isdecimal()):
+            owner = _read_owner(line, path)
+            if len(partition) > _DIGITS:
+                raise _too_large(line, path)
+            owners[int(partition) if slash else None] = owner
+        elif line.name in TOPIC_SETTINGS:
+            setting = TOPIC_SETTINGS[line.name]
+            value = parse(setting, line.name, line.value, line=line.number, path=path)
+            overrides[line.name] = value
+        else:
+            raise InvalidConfig(f"line {line.number}: there is no setting {line.name!r}", path=path)
+    return TopicFile(overrides, owners)
+
+
+def _read_owner(line: Line, path: str) -> Owner:
+    owner = _OWNER.fullmatch(line.value)
+    if owner is None:
+        raise InvalidConfig(f"line {line.number}: {line.value!r} is not UID:GID:MODE", path=path)
+    uid, gid, mode = int(owner[1]), int(owner[2]), int(owner[3], 8)
+    if max(uid, gid) >= _NOBODY:
+        raise _too_large(line, path)
+    return uid, gid, mode
+
+
+def _too_large(line: Line, path: str) -> InvalidConfig:
+    return InvalidConfig(f"line {line.number}: {line.name}={line.value}: too large", path=path)

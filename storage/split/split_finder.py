@@ -1,0 +1,210 @@
+"""Where a split's records are, in a directory that another process writes.
+
+Segments are found by their names.  Meanwhile their owner may have rolled, deleted or cleaned them,
+and a swap leaves short moments in which a name is missing: it is waited for.
+
+Not here: reading (``split_reader``), planning (``split``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from storage import paths
+from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.files import Files
+from storage.segment.old_segment import is_old
+from storage.state import checkpoint
+
+# How long a cleaner may take to name what it puts into the log, or a file that is listed may not
+# be there.
+PATIENCE_S = 10.0
+
+
+class Patience:
+    """Waits for another process, longer and longer, ``PATIENCE_S`` in all."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + PATIENCE_S
+        self._pause_s = 0.005
+
+    def wait(self) -> bool:
+        """False where it is at its end."""
+        if time.monotonic() > self._end:
+            return False
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, 0.25)
+        return True
+
+
+class AbortedSpan(NamedTuple):
+    """Between these offsets, both included, a producer's transactional records are aborted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Lost(NamedTuple):
+    """From ``offset`` on records are lost, at ``position`` of the log at ``path``; ``message``."""
+
+    offset: int
+    path: str
+    position: int
+    message: str
+
+
+class Split(NamedTuple):
+    """A piece of a partition: the offsets from ``from_offset`` to before ``to_offset``.
+
+    ``directory`` is the partition's.  At planning a batch began at ``position`` of the log with
+    ``base_offset``, and no record of the piece lay before it; ``size``: bytes of log, about.
+    ``aborted``: what of it is not to be read; empty where uncommitted records are wanted.
+    ``topic_id``: no other topic of that name is meant.  ``segments``: base offsets of segments that
+    must still be there, as nothing but retention removes any; empty where a cleaner may.
+    ``lost``: what of it was gone at planning, and nobody had deleted; the first such place.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    base_offset: int
+    position: int
+    size: int
+    from_offset: int
+    to_offset: int
+    aborted: tuple[AbortedSpan, ...] = ()
+    topic_id: str = ""
+    segments: tuple[int, ...] = ()
+    lost: Lost | None = None
+
+
+class Place(NamedTuple):
+    """The segment that holds an offset; ``following``: the next one's base offset, if there is one.
+
+    ``is_old``: of Kafka 0.7; ``log_start``: the first segment's base offset.
+    """
+
+    path: str
+    base_offset: int
+    following: int | None
+    is_old: bool
+    log_start: int
+
+
+class Finder:
+    """Finds a split's segments.  Lists the directory once, and again when it is told to.
+
+    A list may be old: what is opened by a name of it has the records from there on, but perhaps not
+    all up to the next name.
+    """
+
+    def __init__(self, files: Files, split: Split) -> None:
+        self._files = files
+        self._split = split
+        self._listed: tuple[list[tuple[int, str]], bool] | None = None
+
+    def find(self, offset: int, *, anew: bool = False) -> Place:
+        """The segment that holds an offset of the split; ``anew``: by a fresh look.
+
+        OffsetOutOfRange where it is gone, UnknownTopicOrPartition where all is, SegmentGone where
+        a cleaner was stopped in the middle or a segment is missing; OSError.
+        """
+        directory = self._split.directory
+        if anew or self._listed is None:
+            self._listed = self._settled_logs(offset)
+            self._check_segments(offset, self._listed[0])
+        logs, old = self._listed
+        number = bisect_right(logs, offset, key=lambda log: log[0]) - 1
+        if number < 0:
+            self.check_topic()
+            raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
+        base, name = logs[number]
+        following = logs[number + 1][0] if number + 1 < len(logs) else None
+        return Place(os.path.join(directory, name), base, following, old, logs[0][0])
+
+    def following(self, base_offset: int) -> int | None:
+        """The base offset of the segment behind that one, by a fresh look; its errors."""
+        self._listed = self._settled_logs(base_offset)
+        logs, _ = self._listed
+        number = bisect_right(logs, base_offset, key=lambda log: log[0])
+        return logs[number][0] if number < len(logs) else None
+
+    def check_topic(self) -> None:
+        """UnknownTopicOrPartition where the topic was deleted and made anew.
+
+        To be asked once a file of it is open: then that is the right one's.
+        """
+        directory = self._split.directory
+        if self._split.topic_id:
+            path = os.path.join(directory, paths.PARTITION_METADATA)
+            found = checkpoint.read_partition_metadata(self._files, path)
+            if found not in (None, "", self._split.topic_id):
+                raise UnknownTopicOrPartition(
+                    f"this is another topic of the same name: its id is {found}, not "
+                    f"{self._split.topic_id}",
+                    path=directory,
+                )
+
+    def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
+        """SegmentGone where one is missing that nobody removes; errors of ``check_topic``."""
+        there = {base for base, _ in logs}
+        wanted = self._split.segments
+        first = max([logs[0][0], *(base for base in wanted if base <= offset)])
+        for base in wanted:
+            if base >= first and base not in there:
+                self.check_topic()  # another one's have other names
+                raise SegmentGone(
+                    "this segment is missing, between others that are there",
+                    path=os.path.join(self._split.directory, paths.file_name(base, paths.LOG)),
+                    offset=base,
+                )
+
+    def _settled_logs(self, offset: int) -> tuple[list[tuple[int, str]], bool]:
+        """(base offset, name) of each segment, once no cleaner is about to change those that count.
+
+        And whether they are of Kafka 0.7.
+        """
+        directory = self._split.directory
+        patience = Patience()
+        while True:
+            try:
+                names = [name for name, _ in self._files.scan(directory)]
+            except FileNotFoundError:
+                raise UnknownTopicOrPartition("the partition is gone", path=directory) from None
+            old = is_old(names)
+            logs = _logs(names, old)
+            if not logs:
+                raise UnknownTopicOrPartition("the partition has no segments", path=directory)
+            swapped = [name for name in names if self._may_concern(name, offset, logs[-1][0])]
+            if not swapped:
+                return logs, old
+            if not patience.wait():
+                raise SegmentGone(
+                    "a cleaner that was stopped has not given all segments their names: open the "
+                    "directory for writing, and read it again",
+                    path=os.path.join(directory, swapped[0]),
+                    offset=offset,
+                )
+
+    def _may_concern(self, name: str, offset: int, last: int) -> bool:
+        """Whether a file is put into the log where the split reads on; never behind all others."""
+        if not name.endswith(paths.LOG + paths.SWAP) or offset >= last:
+            return False
+        return (paths.base_offset_of(name) or 0) < self._split.to_offset
+
+
+def _logs(names: Iterable[str], old: bool) -> list[tuple[int, str]]:
+    """(base offset, name) of the segments among these files; ``old``: of Kafka 0.7's."""
+    found: list[tuple[int, str]] = []
+    for name in names:
+        if not name.endswith(paths.OLD_LOG if old else paths.LOG):
+            continue
+        base = paths.old_base_offset_of(name) if old else paths.base_offset_of(name)
+        if base is not None and (old or name == paths.file_name(base, paths.LOG)):
+            found.append((base, name))
+    return sorted(found)

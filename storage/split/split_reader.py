@@ -1,0 +1,396 @@
+"""Reads a split: batches to columns, from a directory that another process writes.
+
+Its owner may roll, delete or clean segments all the while: what is not there, or goes while it is
+read, is looked for again, from the offset that was reached.  A position, from the split or from an
+index, counts where a sound batch lies there that begins at or before the offset that is looked for.
+
+The protocol: ``read_split`` yields ``Columns`` (``record._columns`` describes the buffers), each of
+one row or more, in the order of offsets, timestamps in µs.  Control records and those of aborted
+transactions are left out; every CRC is checked.
+
+Works on any ``Files`` that can list a directory and read: no maps, no locks.  Not here: planning
+(``split``), which file is a segment's (``split_finder``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from storage import paths
+from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
+from storage.files import ByteSource, Files, FileSource
+from storage.index.offset_index import OffsetIndex
+from storage.record._batch import find_next_batch, walk_batches
+from storage.record._columns import AbortedSpans, Columns, decode_columns
+from storage.record.header import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    Buffer,
+    parse_header,
+    size_at,
+)
+from storage.record.legacy_07 import plain_07
+from storage.segment.old_segment import step_to
+from storage.split.split_finder import Finder, Patience, Place, Split
+
+# What stays in the processor's cache between being read and being decoded is fastest.
+CHUNK_BYTES = 1024 * 1024
+# Plain forms of compressed batches that are in memory at once, unless one is larger.
+_PLAIN_BYTES = 32 * 1024 * 1024
+# Larger ones than a segment may be do not count as whole.
+_LARGEST_BATCH = 2**31 - 1
+# Of a batch that is larger than this the header has to do, to see whether a position fits.
+_CHECKED_BYTES = 16 * 1024 * 1024
+_GONE = (errno.ENOENT, errno.ESTALE)
+
+
+Seen: TypeAlias = Callable[[bytearray, int, int], None]
+
+
+class Wanted(NamedTuple):
+    """Which columns are decoded."""
+
+    keys: bool = True
+    values: bool = True
+    headers: bool = True
+    offsets: bool = True
+    timestamps: bool = True
+    timestamp_types: bool = True
+
+
+def read_split(
+    files: Files,
+    split: Split,
+    wanted: Wanted | None = None,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    seen: Seen = lambda data, position, size: None,
+) -> Iterator[Columns]:
+    """The records of a split, some ``chunk_bytes`` of log at a time.
+
+    ``seen`` is told of the batches that columns were made of, before those are yielded: whole and
+    back to back at ``data[position : position + size]``, perhaps some of before the split among
+    them.  Of format 0.7 it is not told.
+    OffsetOutOfRange where the first ones are gone (retention), or the log ends before the split
+    does; CorruptRecord with path, position and offset; UnknownTopicOrPartition where the directory
+    is gone; SegmentGone where a cleaner was stopped in the middle; OSError.
+    """
+    lost = split.lost
+    sound = split
+    if lost is not None:
+        end = max(min(lost.offset, split.to_offset), split.from_offset)
+        before = tuple(base for base in split.segments if base < lost.offset)
+        sound = split._replace(to_offset=end, segments=before)
+    yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, seen).run()
+    if lost is not None and lost.offset < split.to_offset:
+        raise CorruptRecord(
+            lost.message, path=lost.path, position=lost.position, offset=lost.offset
+        )
+
+
+class _Reader:
+    """See the module.  ``next_offset``: all before it has been read."""
+
+    def __init__(
+        self, files: Files, split: Split, wanted: Wanted, chunk_bytes: int, seen: Seen
+    ) -> None:
+        self._files = files
+        self._split = split
+        self._finder = Finder(files, split)
+        self._wanted = wanted
+        self._chunk_bytes = max(chunk_bytes, HEADER_SIZE)
+        self._seen = seen
+        self._aborted = AbortedSpans(split.aborted)
+        self._buffer = bytearray(0)
+        self.next_offset = split.from_offset
+
+    def run(self) -> Iterator[Columns]:
+        patience = Patience()
+        failure: SegmentGone | None = None
+        while self.next_offset < self._split.to_offset:
+            before = self.next_offset
+            place = self._finder.find(self.next_offset, anew=failure is not None)
+            try:
+                yield from self._read(place)
+                failure = None
+            except SegmentGone as error:
+                failure = error
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                failure = SegmentGone(
+                    "this segment is listed but not there", path=place.path, offset=before
+                )
+            if self.next_offset > before:
+                patience = Patience()
+            elif failure is not None and not patience.wait():
+                raise failure
+
+    # -- a segment -----------------------------------------------------------------------------
+
+    def _read(self, place: Place) -> Iterator[Columns]:
+        """What the segment has from the next offset on, which moves along."""
+        fd = self._files.open(place.path, os.O_RDONLY)
+        try:
+            self._finder.check_topic()
+            source = FileSource(self._files, fd, place.path)
+            yield from self._chunks(fd, place, self._start(source, place))
+        finally:
+            self._files.close(fd)
+        if self.next_offset >= self._split.to_offset:
+            return
+        if place.following == self.next_offset:
+            return
+        # No record lies up to the next segment, or the file is another one than was listed, and
+        # what it does not have lies in segments that were not there yet.
+        now = self._finder.find(self.next_offset, anew=True)
+        if now.base_offset != place.base_offset:
+            return
+        if now.following is not None:
+            if place.following is not None:
+                self.next_offset = max(self.next_offset, now.following)
+            return
+        raise OffsetOutOfRange(
+            self._split.to_offset, now.log_start, self.next_offset, path=self._split.directory
+        )
+
+    def _start(self, source: ByteSource, place: Place) -> int:
+        """Where a batch begins that no record from the next offset on lies before."""
+        offset = self.next_offset
+        if offset <= place.base_offset:
+            return 0
+        if place.is_old:
+            return step_to(source, 0, offset - place.base_offset, source.size())
+        split = self._split
+        planned = (split.base_offset, split.from_offset) == (place.base_offset, offset)
+        if planned and (
+            self._is_before(source, split.position, offset, offset - 1)
+            or self._is_before(source, split.position, offset, offset)
+        ):
+            return split.position
+        named, position = self._indexed(place, offset)
+        return position if self._is_before(source, position, offset, named) else 0
+
+    def _indexed(self, place: Place, offset: int) -> tuple[int, int]:
+        """The offset and the position of a batch, by the index; 0 where it says nothing."""
+        path = place.path.removesuffix(paths.LOG) + paths.INDEX
+        try:
+            index = OffsetIndex(
+                *(self._files, path, place.base_offset, 0),
+                writable=False,
+                mapped=False,
+                ignore_zero_tail=True,
+            )
+            try:
+                named, position = index.lookup(offset)
+                return named, max(position, 0)
+            finally:
+                index.close()
+        except (OSError, SegmentGone):
+            return 0, 0
+
+    def _is_before(self, source: ByteSource, position: int, offset: int, named: int) -> bool:
+        """Whether a sound batch lies there that begins at or before the offset, and that holds the
+        offset ``named``: no CRC covers where it begins.
+
+        A wrapper's offset is that of its last record, so this is enough for one, too.
+        """
+        if position == 0:
+            return True
+        data = source.read_at(position, HEADER_SIZE)
+        try:
+            header = parse_header(data)
+        except CorruptRecord:
+            return False
+        if not 0 <= header.base_offset <= offset or header.size > source.size() - position:
+            return False
+        if not header.is_legacy and not header.base_offset <= named <= header.last_offset:
+            return False
+        if header.size > _CHECKED_BYTES:
+            return True
+        return find_next_batch(source.read_at(position, header.size), 0, 0) == 0
+
+    def _chunks(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
+        """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
+        decode = self._decode_old if place.is_old else self._decode
+        lowest = place.base_offset
+        limit = paths.MAX_OFFSET if place.following is None else place.following
+        used = 0  # bytes of the buffer, which lie at `position`
+        needed = self._chunk_bytes
+        while True:
+            self._make_room(needed, used)
+            with memoryview(self._buffer) as view, view[used:] as free:
+                count = self._files.preadv(fd, free, position + used)
+            used += count
+            at = 0
+            while at < used:
+                first = lowest
+                try:
+                    columns, size, lowest, ended = decode(place, position, at, used - at, lowest)
+                except CorruptRecord as error:
+                    raise self._located(error, place, position) from None
+                if lowest > limit:
+                    limit = self._confirmed(fd, place, position + at, lowest - 1)
+                at += size
+                if ended and lowest < self._split.to_offset:
+                    # A batch lies behind the split, unless its base offset is damaged.
+                    base = int.from_bytes(self._buffer[at : at + 8], "big", signed=True)
+                    if base >= limit:
+                        self._confirmed(fd, place, position + at, base)
+                    self._check_gap(fd, place, position + at, lowest)
+                    lowest = self._split.to_offset
+                if ended and size and not place.is_old:
+                    with memoryview(self._buffer) as view, view[at - size : at] as taken:
+                        self._check_last(fd, place, taken, position + at - size, first)
+                self.next_offset = max(self.next_offset, lowest)
+                if columns.rows:
+                    yield columns
+                if ended:
+                    return
+                if not size:
+                    break
+            self._buffer[: used - at] = self._buffer[at:used]
+            position += at
+            used -= at
+            needed = self._chunk_bytes
+            if not at and count:
+                needed = self._needed(used, self._files.size(fd) - position, place)
+            if not count or not needed:
+                if used and place.following is not None:
+                    torn = CorruptRecord("the last batch is incomplete")
+                    raise self._located(torn, place, position)
+                return
+
+    def _make_room(self, needed: int, used: int) -> None:
+        """A buffer of ``needed`` bytes with what is used of the one there is."""
+        size = max(needed, used + 1)
+        if len(self._buffer) != size:
+            buffer = bytearray(size)
+            buffer[:used] = self._buffer[:used]
+            self._buffer = buffer
+
+    def _needed(self, used: int, left: int, place: Place) -> int:
+        """How large a buffer has to be for the batch that it begins with; 0: more than is left."""
+        if place.is_old:
+            return used + max(used, self._chunk_bytes)
+        size = size_at(self._buffer, 0) if used >= LOG_OVERHEAD else 0
+        return 0 if size > min(left, _LARGEST_BATCH) else max(size, used + 1, self._chunk_bytes)
+
+    def _confirmed(self, fd: int, place: Place, position: int, offset: int) -> int:
+        """An offset of the batches at ``position`` is not below the next segment's, as listed.
+
+        No CRC covers a base offset: CorruptRecord, unless the list is of before what was opened, or
+        what was opened is not in the log any more.  Returns what offsets are below, then.
+        """
+        following = self._finder.following(place.base_offset)
+        if following is None or offset < following:
+            return paths.MAX_OFFSET if following is None else following
+        try:
+            now, then = self._files.file_stat(place.path), self._files.descriptor_stat(fd)
+        except FileNotFoundError:
+            return paths.MAX_OFFSET
+        if (now.st_dev, now.st_ino, now.st_size) != (then.st_dev, then.st_ino, then.st_size):
+            return paths.MAX_OFFSET
+        raise CorruptRecord(
+            f"offset {offset} is not below the next segment's, {following}",
+            path=place.path,
+            position=position,
+            offset=offset,
+        )
+
+    def _check_gap(self, fd: int, place: Place, position: int, lowest: int) -> None:
+        """Before the batch at ``position``, behind the split, records of the split are missing.
+
+        A cleaner may have taken them; CorruptRecord where they may be in that batch.
+        """
+        size = size_at(self._files.pread(fd, LOG_OVERHEAD, position), 0)
+        data = self._files.pread(fd, min(size, self._files.size(fd) - position), position)
+        limit = paths.MAX_OFFSET if place.following is None else place.following
+        taken, _, _, _, reason, _ = walk_batches(data, len(data), place.base_offset, lowest, limit)
+        if not taken:
+            raise CorruptRecord(
+                f"it may hold offsets up to {self._split.to_offset - 1}: {reason or 'cut off'}",
+                path=place.path,
+                position=position,
+                offset=lowest,
+            )
+        self._check_last(fd, place, data, position, lowest)
+
+    def _check_last(self, fd: int, place: Place, data: Buffer, position: int, lowest: int) -> None:
+        """See by the batch behind ``data``, which lies at ``position`` and whose offsets are not
+        below ``lowest``, whether the last one in it has the base offset that it says.
+        """
+        base_offset, most = place.base_offset, paths.MAX_OFFSET
+        _, last, before, after, _, _ = walk_batches(data, len(data), base_offset, lowest, most)
+        behind = position + len(data)
+        frame = self._files.pread(fd, LOG_OVERHEAD, behind)
+        if last < 0 or len(frame) < LOG_OVERHEAD:
+            return
+        base = int.from_bytes(frame[:8], "big", signed=True)
+        said = int.from_bytes(data[last : last + 8], "big", signed=True)
+        if not before <= base < after or base - before < after - said:
+            return
+        following = self._files.pread(fd, max(size_at(frame, 0), 0), behind)
+        if walk_batches(following, len(following), base_offset, before, most)[0]:
+            raise CorruptRecord(
+                f"base offset {said} is not below the next batch's, {base}",
+                path=place.path,
+                position=position + last,
+                offset=before,
+            )
+
+    def _decode(
+        self, place: Place, position: int, at: int, size: int, lowest: int
+    ) -> tuple[Columns, int, int, bool]:
+        """(columns, bytes they were made of, the offset behind them, whether the split ends)."""
+        columns = decode_columns(
+            *(self._buffer, at, size),
+            from_offset=self.next_offset,
+            to_offset=self._split.to_offset,
+            **self._wanted._asdict(),
+            timestamps_us=True,
+            aborted=self._aborted,
+            check_crc=True,
+            stop=True,
+            lowest_offset=lowest,
+            plain_bytes=_PLAIN_BYTES,
+        )
+        self._seen(self._buffer, at, columns.consumed)
+        return columns, columns.consumed, columns.next_offset, columns.ended
+
+    def _decode_old(
+        self, place: Place, position: int, at: int, size: int, lowest: int
+    ) -> tuple[Columns, int, int, bool]:
+        """The same of format 0.7, whose offsets are positions."""
+        end = at + size
+        start = place.base_offset + position + at
+        lowest = start
+        plain = bytearray()
+        while lowest < self._split.to_offset and len(plain) < _PLAIN_BYTES:
+            made, taken = plain_07(self._buffer, at, end, lowest)
+            if not made:
+                break
+            plain += made
+            at += taken
+            lowest += taken
+        columns = decode_columns(
+            *(plain, 0, len(plain)),
+            from_offset=self.next_offset,
+            to_offset=self._split.to_offset,
+            **self._wanted._asdict(),
+            timestamps_us=True,
+            without_times=True,
+        )
+        return columns, lowest - start, lowest, lowest >= self._split.to_offset
+
+    def _located(self, error: CorruptRecord, place: Place, position: int) -> CorruptRecord:
+        """The same error with where it is in the file."""
+        return CorruptRecord(
+            error.message,
+            path=place.path,
+            position=position + (error.position or 0),
+            offset=self.next_offset if error.offset is None else error.offset,
+        )

@@ -1,0 +1,171 @@
+"""What a log has written down about its sealed segments, so that one that vanishes is missed.
+
+A partition directory of our own holds one more small file, ``kafkafs.segments`` (Kafka ignores it),
+once the log has rolled: the *book*::
+
+    version 0
+    start 17                     log start offset
+    segment 0 40 1048576 1600000000000
+                                 base offset, the offset behind it, bytes, largest timestamp in ms
+    crc 1a2b3c4d                 CRC-32C over the lines before
+
+Each ``segment`` line is a claim: this file was there, and was so long.  Nothing says that a segment
+that is not claimed is none of the log.  So a book that is older than its log claims less than it
+could, and does no harm, as long as one rule holds: *a claim is taken back, durably, before its
+file goes away* or becomes another (``log.book``).  Claims for files that have come are written
+with the next checkpoint, before that names a recovery point behind them (``log.book``), and when
+the log is closed.  No append and no roll waits for it.
+
+An empty file is the book of a log that was made here, and of which nothing has been written down
+yet: no cleaner can have been there.  Of a log without a book nobody knows.
+
+What counts of it when a log is opened: claims above the log start, of segments that had been
+flushed.  A book that does not fit the files that are there says nothing.
+
+In a broker's directory none is kept, as a broker deletes and cleans without knowing of it; who
+rewrites segments of a partition that nobody has open removes the book first (``drop``).
+
+Not here: what becomes of a segment that is missing (``missing_segment``, ``recovery``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from storage import paths
+from storage.errors import CorruptCheckpoint
+from storage.files import Files
+
+FILE_NAME = "kafkafs.segments"
+# Bytes of a segment, far more than Kafka's formats allow: the sum of many still is a file's size.
+_LARGEST = 1 << 48
+
+
+class Claim(NamedTuple):
+    """A sealed segment: ``next_offset`` is behind it, ``timestamp`` the largest in ms."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A book's content; nothing where there is none."""
+
+    log_start: int = 0
+    claims: Sequence[Claim] = field(default=())
+
+
+def read(files: Files, directory: str) -> Recorded:
+    """A partition's book; empty where there is none.  CorruptCheckpoint, OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    try:
+        data = files.read_whole(path)
+        return _parse(data) if data else Recorded()
+    except FileNotFoundError:
+        return Recorded()
+    except (ValueError, IndexError, TypeError):
+        raise CorruptCheckpoint("not a book of segments", path=path) from None
+
+
+def begin(files: Files, directory: str) -> None:
+    """The book of a log that is being made; durable with the directory.  OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    files.close(files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+def is_blank(files: Files, directory: str) -> bool:
+    """Whether the log was made here, and nothing has been written down of it yet.  OSError."""
+    try:
+        found = files.file_stat(os.path.join(directory, FILE_NAME))
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and not found.st_size
+
+
+def drop(files: Files, directory: str) -> None:
+    """Take back all claims, durably: what nobody has open is about to be rewritten.  OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    if files.exists(path):
+        # A directory of that name claims nothing.
+        with contextlib.suppress(IsADirectoryError):
+            files.unlink(path)
+            files.sync_directory(directory)
+
+
+def _parse(data: bytes) -> Recorded:
+    body, mark, crc = data.decode().rpartition("crc ")
+    lines = body.splitlines()
+    if not mark or crc32c(body.encode()) != int(crc, 16) or lines[0] != "version 0":
+        raise ValueError(data)
+    start = int(lines[1].split(" ")[1])
+    claims = [Claim(*map(int, line.split(" ")[1:])) for line in lines[2:]]
+    rising = all(one.base_offset < other.base_offset for one, other in itertools.pairwise(claims))
+    if not 0 <= start <= paths.MAX_OFFSET or not rising or not all(map(_is_possible, claims)):
+        raise ValueError(data)
+    return Recorded(start, claims)
+
+
+def _is_possible(claim: Claim) -> bool:
+    return (
+        0 <= claim.base_offset <= claim.next_offset <= paths.MAX_OFFSET
+        and 0 <= claim.size <= _LARGEST
+        and abs(claim.timestamp) <= paths.MAX_OFFSET
+    )
+
+
+def text(recorded: Recorded) -> bytes:
+    """The file's bytes."""
+    lines = ["version 0", f"start {recorded.log_start}"]
+    lines += [f"segment {' '.join(map(str, claim))}" for claim in recorded.claims]
+    body = "".join(f"{line}\n" for line in lines)
+    return f"{body}crc {crc32c(body.encode()):08x}\n".encode()
+
+
+# -- holding a log against its book --------------------------------------------------------------
+
+
+def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -> list[Claim]:
+    """The segments that should be among those of ``sizes`` (bytes by base offset) and are not.
+
+    Only below the last one: what is gone from there on is the log's end.  ``log_start``: claims
+    below it do not count.
+    """
+    bases = sorted(sizes)
+    if not bases or not fits(claims, sizes):
+        return []
+    return [
+        claim
+        for claim in claims
+        if claim.base_offset not in sizes
+        and claim.size
+        and claim.next_offset > log_start
+        and claim.base_offset < bases[-1]
+    ]
+
+
+def short(claims: Sequence[Claim], sizes: Mapping[int, int]) -> list[Claim]:
+    """The segments whose files are shorter than they were.  ``sizes``: those of sealed ones."""
+    found = [claim for claim in claims if sizes.get(claim.base_offset, claim.size) < claim.size]
+    return found if found and fits(claims, sizes) else []
+
+
+def fits(claims: Sequence[Claim], sizes: Mapping[int, int]) -> bool:
+    """Whether nobody else has rewritten the log: no segment begins inside of a claimed one, and
+    none has grown.
+    """
+    if any(sizes.get(claim.base_offset, 0) > claim.size for claim in claims):
+        return False
+    ends = {claim.base_offset: claim.next_offset for claim in claims}
+    starts = sorted({*sizes, *ends})
+    return all(ends.get(base, 0) <= after for base, after in itertools.pairwise(starts))

@@ -1,0 +1,377 @@
+"""What happened to a partition's past, so that a reader who comes back is never misled.
+
+A partition directory holds one small text file, ``kafkafs.history`` (Kafka ignores it)::
+
+    version 0
+    nonce 9c0f…          16 hex digits, drawn anew whenever what was shown may have changed
+    follow 1e77…         16 hex digits, drawn anew where absolute positions have begun anew
+    boot 6d5c…           the boot of the machine in which it was last opened for writing
+    first 0              base offset of the first segment that is shown: it holds the log start
+    start 17             log start offset
+    sealed 3 1a2b3c4d    count of the sealed segments from there on, CRC-32C over bases and sizes
+    last 4096 88 5e6f…   the last batch then: segment base, position, CRC of the batch
+    base values 0 0 3 1a2b3c4d
+                         per view: an offset that starts a segment, its absolute position in bytes,
+                         and ``sealed`` of the segments from there on
+    passed values 0 0    per view: where segments began that are gone or rewritten by now, rising
+
+Most of it is a fingerprint of the segments.  A log only grows at its end, so the fingerprint still
+fits a longer log; where it does not fit, a broker or an offline tool has rewritten something, or a
+crash took bytes that may have been shown.  The nonce is then drawn anew, and no inode number of the
+old history is ever used for the new one.
+
+**The base** is where absolute positions hang: from that segment on every byte is what it was when
+it was first shown, at the position that it had then; what is before has been rewritten or is not
+there.  So whoever rewrites the head of a log has to move the base behind that.  A second line of
+the same view names a later segment of the same numbering, in case another program deletes the
+first.  The base outlives the nonce: it holds as long as the segments from there on are the same.
+
+Of a directory that may not be written the file is kept *aside*, in a directory of the reader's own.
+It is a cache there: where it cannot be written, the next reader draws another nonce.
+
+Invariants: the file is replaced atomically; a change that rewrites the past is written down before
+it is carried out.  Killed between the two, the nonce is a new one, and the base still holds.
+
+Not here: what an inode shows (``kafkafs.generations``), who measures text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from storage.bad_file import set_aside
+from storage.errors import CorruptCheckpoint, UnusableFile
+from storage.files import Files
+from storage.record.batch import BatchHeader
+from storage.state.history_file import (
+    BaseLine,
+    Recorded,
+    has_segment,
+    head,
+    number_of,
+    sealed_crc,
+    visible_from,
+)
+
+if TYPE_CHECKING:
+    from storage.segment.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+FILE_NAME = "kafkafs.history"
+PASSED = 64
+"""Segments of each view that are remembered when they are gone."""
+
+
+def boot_id() -> str:
+    """The kernel's name for this run of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip().replace("-", "")
+
+
+Places = tuple[tuple[int, int], ...]
+"""(base offset of a segment, its absolute position in bytes), rising."""
+
+
+LastBatch = tuple[int, BatchHeader] | None
+"""Where the last batch of a log lies in its segment, and its head; None where that is empty."""
+
+
+class Past(NamedTuple):
+    """What the file shall say: before a change is carried out, what will be true afterwards."""
+
+    nonce: int
+    follow_nonce: int
+    log_start: int
+    bases: Mapping[str, Places]
+    passed: Mapping[str, Places]
+
+
+def last_batch(segments: Sequence[Segment]) -> LastBatch:
+    """Reads it: on the thread that owns the log, or under a lease of the last segment."""
+    return segments[-1].last_batch()
+
+
+def new_nonce() -> int:
+    """A number that no inode has had."""
+    return secrets.randbelow((1 << 64) - 1) + 1
+
+
+def recorded_start(files: Files, directory: str) -> int | None:
+    """The log start offset that a partition's history file has; None where there is none.
+
+    Never below the one that was last shown.  CorruptCheckpoint, OSError.
+    """
+    facts = read(files, directory).facts
+    return int(facts.get("start", facts["first"])[0]) if facts else None
+
+
+def read(files: Files, directory: str) -> Recorded:
+    """A partition's history file; empty where there is none.  CorruptCheckpoint, OSError."""
+    path = os.path.join(directory, FILE_NAME)
+    try:
+        return Recorded.parse(files.read_whole(path).decode())
+    except FileNotFoundError:
+        return Recorded()
+    except UnusableFile as error:
+        raise CorruptCheckpoint(str(error.strerror), path=path) from None
+    except (ValueError, KeyError, IndexError):
+        raise CorruptCheckpoint("not a history file", path=path) from None
+
+
+class History:
+    """The nonces and the absolute bases of one partition.
+
+    Its owner's thread changes it; it may be saved in any.  ``version`` counts what was saved.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, *, writable: bool, aside: bool = False
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._writable = writable
+        self._aside = aside
+        # Held while the file is written; and while what it says is changed or copied.
+        self._lock = threading.Lock()
+        self._changing = threading.Lock()
+        # Each replaced as a whole: worker threads look into them.
+        self._bases: dict[str, Places] = {}
+        self._passed: dict[str, Places] = {}
+        self._saved_bases: Mapping[str, Places] = {}
+        self.version = 0
+        # How many segments there were when it was last saved.
+        self.counted = 0
+        self.nonce = 0
+        self.follow_nonce = 0
+        # The log start offset, for the next ``save``; never below the first segment.
+        self.log_start = 0
+
+    @classmethod
+    def load(
+        cls,
+        files: Files,
+        directory: str,
+        segments: Sequence[Segment],
+        *,
+        writable: bool,
+        clean: bool,
+        cut: bool,
+        log_start: int = 0,
+        aside: str | None = None,
+    ) -> History:
+        """Read the file and hold it against the segments, which are shown from ``log_start`` on.
+
+        ``clean``: the last writer closed the directory orderly; ``cut``: recovery has set bytes
+        aside.  ``aside``: where it is kept of a directory that may not be written.  A writable
+        history is durable when this returns.
+        """
+        history = cls(files, directory, writable=writable)
+        history.log_start = log_start
+        if aside is None:
+            recorded = history._read()
+        else:
+            history = cls(files, aside, writable=True, aside=True)
+            history.log_start = log_start
+            recorded = Recorded()
+            with contextlib.suppress(OSError):
+                recorded = history._read()
+            if not recorded.facts:
+                recorded = cls(files, directory, writable=False)._read()
+            # What looks damaged may be a batch that is just being written.
+            writable, cut = True, False
+        boot = boot_id()
+        lost = cut or (not clean and recorded.facts.get("boot") != [boot])
+        if not lost and recorded.fits(segments, log_start):
+            history.nonce = recorded.nonce
+            history._take_over(recorded, lambda line: has_segment(segments, line.offset))
+            if writable and (
+                history._aside or recorded.facts["boot"] != [boot] or not recorded.follow_nonce
+            ):
+                history.save(segments)
+        elif writable:
+            history.nonce = new_nonce()
+            if lost or not recorded.bases:
+                history.begin_anew()
+            else:
+                history._take_over(recorded, lambda line: recorded.still_holds(line, segments))
+            history.save(segments)
+        else:
+            # Nothing may be written: nonces that stay the same while the log's head does.
+            history.nonce = history.follow_nonce = int.from_bytes(head(segments), "big")
+        return history
+
+    def _take_over(self, recorded: Recorded, holds: Callable[[BaseLine], bool]) -> None:
+        """Of each view the first base that holds; where one has none left, all begin anew."""
+        self.follow_nonce = recorded.follow_nonce
+        for view, lines in recorded.bases.items():
+            found = next((line for line in lines if holds(line)), None)
+            if found is None:
+                self.begin_anew()
+                return
+            passed = (*recorded.passed.get(view, ()), *(line[:2] for line in lines))
+            self._bases[view] = (found[:2],)
+            passed = tuple(place for place in passed if place[1] < found[1])
+            self._passed[view] = passed[-PASSED:]
+        if not self.follow_nonce:
+            self.follow_nonce = new_nonce()
+
+    # -- absolute positions --------------------------------------------------------------------
+
+    @property
+    def views(self) -> Sequence[str]:
+        """The names of those that have a base."""
+        return tuple(self._bases)
+
+    def base(self, view: str) -> tuple[int, int]:
+        """(base offset of a segment, absolute position at its start in bytes), or (-1, 0)."""
+        places = self._bases.get(view)
+        return places[0] if places else (-1, 0)
+
+    def passed(self, view: str) -> Places:
+        """Where segments began that are gone or rewritten by now, as far as that is known."""
+        return self._passed.get(view, ())
+
+    @property
+    def bases(self) -> Mapping[str, Places]:
+        """Of each view: another object whenever anything of it has changed."""
+        return self._bases
+
+    def set_base(self, view: str, base_offset: int, position: int) -> None:
+        """The absolute position (bytes, signed) of the segment that starts at ``base_offset``:
+        from there on all is as it was when it was first shown.
+        """
+        with self._changing:
+            self._bases = {**self._bases, view: ((base_offset, position),)}
+
+    def set_later(self, view: str, base_offset: int, position: int) -> None:
+        """The same of a later segment, in case another program deletes the first one."""
+        with self._changing:
+            places = self._bases.get(view)
+            if places and base_offset > places[0][0]:
+                self._bases = {**self._bases, view: (places[0], (base_offset, position))}
+
+    def begin_anew(self) -> None:
+        """Absolute positions cannot be kept: no inode that shows them is used any longer."""
+        with self._changing:
+            self._bases, self._passed = {}, {}
+            self.follow_nonce = new_nonce()
+
+    def is_durable(self, view: str) -> bool:
+        """Whether the view's base is written down, or never will be."""
+        if not self._writable:
+            return True
+        return self._saved_bases.get(view, ())[:1] == self._bases.get(view, ())[:1]
+
+    # -- what becomes of it --------------------------------------------------------------------
+
+    @property
+    def now(self) -> Past:
+        with self._changing:
+            return Past(self.nonce, self.follow_nonce, self.log_start, self._bases, self._passed)
+
+    def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Past:
+        """What there will be with a new nonce.
+
+        ``places``: of those views whose base has to move, where segments begin from the old one to
+        the new one, the last; of others nothing.
+        """
+        bases, passed = dict(self._bases), dict(self._passed)
+        for view, passing in places.items():
+            if passing:
+                bases[view] = passing[-1:]
+                passed[view] = (*passed.get(view, ()), *passing[:-1])[-PASSED:]
+        return Past(nonce, self.follow_nonce, log_start, bases, passed)
+
+    def anew(self, nonce: int, log_start: int) -> Past:
+        """The same where absolute positions cannot be kept."""
+        return Past(nonce, new_nonce(), log_start, {}, {})
+
+    def become(self, past: Past) -> None:
+        """What was written down ahead is so now, but for the nonce: that comes last."""
+        with self._changing:
+            _, self.follow_nonce, self.log_start, bases, passed = past
+            self._bases, self._passed = dict(bases), dict(passed)
+
+    def save(self, segments: Sequence[Segment]) -> None:
+        """Write what is so now, and the fingerprint of ``segments`` (all of the log), durably.
+
+        One that is kept aside: if the disk takes it, and not durably.
+        """
+        with self._lock:
+            # Before it is asked what is so: who changes that looks afterwards for this.
+            self.version += 1
+            self._save(self.now, segments, last_batch(segments))
+
+    def save_ahead(
+        self, past: Past, segments: Sequence[Segment], last: LastBatch, version: int
+    ) -> int:
+        """Write what will be so with these segments, unless something was saved since ``version``.
+
+        The version that it has now: where that is another than the next one, nothing was written.
+        """
+        with self._lock:
+            if self.version == version:
+                self.version += 1
+                self._save(past, segments, last)
+            return self.version
+
+    def _save(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
+        if self._aside:
+            with contextlib.suppress(OSError):
+                self._write(past, segments, last)
+        elif self._writable:
+            self._write(past, segments, last)
+        # Where that has failed, it is tried again.
+        self.counted = len(segments)
+
+    def _write(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
+        shown = segments[visible_from(segments, past.log_start) :]
+        lines = [
+            "version 0",
+            f"nonce {past.nonce:016x}",
+            f"follow {past.follow_nonce:016x}",
+            f"boot {boot_id()}",
+            f"first {shown[0].base_offset}",
+            f"start {max(past.log_start, shown[0].base_offset)}",
+            f"sealed {len(shown) - 1} {sealed_crc(shown[:-1]):08x}",
+        ]
+        if last is not None:
+            lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1].crc:08x}")
+        for view, places in past.bases.items():
+            for offset, at in places:
+                sealed = segments[number_of(segments, offset) : -1]
+                lines.append(f"base {view} {offset} {at} {len(sealed)} {sealed_crc(sealed):08x}")
+        for view, places in past.passed.items():
+            lines += [f"passed {view} {offset} {at}" for offset, at in places]
+        path = os.path.join(self._directory, FILE_NAME)
+        data = "".join(f"{line}\n" for line in lines).encode()
+        self._files.replace_atomically(path, data, sync=not self._aside)
+        self._saved_bases = past.bases
+
+    def relocate(self, directory: str) -> None:
+        """The partition's directory was renamed."""
+        if not self._aside:
+            self._directory = directory
+
+    def _read(self) -> Recorded:
+        """One that cannot be read is set aside, where it may be: readers start over."""
+        try:
+            recorded = read(self._files, self._directory)
+        except CorruptCheckpoint as error:
+            kept = ""
+            if self._writable:
+                name = set_aside(self._files, os.path.join(self._directory, FILE_NAME))
+                kept = f"; kept as {name}"
+            _log.warning("%s: readers start over, with new inodes%s", error, kept)
+            return Recorded()
+        self._saved_bases = {
+            view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()
+        }
+        return recorded

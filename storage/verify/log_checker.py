@@ -1,0 +1,233 @@
+"""Reads logs back while they are in use, so that damage is known before it is needed.
+
+Every kafkafs.check.interval.ms the *newest* segments: what was appended since the last check, also
+to a segment that was closed meanwhile, at ``NEWEST_BYTES_PER_SECOND``.  And all *sealed* ones,
+again and again, slowly: at ``SEALED_BYTES_PER_SECOND`` for all logs together, beginning anywhere,
+as a pass over a large directory takes longer than some processes live.
+
+Damage is told to the log (``Log.note_damage``), which closes an active segment that has any and
+fails reads there, and is a line in the log of events.  Nothing is removed: that is for
+``kafkafs repair``.
+
+Everything is read from the disk, past the page cache (``medium``): what was written minutes ago the
+cache still has, and would vouch for the disk; what is sealed would drive out of it what others
+read.
+
+Threads: ``run_newest`` and ``run_sealed`` each run in a worker thread, one of each at a time.  Of a
+log they take its tuple of segments and the sizes of these, which is safe from any thread; only
+damage has them ask the owner.
+
+Not here: what a damaged batch is (``batch_check``), the clock that calls, other processes' logs.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from storage.duties import Duties
+from storage.errors import SegmentGone, StorageError
+from storage.log.log import Log
+from storage.segment.batch_check import Part, check_part
+from storage.segment.damage import Damage
+from storage.segment.medium import Medium
+from storage.segment.segment import Segment
+from storage.task import Task
+
+#: Hardly noticed by who reads from the same disk, and more than most logs are given.
+NEWEST_BYTES_PER_SECOND = 128 << 20
+#: Enough for 350 GB a day, and a twentieth of what a plain disk reads.
+SEALED_BYTES_PER_SECOND = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class Newest(NamedTuple):
+    """How far a log has been checked: all up to a position of the segment that was active."""
+
+    segment: Segment
+    position: int
+    next_offset: int
+    checked_ms: int
+
+
+class LogChecker:
+    """Checks the ``logs`` of one data directory.  Its facts may be read from any thread."""
+
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[Log]],
+        clock_ms: Callable[[], int],
+        duties: Duties | None = None,
+    ) -> None:
+        self._logs = logs
+        self._clock_ms = clock_ms
+        self._duties = duties or Duties()
+        self._newest: dict[Log, Newest] = {}
+        # Bytes read, of each log and of all, also those that are gone; of each thread its own.
+        self._all_newest = self._all_sealed = 0
+        self._bytes_newest: dict[Log, int] = {}
+        self._bytes_sealed: dict[Log, int] = {}
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def checked_ms(self, log: Log) -> int:
+        """When the newest segment was last checked, -1 if not yet."""
+        newest = self._newest.get(log)
+        return -1 if newest is None else newest.checked_ms
+
+    def bytes_checked(self, log: Log) -> int:
+        """How much was read back since the directory was opened, some of it perhaps repeatedly."""
+        return self._bytes_newest.get(log, 0) + self._bytes_sealed.get(log, 0)
+
+    @property
+    def all_bytes_checked(self) -> int:
+        """The same of all logs, also of those that were deleted since."""
+        return self._all_newest + self._all_sealed
+
+    # -- the newest ----------------------------------------------------------------------------
+
+    def run_newest(self, task: Task) -> None:
+        """Check what every log was given since the last time.  TaskCancelled."""
+        logs = list(self._logs())
+        task.begin("reading back what was appended", 0)
+        for log in logs:
+            task.check()
+            with self._duties.attempt("check of newest segments", log.name):
+                self._check_newest(log, task)
+        for gone in set(self._newest).difference(logs):
+            del self._newest[gone]
+            self._bytes_newest.pop(gone, None)
+            self._bytes_sealed.pop(gone, None)
+
+    def _check_newest(self, log: Log, task: Task) -> None:
+        for segment in log.segments:
+            if segment.damages is not segment.told_damages or (
+                segment.damages and segment is log.active
+            ):
+                # Who has read it found that; or no new segment could be begun behind it.
+                task.by_owner(functools.partial(self._note, log, segment, ()))
+        segments = log.segments
+        newest = self._newest.get(log)
+        if newest is None or newest.segment not in segments:
+            # The first time, or a cleaner or retention has taken the segment that was active.
+            newest = Newest(segments[-1], 0, segments[-1].base_offset, -1)
+        for segment in segments[segments.index(newest.segment) :]:
+            if segment is not newest.segment:
+                newest = Newest(segment, 0, segment.base_offset, -1)
+            end = segment.size
+            if end > newest.position:
+                part = Part(
+                    segment.base_offset,
+                    newest.position,
+                    newest.next_offset,
+                    end,
+                    log.config.max_message_bytes,
+                    named=segment.index_behind,
+                )
+                next_offset = self._check(log, segment, part, task)
+                if next_offset < 0:
+                    return
+                newest = Newest(segment, end, next_offset, -1)
+                read = end - part.position
+                self._bytes_newest[log] = self._bytes_newest.get(log, 0) + read
+                self._all_newest += read
+        self._newest[log] = newest._replace(checked_ms=self._clock_ms())
+
+    # -- the sealed ----------------------------------------------------------------------------
+
+    def run_sealed(self, task: Task) -> None:
+        """Check every sealed segment once; ``task`` is what makes it slow.  TaskCancelled."""
+        logs = list(self._logs())
+        first = random.randrange(len(logs)) if logs else 0
+        logs = logs[first:] + logs[:first]
+        task.begin(
+            "reading back sealed segments",
+            sum(segment.size for log in logs for segment in log.segments[:-1]),
+        )
+        for log in logs:
+            with self._duties.attempt("check of sealed segments", log.name):
+                self._check_sealed(log, task)
+
+    def _check_sealed(self, log: Log, task: Task) -> None:
+        """Those of one log; the OSError of one that cannot be read comes after the others."""
+        sealed = log.segments[:-1]
+        first = random.randrange(len(sealed)) if sealed else 0
+        failure: OSError | None = None
+        for segment in (*sealed[first:], *sealed[:first]):
+            base, size = segment.base_offset, segment.size
+            part = Part(
+                *(base, 0, base, size, log.config.max_message_bytes),
+                limit=max(segment.next_offset, base),
+                named=segment.index_behind,
+            )
+            try:
+                checked = self._check(log, segment, part, task) >= 0
+            except OSError as error:
+                failure = failure or error
+                continue
+            if checked:
+                self._bytes_sealed[log] = self._bytes_sealed.get(log, 0) + size
+                self._all_sealed += size
+        if failure is not None:
+            raise failure
+
+    # -- both ----------------------------------------------------------------------------------
+
+    def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
+        """Check a part of a segment; the next offset behind it, -1 where it has gone.  OSError."""
+        if log.closed or segment.deleted:
+            return -1
+        if segment.is_missing:
+            return segment.next_offset
+        try:
+            segment.lease()
+        except SegmentGone:
+            return -1
+        try:
+            medium = Medium(log.files, segment.log_path)
+            try:
+                checked = check_part(medium, part, task)
+            finally:
+                medium.close()
+            if checked.damages:
+                task.by_owner(lambda: self._note(log, segment, checked.damages))
+            return checked.next_offset
+        except FileNotFoundError:
+            # It was renamed a moment ago, and has left the log; or it is gone.
+            return -1 if segment.open_log() else segment.next_offset
+        finally:
+            segment.release()
+
+    def _note(self, log: Log, segment: Segment, damages: Sequence[Damage]) -> None:
+        """On the owner's thread."""
+        if segment not in log.segments:
+            return
+        try:
+            places = [segment.bounded(place) for place in damages]
+            log.note_damage(segment, places, self._clock_ms())
+        except (OSError, StorageError) as error:
+            where = f"{log.topic}/{log.partition}"
+            _log.warning("%s: no new segment could be begun behind damage: %s", where, error)
+
+
+def checker_facts(checker: LogChecker, logs: Sequence[Log]) -> list[tuple[str, object]]:
+    """What the checker knows of these logs, as names and values.
+
+    ``checked``: since when all of their newest segments have been (ms), -1: not yet.
+    """
+    damages = [
+        f"{log.partition}: {place.error(segment.log_path)}"
+        for log in logs
+        for segment in log.segments
+        for place in segment.damages
+    ]
+    return [
+        ("checked", min((checker.checked_ms(log) for log in logs), default=-1)),
+        ("checked_bytes", sum(checker.bytes_checked(log) for log in logs)),
+        ("damages", len(damages)),
+        *(("damage", damage) for damage in damages),
+    ]

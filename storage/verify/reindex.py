@@ -1,0 +1,278 @@
+"""Makes the indexes of segments anew from their logs, and says where the files differed.
+
+``.index`` and ``.timeindex`` become what a log of ours writes, byte for byte; a broker's that are
+as sound but made by other rules count as different.  ``.txnindex`` and producer snapshots may know
+what the log does not hold any more (compaction, retention), so a sound one stays; one that is
+missing, broken or contradicts the log is made from the newest snapshot before it and the log.
+
+Nobody has the directory open.  Each file is replaced atomically.  The indexes of a damaged log are
+left alone.
+
+Not here: the log itself (``recovery``, ``salvage``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.errors import CorruptCheckpoint
+from storage.files import Files
+from storage.index import txn_index
+from storage.index.txn_index import TxnEntry
+from storage.record._batch import Rebuild
+from storage.segment.walk import feed, final_time_entry
+from storage.settings.config import LogConfig
+from storage.settings.settings import Settings
+from storage.state.producer_state import ProducerBatch, ProducerState
+from storage.verify.verify_index import Transactions, without_zero_tail
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An index file that is not what it should be, and why."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Segments that were read, files that differed, logs that are damaged."""
+
+    segments: int = 0
+    different: list[Difference] = field(default_factory=list)
+    damaged: list[Difference] = field(default_factory=list)
+
+
+def reindex(
+    targets: Iterable[str],
+    *,
+    check_only: bool = False,
+    files: Files | None = None,
+    progress: Progress = lambda size: None,
+) -> Outcome:
+    """Reindex data directories, partitions' directories and single segments (any file of one).
+
+    ``check_only`` takes no lock and changes nothing.  LogLocked, NotADirectoryError, OSError.
+    """
+    files = files or Files()
+    outcome = Outcome()
+    with ExitStack() as locks:
+        partitions = list(find(targets, files))
+        data_dirs = {os.path.dirname(partition.directory) for partition in partitions}
+        for data_dir in sorted(data_dirs):
+            if not check_only:
+                lock = files.lock(os.path.join(data_dir, paths.LOCK))
+                locks.callback(files.unlock, lock)
+        for partition in partitions:
+            _Partition(partition, files, outcome, check_only, progress).run()
+    return outcome
+
+
+@dataclass(slots=True)
+class Found:
+    """A partition's directory and those of its segments that are meant: None for all."""
+
+    directory: str
+    bases: set[int] | None
+
+
+def find(targets: Iterable[str], files: Files) -> Iterator[Found]:
+    """The partitions that these paths name.
+
+    NotADirectoryError where one is no data directory, no partition and no segment's file.
+    """
+    found: dict[str, Found] = {}
+    for target in targets:
+        path = os.path.realpath(target)
+        name = os.path.basename(path)
+        base = paths.base_offset_of(name)
+        if base is not None and not os.path.isdir(path):
+            partition = found.setdefault(os.path.dirname(path), Found(os.path.dirname(path), set()))
+            if partition.bases is not None:
+                partition.bases.add(base)
+        elif not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, "no directory, and no segment's file", target)
+        elif paths.parse_partition_directory(name) is not None:
+            found[path] = Found(path, None)
+        else:
+            for entry, is_directory in sorted(files.scan(path)):
+                if is_directory and paths.is_partition_directory(entry):
+                    directory = os.path.join(path, entry)
+                    found[directory] = Found(directory, None)
+    yield from found.values()
+
+
+def log_bytes(targets: Iterable[str], files: Files | None = None) -> int:
+    """How much ``reindex`` will read, or a little more: the bytes of the partitions' logs."""
+    files = files or Files()
+    total = 0
+    for partition in find(targets, files):
+        for base in _bases(files, partition.directory):
+            if partition.bases is None or base in partition.bases:
+                name = paths.file_name(base, paths.LOG)
+                total += files.file_stat(os.path.join(partition.directory, name)).st_size
+    return total
+
+
+def _bases(files: Files, directory: str) -> list[int]:
+    return sorted(
+        base
+        for name, _ in files.scan(directory)
+        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
+    )
+
+
+class _Partition:
+    def __init__(
+        self, found: Found, files: Files, outcome: Outcome, check_only: bool, progress: Progress
+    ) -> None:
+        self.directory = found.directory
+        self.wanted: Collection[int] | None = found.bases
+        self.files = files
+        self.outcome = outcome
+        self.check_only = check_only
+        self.progress = progress
+        self.bases = _bases(files, found.directory)
+        self.config = self._config()
+        self.state = ProducerState()
+        self.transactions = Transactions()
+
+    def _config(self) -> LogConfig:
+        data_dir, name = os.path.split(self.directory)
+        parsed = paths.parse_partition_directory(name)
+        return Settings.load(self.files, data_dir).log_config(parsed[0] if parsed else name)
+
+    def run(self) -> None:
+        begin = self._begin()
+        end = max(self.bases if self.wanted is None else self.wanted, default=begin)
+        for base in self.bases:
+            if not begin <= base <= end:
+                continue
+            if base != begin:
+                self._snapshot(base)
+            if not self._segment(base):
+                return
+
+    def _begin(self) -> int:
+        """The base of the first segment that must be read: the newest one with a sound snapshot.
+
+        What the producers were there is loaded.  For a whole partition, its first segment.
+        """
+        first = self.bases[0] if self.bases else 0
+        limit = first if self.wanted is None else min(self.wanted, default=first)
+        for base in sorted((base for base in self.bases if base <= limit), reverse=True):
+            state = self._read_snapshot(base)
+            if state is not None:
+                self.state = state
+                self.transactions.begin(
+                    {
+                        producer.producer_id: producer.transaction_first_offset
+                        for producer in state
+                        if producer.in_transaction
+                    }
+                )
+                return base
+        return first
+
+    def _path(self, base: int, suffix: str) -> str:
+        return os.path.join(self.directory, paths.file_name(base, suffix))
+
+    def _read_snapshot(self, base: int) -> ProducerState | None:
+        path = self._path(base, paths.SNAPSHOT)
+        try:
+            return ProducerState.decode(self.files.read_whole(path), path=path)
+        except (FileNotFoundError, CorruptCheckpoint):
+            return None
+
+    def _snapshot(self, base: int) -> None:
+        if self._is_wanted(base) and self._read_snapshot(base) is None:
+            path = self._path(base, paths.SNAPSHOT)
+            reason = "not readable" if self.files.exists(path) else "missing"
+            self._replace(path, self.state.encode(), reason)
+
+    def _is_wanted(self, base: int) -> bool:
+        return self.wanted is None or base in self.wanted
+
+    # -- one segment ---------------------------------------------------------------------------
+
+    def _segment(self, base: int) -> bool:
+        """Whether the log is whole, so that what follows it can be told from it."""
+        rebuild = Rebuild(base, self.config.index_interval_bytes)
+        path = self._path(base, paths.LOG)
+        fd = self.files.open(path, os.O_RDONLY)
+        try:
+            size = self.files.size(fd)
+            for _, taken, _ in feed(self.files, fd, size, rebuild):
+                self.progress(taken)
+        finally:
+            self.files.close(fd)
+        self.outcome.segments += 1
+        if rebuild.position < size:
+            reason = rebuild.fault or "the last batch is incomplete"
+            fault = Difference(path, f"position {rebuild.position}: {reason}; not reindexed")
+            self.outcome.damaged.append(fault)
+            return False
+        batches = [ProducerBatch(*fields) for fields in rebuild.producers]
+        aborted = [entry for batch in batches if (entry := self.state.apply(batch)) is not None]
+        self.transactions.see(batches)
+        is_last = base == self.bases[-1]
+        times = bytes(rebuild.time_entries)
+        final = times + final_time_entry(rebuild)
+        offsets = (bytes(rebuild.offset_entries),)
+        if self._is_wanted(base):
+            self._compare(self._path(base, paths.INDEX), offsets, 8, is_last)
+            right = (final, times) if is_last else (final,)
+            self._compare(self._path(base, paths.TIMEINDEX), right, 12, is_last)
+        self._transactions(base, aborted)
+        return True
+
+    def _compare(self, path: str, right: tuple[bytes, ...], size: int, is_last: bool) -> None:
+        try:
+            data = self.files.read_whole(path)
+        except FileNotFoundError:
+            self._replace(path, right[0], f"missing, {len(right[0]) // size} entries")
+            return
+        used = without_zero_tail(data, size) if is_last else data
+        if used not in right:
+            reason = f"{len(used) // size} entries, {len(right[0]) // size} are right"
+            if len(used) == len(right[0]):
+                wrong = sum(
+                    used[at : at + size] != right[0][at : at + size]
+                    for at in range(0, len(used), size)
+                )
+                reason = f"{wrong} of {len(used) // size} entries differ"
+            self._replace(path, right[0], reason)
+
+    def _transactions(self, base: int, aborted: list[TxnEntry]) -> None:
+        path = self._path(base, paths.TXNINDEX)
+        data = self.files.read_whole(path) if self.files.exists(path) else b""
+        faults = list(self.transactions.faults(txn_index.decode(data)))
+        if not self._is_wanted(base):
+            return
+        if len(data) % txn_index.ENTRY_SIZE:
+            faults.append(("it ends inside an entry", None, None))
+        if faults:
+            reason, _, offset = faults[0]
+            at = "" if offset is None else f"offset {offset}: "
+            self._replace(path, txn_index.encode(aborted), at + reason)
+
+    def _replace(self, path: str, data: bytes, reason: str) -> None:
+        self.outcome.different.append(Difference(path, reason))
+        if self.check_only:
+            return
+        if data or not path.endswith(paths.TXNINDEX):
+            self.files.replace_atomically(path, data)
+        else:
+            self.files.unlink(path)
+            self.files.sync_directory(self.directory)

@@ -1,0 +1,474 @@
+"""Checks everything in a data directory, without a lock and without changing anything.
+
+Of each partition: every byte of every segment (``verify_segment``), that offsets rise from segment
+to segment, producer snapshots, leader epochs, ``partition.metadata``.  Of the directory: that its
+checkpoints can be read and claim nothing that the logs do not hold.  What an interrupted or a
+waiting deletion, a cleaner or recovery left beside them is named, and is no fault.
+
+Where its writer was killed the next start puts in order what was not flushed: indexes and snapshots
+that can be made anew from the log are named as that, and are no faults either.
+
+The directory may be a running broker's, or mounted.  Then what its writer is at work on is no
+fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
+what has vanished meanwhile was deleted.
+
+Not here: reading a segment (``verify_piece``), which other processes may do ahead of this; mending
+(``recovery``, ``salvage``, ``reindex``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from storage import paths
+from storage.errors import CorruptCheckpoint, StorageError
+from storage.files import Files
+from storage.settings.settings import Settings
+from storage.state import book_file, checkpoint, producer_state
+from storage.verify.verify_index import Transactions
+from storage.verify.verify_piece import (
+    Found,
+    OldLog,
+    OldVerified,
+    Piece,
+    Progress,
+    verify_old_log,
+    verify_patiently,
+)
+from storage.verify.verify_segment import Fault, Place, Verified, later_faults
+
+_CHECKPOINTS = (
+    (paths.RECOVERY_POINTS, "recovery point"),
+    (paths.LOG_STARTS, "log start"),
+    (paths.HIGH_WATERMARKS, "high watermark"),
+    (paths.CLEANER_OFFSETS, "first dirty offset"),
+)
+_LEFT_OVER = {
+    paths.CUT: "set aside by recovery; kafkafs repair --salvage takes back what is valid",
+    paths.BAD: "could not be read, and was set aside; kafkafs repair --purge removes it",
+    paths.DELETED: "waits for its deletion",
+    paths.CLEANED: "an unfinished cleaner's; the next start removes it",
+    paths.SWAP: "of a swap that was decided; the next start finishes it",
+    paths.STAGED: "waits for its adoption; goes after kafkafs.staged.retention.ms",
+    ".tmp": "an unfinished write; the next start removes it",
+    paths.UNSYNCED: "an fsync has failed: who has the log open, or the next start, writes what can "
+    "be read of it anew",
+}
+
+_ANEW = "the next start makes it anew"
+
+ReadAhead: TypeAlias = Callable[[Sequence[Piece]], Sequence[Found]]
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found: faults, what is left over, and how much was read (sizes in bytes)."""
+
+    faults: list[Fault] = field(default_factory=list)
+    left_over: list[Fault] = field(default_factory=list)
+    partitions: int = 0
+    records: int = 0
+    size: int = 0
+
+
+def log_bytes(path: str, files: Files | None = None) -> int:
+    """How much ``verify`` will read: the bytes of the logs of a data directory or a partition."""
+    if files is None:
+        path, files = os.path.realpath(path), Files()
+    total = 0
+    for directory in _partitions(path, files):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            for file, _ in files.scan(directory):
+                if paths.is_log(file):
+                    total += files.file_stat(os.path.join(directory, file)).st_size
+    return total
+
+
+def _partitions(path: str, files: Files) -> list[str]:
+    """The directories of the partitions in a data directory, or the one that this is."""
+    entries = files.scan(path)
+    if any(paths.is_log(name) and not is_directory for name, is_directory in entries):
+        return [path]
+    return [
+        os.path.join(path, name)
+        for name, is_directory in sorted(entries)
+        if is_directory and paths.is_partition_directory(name)
+    ]
+
+
+def verify(
+    path: str,
+    *,
+    files: Files | None = None,
+    progress: Progress = lambda size: None,
+    wanted: Callable[[str, int], bool] | None = None,
+    read_ahead: ReadAhead | None = None,
+) -> Report:
+    """Read a data directory, or a partition's, whole; ``progress`` is told the bytes of log read.
+
+    ``wanted``: which partitions of a directory.  ``read_ahead`` is handed all of their pieces, has
+    ``verify_piece`` called for each, wherever, and returns what that did, in their order.
+    OSError from the disk; InvalidConfig where its settings cannot be read.
+    """
+    if files is None:
+        path, files = os.path.realpath(path), Files()
+    path = os.path.abspath(path)
+    partitions = _partitions(path, files)
+    if partitions == [path]:
+        return _Directory(os.path.dirname(path), files, progress, read_ahead).run(partitions)
+    if wanted is not None:
+        parse = paths.parse_partition_directory
+        named = ((each, parse(os.path.basename(each))) for each in partitions)
+        partitions = [each for each, item in named if item is not None and wanted(*item)]
+    directory = _Directory(path, files, progress, read_ahead)
+    for name, is_directory in sorted(files.scan(path)):
+        if not is_directory:
+            directory.name_left_over(path, name)
+        elif paths.parse_partition_directory(name) is None and name not in paths.BROKERS_OWN:
+            directory.name_directory(name)
+    return directory.run(partitions)
+
+
+@dataclass(slots=True)
+class _Partition:
+    """A partition's directory as it was listed; ``epochs`` are those that were written down."""
+
+    directory: str
+    topic: str
+    names: list[str]
+    epochs: list[tuple[int, int]]
+    pieces: list[Piece]
+
+
+class _Directory:
+    def __init__(
+        self, path: str, files: Files, progress: Progress, read_ahead: ReadAhead | None
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.progress = progress
+        self.read_ahead = read_ahead
+        self.report = Report()
+        self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
+        self.was_killed = not self.is_live and not checkpoint.has_marker(files, path)
+        self.recovery_points: dict[tuple[str, int], int] = {}
+        self.settings = Settings.load(files, path)
+        self.log_starts: dict[tuple[str, int], int] = {}
+        self.topic_ids: dict[str, tuple[str, str]] = {}
+        # What was found by who has read ahead.
+        self.found: dict[Piece, Found] = {}
+
+    def run(self, partitions: list[str]) -> Report:
+        """Check these partitions, and what the checkpoints say of them."""
+        claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
+        self.log_starts = claims[paths.LOG_STARTS]
+        self.recovery_points = claims[paths.RECOVERY_POINTS]
+        ends: dict[tuple[str, int], int] = {}
+        listings = map(self._list, partitions)
+        for listed in listings if self.read_ahead is None else self._ahead(listings):
+            if listed is None:
+                continue
+            end = self._check(listed)
+            parsed = paths.parse_partition_directory(os.path.basename(listed.directory))
+            if end is not None and parsed is not None:
+                ends[parsed] = end
+        for name, what in _CHECKPOINTS:
+            for key, offset in claims[name].items():
+                if key in ends and offset > ends[key]:
+                    reason = f"the {what} of {key[0]}-{key[1]} is beyond the log end {ends[key]}"
+                    told = self._fault
+                    if name in (paths.HIGH_WATERMARKS, paths.CLEANER_OFFSETS):
+                        told = self._rebuilt_or_fault
+                    told(os.path.join(self.path, name), reason, offset=offset)
+        return self.report
+
+    def _ahead(self, listings: Iterable[_Partition | None]) -> list[_Partition | None]:
+        """List all of them, and have their pieces read."""
+        assert self.read_ahead is not None
+        listed = list(listings)
+        pieces = [piece for each in listed if each is not None for piece in each.pieces]
+        self.found = dict(zip(pieces, self.read_ahead(pieces), strict=True))
+        return listed
+
+    def _fault(self, path: str, reason: str, offset: int | None = None) -> None:
+        self.report.faults.append(Fault(path, reason, offset=offset))
+
+    def _rebuilt_or_fault(self, path: str, reason: str, offset: int | None = None) -> None:
+        """What the next start makes anew after a kill is no fault."""
+        if self.was_killed:
+            self.report.left_over.append(Fault(path, f"{reason}: {_ANEW}", offset=offset))
+        else:
+            self._fault(path, reason, offset)
+
+    def _claims(self, name: str) -> dict[tuple[str, int], int]:
+        try:
+            return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
+        except StorageError as error:
+            self._fault(os.path.join(self.path, name), error.message)
+            return {}
+
+    def name_left_over(self, directory: str, name: str) -> None:
+        """Report a file that some process did not get round to remove."""
+        for suffix, what in _LEFT_OVER.items():
+            if name.endswith(suffix):
+                self.report.left_over.append(Fault(os.path.join(directory, name), what))
+
+    def name_directory(self, name: str) -> None:
+        """Report a directory that is no partition's."""
+        aside = paths.parse_aside_directory(name)
+        what = {
+            None: "not a partition's directory: no broker starts beside it",
+            "delete": "waits for its deletion",
+            "stray": "set aside by a broker that did not know it",
+            "future": "a broker was moving the partition here",
+        }[None if aside is None else aside.kind]
+        self.report.left_over.append(Fault(os.path.join(self.path, name), what))
+
+    # -- one partition -------------------------------------------------------------------------
+
+    def _list(self, directory: str) -> _Partition | None:
+        """What there is to be read; None where it vanished."""
+        name = os.path.basename(directory)
+        parsed = paths.parse_partition_directory(name)
+        topic = parsed[0] if parsed else name
+        try:
+            names = sorted(name for name, _ in self.files.scan(directory))
+        except FileNotFoundError:
+            if self.is_live:
+                return None
+            raise
+        self.report.partitions += 1
+        for file in names:
+            self.name_left_over(directory, file)
+        self._metadata(directory, topic)
+        epochs = self._epochs(directory)
+        pieces = self._pieces(directory, topic, names)
+        return _Partition(directory, topic, names, epochs, pieces)
+
+    def _pieces(self, directory: str, topic: str, names: list[str]) -> list[Piece]:
+        old = tuple(file for file in names if paths.old_base_offset_of(file) is not None)
+        if old:
+            return [OldLog(self.files, self.path, directory, topic, old, self.is_live)]
+        bases = [
+            base
+            for file in names
+            if file.endswith(paths.LOG) and (base := paths.base_offset_of(file)) is not None
+        ]
+        interval = self.settings.log_config(topic).index_interval_bytes
+        flushed_end = None if self.is_live else self._flushed_end(directory)
+        return [
+            Place(
+                self.files,
+                directory,
+                base,
+                interval,
+                base == bases[-1],
+                self.is_live,
+                was_killed=self.was_killed,
+                flushed_end=flushed_end,
+            )
+            for base in bases
+        ]
+
+    def _flushed_end(self, directory: str) -> int | None:
+        """Where a batch of a log ended, by its recovery point (``DataDirectory``)."""
+        item = paths.parse_partition_directory(os.path.basename(directory))
+        if item is None or self.settings.is_brokers:
+            return None
+        flushed_end = self.recovery_points.get(item, 0)
+        return flushed_end if flushed_end > self.log_starts.get(item, 0) else None
+
+    def _check(self, listed: _Partition) -> int | None:
+        """Check one partition; its log end, as far as it can be told."""
+        directory = listed.directory
+        parsed = paths.parse_partition_directory(os.path.basename(directory))
+        transactions = Transactions(self.log_starts.get(parsed, 0) if parsed else 0)
+        end = 0
+        is_end_known = True
+        seen: list[tuple[int, int]] = []
+        unflushed = self._unflushed(listed)
+        for piece in listed.pieces:
+            if isinstance(piece, OldLog):
+                return self._old_log(piece)
+            if piece.base_offset < end:
+                reason = f"the segment before it ends at {end}"
+                self._fault(piece.path(paths.LOG), reason, offset=piece.base_offset)
+            verified = self._segment(piece, transactions)
+            if verified is not None:
+                self._sort_faults(verified, is_rebuilt=piece.base_offset in unflushed)
+                end = max(end, verified.next_offset)
+                seen += verified.epochs
+                is_end_known = verified.is_read_whole
+        self._compare_book(listed)
+        self._orphans(listed)
+        # Behind a damaged batch nobody knows what there is.
+        bound = end if is_end_known else paths.MAX_OFFSET
+        self._compare_epochs(directory, listed.epochs, seen, bound)
+        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, Place)]
+        self._snapshots(directory, listed.names, bound, first=min(bases, default=0))
+        return bound
+
+    def _compare_book(self, listed: _Partition) -> None:
+        """Name the segments that are gone, or shorter than they were, and that nobody deleted."""
+        directory = listed.directory
+        parsed = paths.parse_partition_directory(os.path.basename(directory))
+        if self.settings.is_brokers or parsed is None or book_file.FILE_NAME not in listed.names:
+            return
+        places = [piece for piece in listed.pieces if isinstance(piece, Place)]
+        sizes: dict[int, int] = {}
+        for place in places:
+            with contextlib.suppress(FileNotFoundError):
+                size = self.files.file_stat(place.path(paths.LOG)).st_size
+                sizes[place.base_offset] = size
+        try:
+            # After the files were looked at: what was gone by then is not claimed any more.
+            claims = book_file.read(self.files, directory).claims
+        except CorruptCheckpoint as error:
+            self._fault(os.path.join(directory, book_file.FILE_NAME), error.message)
+            return
+        if self.was_killed or self.is_live:
+            flushed_end = self.recovery_points.get(parsed, 0)
+            claims = [claim for claim in claims if claim.next_offset <= flushed_end]
+        gone = book_file.missing(claims, sizes, self.log_starts.get(parsed, 0))
+        cut = [] if self.is_live else book_file.short(claims, sizes)
+        for claim in [*gone, *cut]:
+            path = os.path.join(directory, paths.file_name(claim.base_offset, paths.LOG))
+            what = "the file is gone"
+            if claim in cut:
+                what = f"the file has {sizes[claim.base_offset]} bytes"
+            reason = f"{what} of offsets {claim.base_offset} to {claim.next_offset - 1}"
+            self._fault(path, f"{reason}, which had {claim.size}", claim.base_offset)
+
+    def _unflushed(self, listed: _Partition) -> set[int]:
+        """The bases of the segments whose indexes the next start makes anew."""
+        if not self.was_killed:
+            return set()
+        parsed = paths.parse_partition_directory(os.path.basename(listed.directory))
+        recovery_point = self.recovery_points.get(parsed, 0) if parsed is not None else 0
+        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, Place)]
+        followings = [*bases[1:], paths.MAX_OFFSET]
+        return {
+            base
+            for base, following in zip(bases, followings, strict=False)
+            if following >= recovery_point
+        }
+
+    def _sort_faults(self, verified: Verified, *, is_rebuilt: bool) -> None:
+        for fault in verified.faults:
+            if is_rebuilt and fault.path.endswith(paths.INDEX_SUFFIXES):
+                self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
+            else:
+                self.report.faults.append(fault)
+
+    def _segment(self, place: Place, transactions: Transactions) -> Verified | None:
+        verified = self._read_segment(place, transactions)
+        if verified is not None:
+            self.report.size += verified.size
+            self.report.records += verified.records
+        return verified
+
+    def _read_segment(self, place: Place, transactions: Transactions) -> Verified | None:
+        if self.read_ahead is not None:
+            found = self.found[place]
+            assert not isinstance(found, OldVerified), "a segment's piece is another one"
+            if found is None:
+                return None
+            after = transactions.copy()
+            later = list(later_faults(place, after, found.transactions))
+            if not later or not place.is_live:
+                transactions.become(after)
+                return replace(found.verified, faults=found.verified.faults + later)
+        tries: list[Transactions] = []
+
+        def copied() -> Transactions:
+            tries.append(transactions.copy())
+            return tries[-1]
+
+        verified = verify_patiently(place, copied, self.progress)
+        if verified is not None:
+            transactions.become(tries[-1])
+        return verified
+
+    def _old_log(self, log: OldLog) -> int | None:
+        found = verify_old_log(log, self.progress) if self.read_ahead is None else self.found[log]
+        assert isinstance(found, OldVerified), "an old log's piece is another one"
+        self.report.size += found.size
+        self.report.records += found.records
+        self.report.faults += found.faults
+        return found.end
+
+    def _orphans(self, listed: _Partition) -> None:
+        bases = {piece.base_offset for piece in listed.pieces if isinstance(piece, Place)}
+        for name in listed.names:
+            base = paths.base_offset_of(name)
+            if base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES):
+                path = os.path.join(listed.directory, name)
+                self.report.left_over.append(Fault(path, "an index without a log"))
+
+    def _metadata(self, directory: str, topic: str) -> None:
+        path = os.path.join(directory, paths.PARTITION_METADATA)
+        try:
+            topic_id = checkpoint.read_partition_metadata(self.files, path)
+        except StorageError as error:
+            self._fault(path, error.message)
+            return
+        if topic_id is not None:
+            known, where = self.topic_ids.setdefault(topic, (topic_id, path))
+            if known != topic_id:
+                self._fault(path, f"topic id {topic_id} where {where} has {known}")
+
+    def _epochs(self, directory: str) -> list[tuple[int, int]]:
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        try:
+            return checkpoint.read_epochs(self.files, path)
+        except StorageError as error:
+            self._fault(path, error.message)
+            return []
+
+    def _compare_epochs(
+        self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
+    ) -> None:
+        """An epoch that was recorded does not begin behind its own batches, or behind the log.
+
+        The first one may: it was moved to the log start when records were deleted.
+        """
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        first = dict(reversed(seen))
+        for number, (epoch, start) in enumerate(known):
+            if start > end:
+                self._rebuilt_or_fault(
+                    path, f"epoch {epoch} begins beyond the log end {end}", offset=start
+                )
+            elif number and epoch in first and first[epoch] < start:
+                reason = f"epoch {epoch} has batches from offset {first[epoch]} on"
+                self._fault(path, reason, offset=start)
+
+    def _snapshots(self, directory: str, names: list[str], end: int, *, first: int) -> None:
+        """``first``: where the first segment begins; what its snapshot knows no log says."""
+        for name in names:
+            offset = paths.base_offset_of(name)
+            if not name.endswith(paths.SNAPSHOT) or offset is None:
+                continue
+            path = os.path.join(directory, name)
+            try:
+                entries = producer_state.decode(self.files.read_whole(path), path=path)
+            except FileNotFoundError:
+                continue
+            except StorageError as error:
+                is_needed = first > 0 and offset <= first
+                if is_needed or not self.is_live:  # else it may be about to be written
+                    told = self._fault if is_needed else self._rebuilt_or_fault
+                    told(path, error.message)
+                continue
+            if offset > end:
+                self._rebuilt_or_fault(
+                    path, f"it speaks of offsets beyond the log end {end}", offset=offset
+                )
+            for entry in entries:
+                if entry.last_offset >= offset:
+                    reason = f"producer {entry.producer_id} has an offset beyond the snapshot's"
+                    self._fault(path, reason, offset=entry.last_offset)

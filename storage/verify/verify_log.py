@@ -1,0 +1,148 @@
+"""Verifies logs that are in use: every batch, every record in it, every index entry, as ``verify``.
+
+What is appended meanwhile is not looked at: of the active segment what there was at the start.  A
+segment that leaves its log while it is read is passed over, and one that seems to have faults is
+read again, as it may have been closed, cleaned or renamed in between.
+
+Runs in a worker thread, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from storage import paths
+from storage.errors import SegmentGone
+from storage.log.log import Log
+from storage.segment.batch_check import Part, check_part
+from storage.segment.medium import Medium
+from storage.segment.segment import Segment
+from storage.task import Task
+from storage.verify.verify_index import Transactions
+from storage.verify.verify_segment import Fault, Place, Verified, verify_segment
+
+_ATTEMPTS = 3
+
+
+def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
+    """Names and values: how much was read, and a ``fault`` for each that was found.
+
+    OSError, TaskCancelled.
+    """
+    task.begin("verifying", sum(log.size for log in logs))
+    segments = records = size = 0
+    faults: list[str] = []
+    for log in logs:
+        transactions = Transactions(log.log_start_offset)
+        end = 0
+        for segment in log.segments:
+            task.check()
+            if segment.base_offset < end:
+                faults.append(f"{segment.log_path}: the segment before it ends at {end}")
+            verified = _verify(log, segment, transactions, task)
+            if verified is not None:
+                end = verified.next_offset
+                segments += 1
+                records += verified.records
+                size += verified.size
+                faults += map(str, verified.faults)
+    return [
+        ("segments", segments),
+        ("records", records),
+        ("bytes", size),
+        ("faults", len(faults)),
+        *(("fault", fault) for fault in faults),
+    ]
+
+
+def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) -> Verified | None:
+    """None where it has left the log."""
+    try:
+        segment.lease()
+    except SegmentGone:
+        return None
+    try:
+        attempts = 0
+        while attempts < _ATTEMPTS:
+            # While it is appended to its end may be half written and its index pre-sized.
+            active = segment is log.active
+            renamed = _renamed(segment)
+            place = Place(
+                log.files,
+                log.directory,
+                segment.base_offset,
+                log.config.index_interval_bytes,
+                is_last=active,
+                is_live=active,
+                renamed=renamed,
+            )
+            after = transactions.copy()
+            try:
+                verified = verify_segment(place, after, task.advance if not attempts else _nothing)
+            except FileNotFoundError:
+                # A cleaner may just give it another name, which is done in the owner's turn.
+                if renamed == task.by_owner(lambda: _renamed(segment)):
+                    raise
+                continue
+            if segment not in log.segments:
+                return None
+            if not verified.faults:
+                break
+            attempts += 1
+        transactions.become(after)
+        if not verified.is_read_whole:
+            verified.faults += _further(log, segment, {fault.position for fault in verified.faults})
+        return verified
+    except FileNotFoundError:
+        if segment not in log.segments or log.closed:
+            return None
+        if not log.files.exists(log.directory):
+            raise
+        # Where nobody has noticed it yet, the log does now.
+        segment.open_log()
+        return _gone(segment)
+    finally:
+        segment.release()
+
+
+def _gone(segment: Segment) -> Verified:
+    """What there is to say of one whose file is not there."""
+    reason = f"the file is gone, which had {segment.size} bytes"
+    return Verified(
+        size=0,
+        records=0,
+        next_offset=segment.next_offset,
+        is_read_whole=False,
+        epochs=[],
+        faults=[Fault(segment.log_path, reason, 0, segment.base_offset)],
+    )
+
+
+def _renamed(segment: Segment) -> str:
+    """What its files' names have at their end besides what they are."""
+    name = paths.file_name(segment.base_offset, paths.LOG)
+    return os.path.basename(segment.log_path).removeprefix(name)
+
+
+def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
+    """The damaged places behind the first one, at which reading whole segments ends."""
+    path, base = segment.log_path, segment.base_offset
+    part = Part(
+        *(base, 0, base, segment.size, log.config.max_message_bytes),
+        named=segment.index_behind,
+    )
+    medium = Medium(log.files, path)
+    try:
+        damages = check_part(medium, part, Task()).damages
+    finally:
+        medium.close()
+    return [
+        Fault(path, place.reason, place.start, place.first_offset)
+        for place in damages
+        if place.start not in known
+    ]
+
+
+def _nothing(size: int) -> None:
+    """It was counted the first time."""

@@ -1,0 +1,135 @@
+"""Reads a segment, or a whole log of 0.7, for ``verify``, in this process or in another one.
+
+A ``Piece`` says what to read.  A segment that is read apart from those before it (``Alone``) does
+not know what was open where it begins: ``later_faults`` tells the rest, in order.
+
+A living writer's segment that has faults is read again: what was seen half written is whole then.
+
+Not here: what else there is in a directory (``verify``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.log.read import plain_batches
+from storage.segment import old_segment
+from storage.segment.old_segment import OldSegment, check_entries
+from storage.settings.settings import Settings
+from storage.verify.verify_index import SeenAlone, Transactions
+from storage.verify.verify_segment import Fault, Place, Verified, verify_segment
+
+# So often, and so many seconds apart.
+_ATTEMPTS = 4
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class OldLog:
+    """A log of Kafka 0.7, in a data directory ``path``; ``names`` of its segments' files."""
+
+    files: Files
+    path: str
+    directory: str
+    topic: str
+    names: tuple[str, ...]
+    is_live: bool
+
+
+class Alone(NamedTuple):
+    """A segment that was read apart from those before it."""
+
+    verified: Verified
+    transactions: SeenAlone
+
+
+@dataclass(slots=True)
+class OldVerified:
+    """What was found in a log of 0.7 (sizes in bytes); its end, None where it cannot be told."""
+
+    faults: list[Fault] = field(default_factory=list)
+    records: int = 0
+    size: int = 0
+    end: int | None = None
+
+
+Piece: TypeAlias = Place | OldLog
+Progress: TypeAlias = Callable[[int], None]
+Found: TypeAlias = Alone | OldVerified | None
+
+
+def verify_piece(piece: Piece, progress: Progress = lambda size: None) -> Found:
+    """Read a piece; None where it has vanished.  OSError from the disk, InvalidConfig."""
+    if isinstance(piece, OldLog):
+        return verify_old_log(piece, progress)
+    tries: list[SeenAlone] = []
+
+    def anew() -> SeenAlone:
+        tries.append(SeenAlone())
+        return tries[-1]
+
+    verified = verify_patiently(piece, anew, progress)
+    return None if verified is None else Alone(verified, tries[-1])
+
+
+def verify_patiently(
+    place: Place, transactions: Callable[[], Transactions], progress: Progress
+) -> Verified | None:
+    """Read a segment, a living writer's with faults again; ``transactions``: those of each try."""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_S)
+        try:
+            verified = verify_segment(place, transactions(), progress)
+        except FileNotFoundError:
+            if not place.is_live:
+                raise
+            return None
+        if not verified.faults or not place.is_live:
+            break
+    return verified
+
+
+def verify_old_log(log: OldLog, progress: Progress) -> OldVerified:
+    """Read it.  OSError from the disk; InvalidConfig where its settings cannot be read."""
+    found = OldVerified()
+    try:
+        segments, _ = old_segment.load(
+            log.files,
+            log.directory,
+            list(log.names),
+            Settings.load(log.files, log.path).log_config(log.topic),
+            check_last=False,
+            progress=progress,
+        )
+    except CorruptRecord as error:
+        found.faults.append(Fault(error.path or log.directory, error.message))
+        return found
+    for segment in segments:
+        try:
+            may_grow = log.is_live and segment is segments[-1]
+            _verify_old_segment(segment, found, progress, may_grow=may_grow)
+        finally:
+            segment.close()
+    found.end = segments[-1].next_offset
+    return found
+
+
+def _verify_old_segment(
+    segment: OldSegment, found: OldVerified, progress: Progress, *, may_grow: bool
+) -> None:
+    good, reason = check_entries(segment.source(), 0, segment.size, progress)
+    found.size += segment.size
+    if reason is not None and not may_grow:
+        found.faults.append(Fault(segment.log_path, reason, good))
+    try:
+        for _, header in plain_batches(segment, 0, good):
+            found.records += header.records_count
+    except CorruptRecord as error:
+        fault = Fault(segment.log_path, error.message, error.position, error.offset)
+        found.faults.append(fault)

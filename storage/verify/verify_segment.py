@@ -1,0 +1,278 @@
+"""Reads a whole segment and names every fault in it, without changing anything.
+
+Every batch: size, CRC, offsets that rise, and every record in it, through any codec and format.
+Then what the indexes say of them (``verify_index``).
+
+The segment that a living process appends to may end in a part of a batch, or in zeros that were
+allocated ahead; its index may be longer than it is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from operator import lt
+
+from storage import paths
+from storage.errors import CorruptRecord
+from storage.files import Files, FileSource
+from storage.index import txn_index
+from storage.record._batch import Rebuild
+from storage.record._columns import decode_columns
+from storage.record.header import BatchHeader, size_at
+from storage.record.scan import batches
+from storage.recovery.misplaced import misplaced
+from storage.segment.walk import feed, final_time_entry
+from storage.verify.verify_index import (
+    Finding,
+    SeenAlone,
+    Transactions,
+    offset_index_faults,
+    time_index_faults,
+    without_zero_tail,
+)
+
+_CHUNK_BYTES = 1024 * 1024
+# Records are looked at in pieces, because a piece may be compressed a thousandfold.
+_WINDOW_BYTES = 256 * 1024
+#: A file that is wrong everywhere is named this often.
+MAX_FAULTS_PER_FILE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong where: position in bytes of the file (of an index: of its log), offset."""
+
+    path: str
+    reason: str
+    position: int | None = None
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f"position {self.position}: "
+        what = "" if self.offset is None else f"offset {self.offset}: "
+        return f"{self.path}: {where}{what}{self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A segment to be read: its log, whether it is the last one, whether its writer lives.
+
+    ``was_killed``: its writer has not ended orderly, and nobody has put in order what that left.
+    ``flushed_end``: where a batch of its log ended, None: nobody knows.
+    ``renamed``: what its files' names have at their end at the moment, as a cleaner's new ones.
+    """
+
+    files: Files
+    directory: str
+    base_offset: int
+    index_interval_bytes: int
+    is_last: bool
+    is_live: bool
+    renamed: str = ""
+    was_killed: bool = False
+    flushed_end: int | None = None
+
+    def path(self, suffix: str) -> str:
+        name = paths.file_name(self.base_offset, suffix)
+        return os.path.join(self.directory, name) + self.renamed
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was read of one segment (control records do not count) and what is wrong with it."""
+
+    size: int
+    records: int
+    next_offset: int
+    is_read_whole: bool
+    epochs: list[tuple[int, int]]
+    faults: list[Fault]
+
+
+def verify_segment(
+    place: Place, transactions: Transactions, progress: Callable[[int], None]
+) -> Verified:
+    """Read one segment whole; ``progress`` is told the bytes read.  OSError from the disk."""
+    log_path = place.path(paths.LOG)
+    # The indexes first: a living writer's log only grows beyond what they say.
+    indexes = {suffix: _read(place, suffix) for suffix in paths.INDEX_SUFFIXES}
+    rebuild = Rebuild(place.base_offset, place.index_interval_bytes)
+    fd = place.files.open(log_path, os.O_RDONLY)
+    try:
+        walk = _Walk(place, fd, place.files.size(fd), rebuild, progress)
+        faults = [Fault(log_path, *finding) for finding in walk.run()]
+        if place.is_last and rebuild.fault is None:
+            faults += _last_fault(place, fd, rebuild)
+        if not faults or rebuild.fault is None:
+            faults += _index_faults(place, rebuild, indexes, transactions, fd)
+    finally:
+        place.files.close(fd)
+    return Verified(
+        walk.size, walk.records, rebuild.next_offset, rebuild.fault is None, rebuild.epochs, faults
+    )
+
+
+def _last_fault(place: Place, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
+    """The last batch of a log, where that lies across where the log has ended."""
+
+    def read(position: int, size: int) -> bytes:
+        return place.files.pread(fd, size, position)
+
+    found = misplaced(read, rebuild, place.flushed_end, is_sealed=False)
+    if found is not None:
+        yield Fault(place.path(paths.LOG), found.reason, found.start, found.first_offset)
+
+
+def later_faults(place: Place, transactions: Transactions, alone: SeenAlone) -> Iterator[Fault]:
+    """What ``verify_segment`` could not tell of a segment that was seen ``alone``."""
+    return _some(place.path(paths.TXNINDEX), 0, transactions.then(alone))
+
+
+def _read(place: Place, suffix: str) -> bytes | None:
+    try:
+        return place.files.read_whole(place.path(suffix))
+    except FileNotFoundError:
+        return None
+
+
+class _Walk:
+    """Takes a log's file through ``Rebuild`` and the records in it through their decoder."""
+
+    def __init__(
+        self, place: Place, fd: int, size: int, rebuild: Rebuild, progress: Callable[[int], None]
+    ) -> None:
+        self.place = place
+        self.fd = fd
+        self.size = size
+        self.rebuild = rebuild
+        self.progress = progress
+        self.records = 0
+
+    def run(self) -> Iterator[Finding]:
+        rebuild = self.rebuild
+        for chunk, taken, start in feed(self.place.files, self.fd, self.size, rebuild):
+            self.progress(taken)
+            yield from self._record_faults(chunk, taken, start)
+        self.progress(self.size - rebuild.position)
+        if rebuild.position < self.size:
+            yield from self._end()
+
+    def _end(self) -> Iterator[Finding]:
+        """Why the walk ended before the file."""
+        rebuild = self.rebuild
+        # What a killed writer has begun, the next start takes off.
+        growing = self.place.is_last and (self.place.is_live or self.place.was_killed)
+        if rebuild.fault is None:
+            if not growing:
+                left = self.size - rebuild.position
+                yield f"the last batch is incomplete, {left} bytes", rebuild.position, None
+        elif not (growing and self._only_zeros(rebuild.position)):
+            yield rebuild.fault, rebuild.position, rebuild.next_offset
+
+    def _record_faults(self, chunk: bytearray, size: int, start: int) -> Iterator[Finding]:
+        """What is wrong inside of the batches in ``chunk[:size]``, whose CRCs are right."""
+        at = 0
+        last = -1
+        while at < size:
+            window = min(_WINDOW_BYTES, size - at)
+            try:
+                columns = decode_columns(chunk, at, window, keys=False, values=False)
+                if not columns.consumed:
+                    window = min(size_at(chunk, at), size - at)
+                    columns = decode_columns(chunk, at, window, keys=False, values=False)
+                assert columns.consumed, "the batches are whole"
+            except CorruptRecord as error:
+                position = at if error.position is None else error.position
+                yield error.message, start + position, error.offset
+                at = position + size_at(chunk, position)
+                continue
+            with memoryview(columns.offsets) as view, view.cast("q") as offsets:
+                found = offsets.tolist()
+            if found and (found[0] <= last or not all(map(lt, found, islice(found, 1, None)))):
+                yield "a record's offset is not above the one before it", start + at, found[0]
+            last = found[-1] if found else last
+            at += columns.consumed
+            self.records += columns.rows
+
+    def _only_zeros(self, position: int) -> bool:
+        while position < self.size:
+            data = self.place.files.pread(self.fd, _CHUNK_BYTES, position)
+            if data.count(0) != len(data):
+                return False
+            if not data:
+                break
+            position += len(data)
+        return True
+
+
+# -- the indexes ---------------------------------------------------------------------------------
+
+
+def _index_faults(
+    place: Place,
+    rebuild: Rebuild,
+    indexes: dict[str, bytes | None],
+    transactions: Transactions,
+    fd: int,
+) -> Iterator[Fault]:
+    source = FileSource(place.files, fd, place.path(paths.LOG))
+
+    def headers() -> Iterator[tuple[int, BatchHeader]]:
+        return batches(source, 0, rebuild.position)
+
+    offsets, times = indexes[paths.INDEX], indexes[paths.TIMEINDEX]
+    if offsets is None:
+        if rebuild.position and not place.is_live:
+            yield Fault(place.path(paths.INDEX), "it is missing")
+    else:
+        offsets, odd = _entries(place, offsets, 8)
+        found = offset_index_faults(
+            offsets, bytes(rebuild.offset_entries), place.base_offset, rebuild.next_offset, headers
+        )
+        yield from _some(place.path(paths.INDEX), odd, found)
+    if times is None:
+        # Logs of format v0 have no timestamps, and their brokers made no such file.
+        if rebuild.max_timestamp >= 0 and not place.is_live:
+            yield Fault(place.path(paths.TIMEINDEX), "it is missing")
+    else:
+        times, odd = _entries(place, times, 12)
+        largest = None if place.is_last or rebuild.max_timestamp < 0 else rebuild.max_timestamp
+        expected = _expected(rebuild, place.is_last)
+        found = time_index_faults(times, expected, place.base_offset, largest, headers)
+        yield from _some(place.path(paths.TIMEINDEX), odd, found)
+    transactions.see(rebuild.producers)
+    entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
+    odd = len(indexes[paths.TXNINDEX] or b"") % txn_index.ENTRY_SIZE
+    yield from _some(place.path(paths.TXNINDEX), odd, transactions.faults(entries))
+
+
+def _expected(rebuild: Rebuild, may_be_open: bool) -> tuple[bytes, ...]:
+    """What a rebuilt time index is, of a closed segment (the final entry added) and an open one."""
+    entries = bytes(rebuild.time_entries)
+    closed = entries + final_time_entry(rebuild)
+    return (closed, entries) if may_be_open else (closed,)
+
+
+def _entries(place: Place, data: bytes, size: int) -> tuple[bytes, int]:
+    """The whole entries that are used, and how many bytes are odd."""
+    if place.is_last:
+        # Its writer, living or killed, had it extended.
+        data = without_zero_tail(data, size)
+    odd = len(data) % size
+    return data[: len(data) - odd], odd
+
+
+def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:
+    if odd:
+        yield Fault(path, f"{odd} bytes are left behind its last entry")
+    more = 0
+    for number, finding in enumerate(findings):
+        if number < MAX_FAULTS_PER_FILE:
+            yield Fault(path, *finding)
+        else:
+            more += 1
+    if more:
+        yield Fault(path, f"{more} more entries are wrong")

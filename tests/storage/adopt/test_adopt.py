@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from crc32c import crc32c
+
+import storage.adopt.adopt
+import storage.log.staged_batches
+from storage import LogManager, Record, encode
+from storage.adopt.adoptions import FILE, FIRST_PRODUCER_ID, MAX_EPOCH
+from storage.adopt.staged import AdoptRequest, StagedName
+from storage.errors import (
+    BatchGap,
+    CorruptCheckpoint,
+    CorruptRecord,
+    Fenced,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTxnState,
+    RecordTooLarge,
+    TaskCancelled,
+    UnknownTopicOrPartition,
+    UnusableFile,
+)
+from storage.files import Files
+from storage.record.batch import HEADER_SIZE, TRANSACTIONAL_BIT
+from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.task import Task
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.staging import adopted, batches, left, stage, staged
+from tests.storage.transactions import Client
+
+T = TypeVar("T")
+
+FILES = Files()
+A, B0, B1 = ("a", 0), ("b", 0), ("b", 1)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with opened(tmp_path) as manager:
+        manager.create_topic("a", 1)
+        manager.create_topic("b", 2)
+    return tmp_path
+
+
+def test_files_of_several_partitions_become_one_transaction(data: Path) -> None:
+    with opened(data) as manager:
+        append(manager.log("a", 0), b"before")
+        request = staged(FILES, str(data), "q", 0, {A: [[b"1", None], [b"2"]], B1: [[b"3"]]})
+        outcome = adopted(manager, request)
+        assert not outcome.duplicate
+        assert outcome.records == 4
+        assert outcome.offsets == {A: (1, 3), B1: (0, 0)}
+        assert values(manager.log("a", 0)) == [b"before", b"1", None, b"2"]
+        assert values(manager.log("b", 0)) == []
+        assert values(manager.log("b", 1)) == [b"3"]
+        # The marker of each is behind them, and nothing is open.
+        assert manager.log("a", 0).log_end_offset == manager.log("a", 0).last_stable_offset == 5
+        assert manager.log("b", 1).log_end_offset == 2
+        assert left(str(data)) == []
+        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        assert [header.base_sequence for header in headers] == [-1, 0, 2, -1]
+        (producer_id,) = {header.producer_id for header in headers[1:]}
+        assert FIRST_PRODUCER_ID <= producer_id < 2**62
+        assert all(header.attributes & TRANSACTIONAL_BIT for header in headers[1:])
+    with opened(data) as manager:
+        assert values(manager.log("a", 0)) == [b"before", b"1", None, b"2"]
+
+
+def test_a_batch_that_was_adopted_is_a_duplicate_also_after_a_restart(data: Path) -> None:
+    for restarted in (False, True):
+        with opened(data) as manager:
+            request = staged(FILES, str(data), "q", 0, {A: [[b"1"]]}, run=f"run {restarted}")
+            assert adopted(manager, request).duplicate is restarted
+            again = staged(FILES, str(data), "q", 0, {A: [[b"1"]]}, run=f"run {restarted}")
+            assert adopted(manager, again).duplicate
+            assert left(str(data)) == []
+            assert values(manager.log("a", 0)) == [b"1"]
+
+
+def test_batches_follow_one_another(data: Path) -> None:
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 5, {A: [[b"5"]]}))
+        adopted(manager, staged(FILES, str(data), "q", 6, {A: [[b"6"]]}))
+        request = staged(FILES, str(data), "q", 8, {A: [[b"8"]]})
+        with pytest.raises(BatchGap, match="batch 8 of q does not follow batch 6"):
+            adopted(manager, request)
+        assert left(str(data)) == ["q-8-0-0.staged"]
+        assert values(manager.log("a", 0)) == [b"5", b"6"]
+        # One producer, whose sequences go on.
+        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        assert [header.base_sequence for header in headers] == [0, -1, 1, -1]
+
+
+def test_a_batch_without_files_counts(data: Path) -> None:
+    with opened(data) as manager:
+        for number in range(3):
+            assert not adopted(manager, AdoptRequest("q", number, "run", ())).duplicate
+        assert adopted(manager, AdoptRequest("q", 1, "run", ())).duplicate
+    with opened(data) as manager:
+        with pytest.raises(BatchGap):
+            adopted(manager, AdoptRequest("q", 4, "run", ()))
+        assert not adopted(manager, AdoptRequest("q", 3, "run", ())).duplicate
+
+
+def test_a_newer_run_fences_the_older_one(data: Path) -> None:
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="first"))
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="second"))
+        late = staged(FILES, str(data), "q", 2, {A: [[b"late"]]}, run="first")
+        with pytest.raises(Fenced, match="run first of q is over: run second"):
+            adopted(manager, late)
+        # What is there already is no harm to anybody.
+        repeated = staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="first")
+        assert adopted(manager, repeated).duplicate
+        # Also a run that only asked for what was there has taken over.
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="third"))
+        with pytest.raises(Fenced):
+            adopted(manager, staged(FILES, str(data), "q", 2, {A: [[b"2"]]}, run="second"))
+        adopted(manager, staged(FILES, str(data), "q", 2, {A: [[b"2"]]}, run="third"))
+        assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
+        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        assert [h.producer_epoch for h in headers if not h.is_control] == [0, 1, 2]
+        assert [h.base_sequence for h in headers if not h.is_control] == [0, 0, 0]
+
+
+def test_runs_without_end(data: Path) -> None:
+    """Also those that only ask for what is there have their epochs, of which there are so many."""
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="run"))
+        known = manager.adoptions.queries["q"]
+        most = {"q": dataclasses.replace(known, producer_epoch=MAX_EPOCH)}
+        manager.adoptions = dataclasses.replace(manager.adoptions, queries=most)
+        for number in range(3):
+            assert adopted(manager, AdoptRequest("q", 0, f"run {number}", ())).duplicate
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="run 2"))
+        adopted(manager, staged(FILES, str(data), "r", 0, {A: [[b"2"]]}))
+        assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
+        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        producers = [h.producer_id - known.producer_id for h in headers if not h.is_control]
+        assert producers == [0, 1, 2]
+        assert headers[2].producer_epoch == 0
+
+
+def test_queries_have_producers_of_their_own_above_all_that_logs_know(data: Path) -> None:
+    with opened(data) as manager:
+        first = manager.adoptions.next_producer_id
+        Client(manager.log("b", 0), first + 7).send(b"other", transactional=False)
+        for query in ("q", "r"):
+            adopted(manager, staged(FILES, str(data), query, 0, {A: [[b"0"]]}))
+        headers = [header for _, header in manager.log("a", 0).active.batches()]
+        assert [h.producer_id - first for h in headers] == [8, 8, 9, 9]
+
+
+def test_what_is_copied_from_another_data_directory(data: Path, tmp_path: Path) -> None:
+    """Queries there have other producers: nothing of it counts as written before."""
+    other = tmp_path / "other"
+    other.mkdir()
+    with opened(data) as manager, opened(other) as there:
+        there.create_topic("a", 1)
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"here"]]}))
+        adopted(there, staged(FILES, str(other), "r", 0, {A: [[b"there"]]}))
+        segment = there.log("a", 0).active
+        copied = Path(segment.log_path).read_bytes()[: segment.size]
+        manager.log("a", 0).append_batches(copied, now_ns=NOW_NS)
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"next"]]}))
+        assert values(manager.log("a", 0)) == [b"here", b"there", b"next"]
+
+
+def test_who_writes_once_is_forgotten_in_time(data: Path) -> None:
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, once=True))
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}))
+        assert adopted(manager, AdoptRequest("once", 0, "run", (), once=True)).duplicate
+        later = NOW_NS + 2 * 24 * 3600 * 10**9
+        storage.adopt.adopt.adopt(manager, AdoptRequest("q", 1, "run", ()), Task(), lambda: later)
+        assert set(manager.adoptions.queries) == {"q"}
+
+
+def test_who_would_write_once_and_was_stopped_is_forgotten(data: Path) -> None:
+    class Stopped(Task):
+        def begin(self, phase: str, total: int) -> None:
+            if phase == "flushing":
+                raise TaskCancelled("cancelled")
+
+    with opened(data) as manager:
+        request = staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, once=True)
+        with pytest.raises(TaskCancelled):
+            storage.adopt.adopt.adopt(manager, request, Stopped(), lambda: NOW_NS)
+        assert manager.adoptions.queries["once"].batch == -1
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"q"]]}))
+        assert set(manager.adoptions.queries) == {"q"}
+        assert not adopted(manager, request).duplicate
+        assert adopted(manager, request).duplicate
+        assert values(manager.log("a", 0)) == [b"q", b"0"]
+
+
+def bad_batch(**changes: object) -> bytes:
+    options: dict[str, object] = {"producer_id": -1, **changes}
+    return encode([Record(0, NOW_MS, 0, b"k", b"v")], **options)  # type: ignore[arg-type]
+
+
+def repeated_offset() -> bytes:
+    """The second record has the first one's offset."""
+    first, second = Record(0, NOW_MS, 0, b"k", b"v"), Record(1, NOW_MS, 0, b"k", b"v")
+    content = bytearray(encode([first, second]))
+    at = HEADER_SIZE + 1 + (content[HEADER_SIZE] >> 1)
+    assert content[at + 3] == 2
+    content[at + 3] = 0
+    content[17:21] = crc32c(bytes(content[21:])).to_bytes(4, "big")
+    return bytes(content)
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+GOOD = batches([b"x", b"y"])
+BAD = {
+    "cut off": (GOOD[:-1], CorruptRecord, "cut off"),
+    "a few bytes": (GOOD + b"abc", CorruptRecord, "cut off"),
+    "no batch": (b"\0" * 100, InvalidRecord, "no batch begins"),
+    "CRC": (GOOD + flipped(GOOD), CorruptRecord, "CRC"),
+    "producer": (bad_batch(producer_id=7, producer_epoch=0), InvalidRecord, "producer"),
+    "gap": (
+        encode([Record(0, NOW_MS, 0, b"k", b"v"), Record(5, NOW_MS, 0, b"k", b"v")]),
+        InvalidRecord,
+        "offsets",
+    ),
+    "offset": (GOOD + repeated_offset(), InvalidRecord, "do not rise"),
+    "future": (batches([b"x"], NOW_MS + 10**9), InvalidTimestamp, "ahead"),
+    "large": (batches([b"x" * 2_000_000]), RecordTooLarge, "max.message.bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_breaks_a_rule_refuses_all_and_changes_nothing(data: Path, kind: str) -> None:
+    content, error, reason = BAD[kind]
+    with opened(data) as manager:
+        good = stage(FILES, str(data), A, StagedName("q", 0, 0, 0), GOOD)
+        bad = stage(FILES, str(data), B1, StagedName("q", 0, 1, 0), content)
+        with pytest.raises(error, match=reason) as raised:
+            adopted(manager, AdoptRequest("q", 0, "run", (good, bad)))
+        assert "b-1/q-0-1-0.staged" in str(raised.value)
+        assert manager.log("a", 0).log_end_offset == 0
+        assert manager.adoptions.queries == {}
+        assert not (data / FILE).exists()
+        assert len(left(str(data))) == 2
+
+
+def test_a_file_that_is_not_as_announced(data: Path) -> None:
+    with opened(data) as manager:
+        file = stage(FILES, str(data), A, StagedName("q", 0, 0, 0), GOOD)
+        with pytest.raises(InvalidRecord, match="were announced"):
+            adopted(manager, AdoptRequest("q", 0, "run", (file._replace(size=7),)))
+        (data / "a-0" / file.name).unlink()
+        with pytest.raises(FileNotFoundError):
+            adopted(manager, AdoptRequest("q", 0, "run", (file,)))
+        (data / "a-0" / file.name).symlink_to(data / "kafkafs.properties")
+        with pytest.raises(UnusableFile):
+            adopted(manager, AdoptRequest("q", 0, "run", (file,)))
+        with pytest.raises(UnknownTopicOrPartition):
+            adopted(manager, AdoptRequest("q", 0, "run", (file._replace(partition=3),)))
+
+
+def test_a_record_without_a_key_is_refused_by_a_compacted_topic(data: Path) -> None:
+    with opened(data) as manager:
+        manager.set_topic_setting("a", "cleanup.policy", "compact")
+        content = encode([Record(0, NOW_MS, 0, None, b"v")])
+        file = stage(FILES, str(data), A, StagedName("q", 0, 0, 0), content)
+        with pytest.raises(InvalidRecord, match="without a key"):
+            adopted(manager, AdoptRequest("q", 0, "run", (file,)))
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4", "gzip", "snappy", "uncompressed"])
+def test_batches_are_stored_as_the_topic_wants_them(data: Path, codec: str) -> None:
+    with opened(data) as manager:
+        manager.set_topic_setting("a", "compression.type", codec)
+        manager.set_topic_setting("a", "message.timestamp.type", "LogAppendTime")
+        lines = [b"line" * 100, None, b"x"]
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [lines]}))
+        assert values(manager.log("a", 0)) == lines
+        codecs = [h.codec for _, h in manager.log("a", 0).active.batches() if not h.is_control]
+        assert set(codecs) == {["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(codec)}
+        assert {record.timestamp for record in manager.log("a", 0).records()} == {NOW_MS}
+
+
+def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
+    """It would become too large by it, as whoever has staged it knew."""
+    with opened(data) as manager:
+        manager.set_topic_setting("a", "compression.type", "zstd")
+        manager.set_topic_setting("a", "max.message.bytes", "5000")
+        value = os.urandom(4925)
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[value], [b"x" * 1000]]}))
+        assert values(manager.log("a", 0)) == [value, b"x" * 1000]
+        codecs = [h.codec for _, h in manager.log("a", 0).active.batches() if not h.is_control]
+        assert codecs == [0, 4]
+        # A broker refuses it where a producer's batch becomes too large.
+        with pytest.raises(RecordTooLarge):
+            manager.log("a", 0).append_batches(batches([value]), now_ns=NOW_NS)
+
+
+def test_large_files_go_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 300)
+    lines = [b"%d" % n * (n * 7 % 100) for n in range(200)]
+    with opened(data) as manager:
+        outcome = adopted(manager, staged(FILES, str(data), "q", 0, {A: [lines, [b"x" * 5000]]}))
+        assert values(manager.log("a", 0)) == [*lines, b"x" * 5000]
+        assert outcome.offsets == {A: (0, 200)}
+
+
+def test_one_that_is_cancelled_can_be_asked_for_again(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
+
+    class Stopped(Task):
+        left = 40
+
+        def check(self) -> None:
+            self.left -= 1
+            if not self.left:
+                raise TaskCancelled("cancelled")
+
+    with opened(data) as manager:
+        request = staged(FILES, str(data), "q", 0, {A: [[b"%d" % n for n in range(60)]]})
+        with pytest.raises(TaskCancelled):
+            storage.adopt.adopt.adopt(manager, request, Stopped(), lambda: NOW_NS)
+        log = manager.log("a", 0)
+        assert log.log_end_offset > 0
+        assert log.last_stable_offset == log.log_end_offset
+        assert values(log) == []
+        adopted(manager, request)
+        assert values(log) == [b"%d" % n for n in range(60)]
+    with opened(data) as manager:
+        assert values(manager.log("a", 0)) == [b"%d" % n for n in range(60)]
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_a_topic_of_the_batch_before_is_deleted_meanwhile(data: Path, turn: int) -> None:
+    turns = iter(range(100))
+
+    def by_owner(function: Callable[[], T]) -> T:
+        if next(turns) == turn:
+            manager.delete_topic("b")
+        return function()
+
+    with opened(data) as manager:
+        manager.create_topic("c", 1)
+        adopted(manager, staged(FILES, str(data), "q", 0, {("c", 0): [[b"0"]], B0: [[b"0"]]}))
+        manager.log("c", 0).flush()
+        request = staged(FILES, str(data), "q", 1, {A: [[b"1"]]})
+        storage.adopt.adopt.adopt(manager, request, Task(by_owner), lambda: NOW_NS)
+        assert values(manager.log("a", 0)) == [b"1"]
+        assert next(turns) > 10
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+@pytest.mark.parametrize("phase", ["adopting", "flushing"])
+def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> None:
+    """By a marker in what is copied from elsewhere."""
+
+    class Ending(Task):
+        def begin(self, began: str, total: int) -> None:
+            super().begin(began, total)
+            if began == phase:
+                self.end()
+
+        def advance(self, size: int) -> None:
+            super().advance(size)
+            if phase == self.phase == "adopting":
+                self.end()
+
+        def end(self) -> None:
+            pending = manager.adoptions.pending
+            assert pending is not None
+            marker = encode_marker(kind, pending.producer_id, 0, 0, 0, NOW_MS, 0)
+            manager.log("a", 0).append_batches(bytearray(marker), now_ns=NOW_NS)
+
+    with opened(data) as manager:
+        request = staged(FILES, str(data), "q", 0, {A: [[b"1"], [b"2"]], B0: [[b"3"]]})
+        with pytest.raises(InvalidTxnState, match="another one has written as this producer"):
+            storage.adopt.adopt.adopt(manager, request, Ending(), lambda: NOW_NS)
+        assert values(manager.log("b", 0)) == []
+        for log in manager.logs():
+            assert log.last_stable_offset == log.log_end_offset
+        assert manager.adoptions.queries["q"].batch == -1
+        assert not adopted(manager, request).duplicate
+        assert values(manager.log("a", 0))[-2:] == [b"1", b"2"]
+        assert values(manager.log("b", 0)) == [b"3"]
+
+
+def test_a_memory_that_cannot_be_read_refuses_to_open(data: Path) -> None:
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}))
+    for damage in (b"", b"{}", b'{"version":7,"queries":{},"pending":null}', b"[1]", b"\xff"):
+        (data / FILE).write_bytes(damage)
+        with pytest.raises(CorruptCheckpoint, match=r"known.*kafkafs\.adopted"):
+            LogManager.open(str(data))
+    with LogManager.open(str(data), read_only=True) as manager:
+        assert values(manager.log("a", 0)) == [b"0"]

@@ -1,0 +1,355 @@
+"""The reserve, and what is unlinked on a disk that is found full without one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.directory.reserve import COUNT, Reserve
+from storage.files import Files
+from storage.state.book_file import FILE_NAME
+from tests.storage.logs import NOW_MS, append, opened, values
+
+DAY_MS = 86_400_000
+SIZE = COUNT * 4096
+
+
+class SmallDisk(Files):
+    """A disk of ``blocks`` free blocks of 4096 bytes and ``inodes`` free inodes: names take an
+    inode, bytes nothing but what is allocated.
+    """
+
+    def __init__(self, blocks: int, inodes: int = 1000) -> None:
+        self.blocks = blocks
+        self.inodes = inodes
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        if flags & os.O_CREAT and not os.path.lexists(path):
+            self._take(inodes=1)
+        return super().open(path, flags, mode)
+
+    def allocate(self, fd: int, size: int) -> None:
+        self._take(blocks=size // 4096)
+        super().allocate(fd, size)
+
+    def unlink(self, path: str) -> None:
+        blocks = os.lstat(path).st_blocks // 8
+        super().unlink(path)
+        self.blocks += blocks
+        self.inodes += 1
+
+    def space(self, path: str) -> os.statvfs_result:
+        real = list(super().space(path))
+        real[:8] = [4096, 4096, 1 << 30, self.blocks, self.blocks, 1000, self.inodes, self.inodes]
+        return os.statvfs_result(real)
+
+    def _take(self, blocks: int = 0, inodes: int = 0) -> None:
+        if self.blocks < blocks or self.inodes < inodes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.blocks -= blocks
+        self.inodes -= inodes
+
+
+def names(path: Path) -> list[str]:
+    return sorted(os.listdir(path))
+
+
+def test_it_is_given_up_part_by_part_and_taken_again(tmp_path: Path) -> None:
+    files = SmallDisk(COUNT + 3)
+    reserve = Reserve(files, str(tmp_path))
+    assert reserve.is_whole
+    assert reserve.keep(SIZE)
+    assert len(names(tmp_path)) == COUNT
+    assert files.blocks == 3
+    was_whole = []
+    while reserve.give_up():
+        was_whole.append(reserve.is_whole)
+    assert was_whole == [False] * COUNT
+    assert files.blocks == COUNT + 3
+    files.blocks -= 4
+    assert not reserve.restore()
+    assert names(tmp_path) == []
+    files.blocks += 1
+    assert reserve.restore()
+    assert reserve.is_whole
+    assert files.blocks == 0
+
+
+def test_a_part_that_was_not_allocated_whole_is_made_anew(tmp_path: Path) -> None:
+    files = SmallDisk(2 * COUNT)
+    assert Reserve(files, str(tmp_path)).keep(SIZE)
+    os.truncate(tmp_path / "kafkafs.reserve.3", 0)
+    assert Reserve(files, str(tmp_path)).keep(SIZE)
+    assert os.stat(tmp_path / "kafkafs.reserve.3").st_blocks == 8
+
+
+def test_a_small_file_system_has_a_small_one_and_none_is_none(tmp_path: Path) -> None:
+    files = SmallDisk(1000)
+    reserve = Reserve(files, str(tmp_path))
+    assert not reserve.keep(1 << 60), "a 64th of it is more than there is"
+    assert reserve.keep(0)
+    assert names(tmp_path) == []
+    with LogManager.open(str(tmp_path), files=files) as manager:
+        manager.create_topic("t", 1)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_what_may_spend_it_goes_on_until_nothing_is_left(tmp_path: Path, number: int) -> None:
+    files = SmallDisk(COUNT)
+    reserve = Reserve(files, str(tmp_path))
+    files.reserve = reserve
+    assert reserve.keep(SIZE)
+    tries: list[int] = []
+
+    def operation() -> str:
+        tries.append(files.blocks)
+        if len(tries) <= 2:
+            raise OSError(number, os.strerror(number))
+        return "done"
+
+    assert files.spend(operation) == "done"
+    assert tries == [0, 1, 2]
+    with pytest.raises(OSError, match=os.strerror(number)):
+        files.spend(lambda: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
+    assert not reserve.is_there
+
+
+def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory may need a block for the name."""
+    files = SmallDisk(COUNT)
+    reserve = Reserve(files, str(tmp_path))
+    files.reserve = reserve
+    assert reserve.keep(SIZE)
+    (tmp_path / "f").touch()
+    rename = os.rename
+
+    def on_a_full_disk(source: str, target: str, **options: int) -> None:
+        if files.blocks < 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", on_a_full_disk)
+    files.rename(str(tmp_path / "f"), str(tmp_path / "g"))
+    assert (tmp_path / "g").exists()
+    assert not reserve.is_whole
+
+
+def test_another_error_spends_nothing(tmp_path: Path) -> None:
+    files = SmallDisk(COUNT)
+    reserve = Reserve(files, str(tmp_path))
+    files.reserve = reserve
+    assert reserve.keep(SIZE)
+
+    def operation() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.raises(OSError, match="Input/output"):
+        files.spend(operation)
+    assert reserve.is_whole
+
+
+def test_appends_wait_for_it_to_be_whole(tmp_path: Path) -> None:
+    files = SmallDisk(COUNT)
+    with opened(tmp_path, files) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        assert manager.reserve.keep(SIZE)
+        append(log, b"before")
+        assert manager.reserve.give_up()
+        files.blocks = 0  # somebody else took it
+        with pytest.raises(OSError, match="what is left") as refused:
+            append(log, b"refused")
+        assert refused.value.errno == errno.ENOSPC
+        with pytest.raises(OSError, match="what is left"):
+            manager.create_topic("u", 1)
+        files.blocks = 1
+        append(log, b"after")
+        assert values(log) == [b"before", b"after"]
+
+
+def test_a_part_that_cannot_be_taken_leaves_nothing(tmp_path: Path) -> None:
+    class Taken(SmallDisk):
+        """Somebody else takes the room between the look at it and the taking."""
+
+        def allocate(self, fd: int, size: int) -> None:
+            super().allocate(fd, 4096)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    reserve = Reserve(Taken(2 * COUNT), str(tmp_path))
+    assert not reserve.keep(2 * SIZE)
+    assert names(tmp_path) == []
+
+
+def test_a_checkpoint_takes_it_again(tmp_path: Path) -> None:
+    """Nobody appends or deletes meanwhile."""
+    files = SmallDisk(COUNT)
+    with opened(tmp_path, files) as manager:
+        manager.create_topic("t", 1)
+        assert manager.reserve.keep(SIZE)
+        assert manager.reserve.give_up()
+        assert not manager.reserve.is_whole
+        manager.checkpoint()
+        assert manager.reserve.is_whole
+
+
+class Refusing(Files):
+    """Refuses to rename to what ends so, and to replace files of that name."""
+
+    def __init__(self) -> None:
+        self.endings: tuple[str, ...] = ()
+
+    def rename(self, source: str, target: str) -> None:
+        self._refuse(source)
+        super().rename(source, target)
+
+    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        self._refuse(path)
+        super().replace_atomically(path, data, sync=sync)
+
+    def _refuse(self, path: str) -> None:
+        if path.endswith(self.endings):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def test_a_topic_whose_deletion_is_refused_is_as_it_was(tmp_path: Path) -> None:
+    files = Refusing()
+    with opened(tmp_path, files) as manager:
+        logs = manager.create_topic("t", 3).partitions
+        append(logs[2], b"x")
+        before = names(tmp_path)
+        files.endings = ("t-0",)  # the last one that is renamed
+        with pytest.raises(OSError, match="No space"):
+            manager.delete_topic("t")
+        files.endings = ()
+        assert names(tmp_path) == before
+        append(manager.log("t", 2), b"y")
+        assert values(manager.log("t", 2)) == [b"x", b"y"]
+
+
+def test_a_topic_that_is_deleted_is_gone_whatever_cannot_be_written_down(tmp_path: Path) -> None:
+    files = Refusing()
+    with opened(tmp_path, files) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"x")
+        manager.set_topic_setting("t", "retention.ms", "5")
+        manager.checkpoint()
+        files.endings = ("-checkpoint", ".properties")
+        manager.delete_topic("t")
+        assert "t" not in manager.topics
+        files.endings = ()
+        log = manager.create_topic("t", 1).partitions[0]
+        assert log.log_end_offset == 0
+        assert log.config.retention_ms != 5
+
+
+# -- a disk that is found full -------------------------------------------------------------------
+
+
+@pytest.fixture
+def left_full(tmp_path: Path) -> tuple[Path, SmallDisk]:
+    """A directory of three topics that was closed: segments of a record, an hour apart."""
+    with opened(tmp_path) as manager:
+        for name in ("old", "new", "kept"):
+            log = manager.create_topic(name, 1).partitions[0]
+            for number in range(4):
+                stamp = NOW_MS - (0 if name == "new" else DAY_MS) + number * 3_600_000
+                append(log, f"{number}".encode() * 5000, timestamp_ms=stamp)
+                log.roll(NOW_MS)
+            manager.set_topic_setting(name, "retention.ms", "-1" if name == "kept" else "75600000")
+        manager.checkpoint()
+    return tmp_path, SmallDisk(0)
+
+
+def open_at(path: Path, files: Files) -> LogManager:
+    return LogManager.open(str(path), files=files, clock_ms=lambda: NOW_MS)
+
+
+def test_segments_that_retention_lets_go_of_make_room(left_full: tuple[Path, SmallDisk]) -> None:
+    path, files = left_full
+    with open_at(path, files) as manager:
+        # 75,600,000 ms are 21 hours: of those 24, 23, 22 and 21 hours old the last one stays.
+        assert manager.log("old", 0).log_start_offset == 3
+        assert [value[:1] for value in values(manager.log("old", 0)) if value] == [b"3"]
+        for name in ("new", "kept"):
+            assert manager.log(name, 0).log_start_offset == 0
+            assert len(values(manager.log(name, 0))) == 4
+        assert manager.check() == []
+
+
+def test_only_as_much_goes_as_makes_room(left_full: tuple[Path, SmallDisk]) -> None:
+    path, files = left_full
+    files.blocks = 255  # a block less than it takes
+    with open_at(path, files) as manager:
+        assert manager.log("old", 0).log_start_offset == 1
+
+
+def test_a_disk_with_room_loses_nothing(left_full: tuple[Path, SmallDisk]) -> None:
+    path, files = left_full
+    files.blocks = 1000
+    with open_at(path, files) as manager:
+        assert manager.log("old", 0).log_start_offset == 0
+
+
+def test_a_reserve_goes_before_segments(left_full: tuple[Path, SmallDisk]) -> None:
+    path, files = left_full
+    (path / "kafkafs.reserve.0").write_bytes(b"")
+    with open_at(path, files) as manager:
+        assert manager.log("old", 0).log_start_offset == 0
+
+
+def test_what_was_deleted_goes_first(left_full: tuple[Path, SmallDisk]) -> None:
+    path, files = left_full
+    doomed = path / "old-0" / "00000000000000000000.log.deleted"
+    doomed.write_bytes(bytes(2 << 20))
+    with open_at(path, files) as manager:
+        assert not doomed.exists()
+        assert manager.log("old", 0).log_start_offset == 0
+
+
+@pytest.mark.parametrize("what", ["zeros", "missing", "odd", "behind the recovery point"])
+def test_what_is_not_known_stays(left_full: tuple[Path, SmallDisk], what: str) -> None:
+    path, files = left_full
+    index = path / "old-0" / "00000000000000000000.timeindex"
+    if what == "zeros":
+        index.write_bytes(index.read_bytes() + bytes(120))
+    elif what == "missing":
+        index.unlink()
+    elif what == "odd":
+        index.write_bytes(index.read_bytes() + b"x")
+    else:
+        checkpoint = path / "recovery-point-offset-checkpoint"
+        checkpoint.write_text(checkpoint.read_text().replace("old 0 4", "old 0 1"))
+    with open_at(path, files) as manager:
+        assert manager.log("old", 0).log_start_offset == 0
+
+
+@pytest.mark.parametrize("bad", ["link", "directory"])
+@pytest.mark.parametrize(
+    "name", ["partition.metadata", "00000000000000000000.timeindex", FILE_NAME]
+)
+def test_a_partition_with_a_bad_small_file_is_passed_over(
+    left_full: tuple[Path, SmallDisk], name: str, bad: str
+) -> None:
+    """Opening says what is wrong with it; the others make room."""
+    path, files = left_full
+    with opened(path) as manager:
+        # Looked at before the one that lets go of segments, and would do so too.
+        log = manager.create_topic("first", 1).partitions[0]
+        for number in range(4):
+            append(log, b"%d" % number, timestamp_ms=NOW_MS - DAY_MS)
+            log.roll(NOW_MS)
+        manager.set_topic_setting("first", "retention.ms", "1000")
+    small = path / "first-0" / name
+    small.unlink(missing_ok=True)
+    if bad == "link":
+        small.symlink_to("elsewhere")
+    else:
+        small.mkdir()
+    with LogManager.open(
+        str(path), files=files, clock_ms=lambda: NOW_MS, keeps_faulty=True
+    ) as manager:
+        assert manager.log("old", 0).log_start_offset == 3
+        # (The book goes before segments do.)
+        assert name == FILE_NAME or any(str(small) in fault for fault in manager.faults)

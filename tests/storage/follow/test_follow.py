@@ -1,0 +1,1118 @@
+"""A log that another process writes is followed: it shows what is there, whatever was done."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import LogManager, Record, encode, paths
+from storage.errors import CorruptRecord, SegmentGone
+from storage.files import Files, Kind
+from storage.follow.follow import LogFollower
+from storage.index import txn_index
+from storage.log.listener import LogListener
+from storage.log.log import Log
+from storage.record.batch import decode, parse_header
+from storage.segment.segment import Segment
+from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
+from tests.crash.disk import SimulatedDisk
+from tests.storage.logs import append, opened, values
+from tests.storage.producers import Producer
+
+NEVER_FRESH = 1 << 62
+
+
+class Told(LogListener):
+    """What the log has told, and that each of it is true when it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.segments: list[Segment] = []
+        self.truncated_at = -1
+        self.end = 0
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        assert segment is log.active
+        assert segment.size == position + len(data)
+        assert segment.read_at(position, len(data)) == data
+        # Each record once, and in order.
+        assert int.from_bytes(data[:8], "big") >= self.end
+        self.end = log.log_end_offset
+        self.events.append("appended")
+
+    def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+        assert log.segments[-2:] == (sealed, active)
+        assert sealed.sealed
+        self.segments.append(active)
+        self.events.append("rolled")
+
+    def removing(self, log: Log, segments: Sequence[Segment]) -> None:
+        assert log.segments[: len(segments)] == tuple(segments)
+        del self.segments[: len(segments)]
+        self.events.append("removing")
+
+    def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        at = log.segments.index(old[0]) if old else 0
+        self.segments[at : at + len(old)] = new
+        self.events.append("swapping")
+
+    def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        assert self.segments == list(log.segments)
+        self.events.append("swapped")
+
+    def removed(self, log: Log, segment: Segment) -> None:
+        self.events.append("removed")
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        assert self.segments[-len(old) :] == list(old)
+        self.segments[-len(old) :] = new
+        self.truncated_at = offset
+        self.end = log.log_end_offset
+        self.events.append("truncated")
+
+    def take(self) -> list[str]:
+        """The events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+
+class Follow:
+    """A partition that a broker writes, and the log that follows it."""
+
+    def __init__(self, data: Path, files: Files | None = None, *, empty: bool = False) -> None:
+        self.broker = BrokerDirectory(data)
+        self.partition = self.broker.partition()
+        if not empty:
+            self.partition.append(b"zero")
+        self.told = Told()
+        self.manager = LogManager.open(
+            str(data), read_only=True, files=files, listeners=[self.told]
+        )
+        self.log = self.manager.log("t", 0)
+        self.told.segments = list(self.log.segments)
+        self.follower = LogFollower(self.log, lambda: NEVER_FRESH)
+
+    def look(self) -> list[str]:
+        self.follower.look()
+        return self.told.take()
+
+    def check(self) -> None:
+        """It shows what the broker has, and knows it again."""
+        assert values(self.log) == self.partition.values
+        assert self.log.log_end_offset == self.partition.next_offset
+        assert self.log.log_start_offset == self.partition.log_start
+        assert self.told.segments == list(self.log.segments)
+        assert [segment.base_offset for segment in self.log.segments] == self.partition.bases
+        assert not self.follower.look()
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Follow]:
+    follow = Follow(tmp_path / "data")
+    yield follow
+    follow.manager.close()
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.create_topic("t", 1)
+        writer.set_topic_setting("t", "internal.segment.bytes", "600")
+        log = writer.log("t", 0)
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            assert not follower.look()
+            for n in range(1, 40):
+                append(log, b"%d" % n)
+                assert follower.look()
+                assert values(seen) == [b"%d" % i for i in range(n + 1)]
+                assert not follower.look()
+            assert len(seen.segments) == len(log.segments)
+            assert seen.check() == []
+            log.remove_head(3, 0)
+            assert follower.look()
+            assert [s.base_offset for s in seen.segments] == [s.base_offset for s in log.segments]
+            assert values(seen) == values(log)
+
+
+@pytest.mark.parametrize(
+    ("operation", "suffix"),
+    [
+        ("open", "1.snapshot"),
+        ("pwrite", "1.snapshot"),
+        ("open", "1.log"),
+        ("open", "1.index"),
+        ("ftruncate", "1.timeindex"),
+    ],
+)
+def test_a_roll_that_our_own_writer_takes_back(tmp_path: Path, operation: str, suffix: str) -> None:
+    """On a full disk; the log goes on where it was."""
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, disk) as writer:
+        log = writer.create_topic("t", 1).partitions[0]
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            disk.fail_next(operation, errno.ENOSPC, suffix=suffix)
+            with pytest.raises(OSError, match="No space left"):
+                log.roll(NOW_MS)
+            assert not follower.look()
+            append(log, b"1")
+            assert follower.look()
+            assert values(seen) == [b"0", b"1"]
+            assert len(seen.segments) == 1
+            assert log.roll(NOW_MS)
+            append(log, b"2")
+            assert follower.look()
+            assert values(seen) == [b"0", b"1", b"2"]
+
+
+def test_a_look_amid_a_roll_that_is_taken_back(tmp_path: Path) -> None:
+    class Full(Files):
+        """There is no room for the last file of the new segment."""
+
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            if path.endswith("1.timeindex"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            fd = super().open(path, flags, mode)
+            if path.endswith("1.log"):
+                follower.look()
+            return fd
+
+    with opened(tmp_path, Full()) as writer:
+        log = writer.create_topic("t", 1).partitions[0]
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            with pytest.raises(OSError, match="No space left"):
+                log.roll(NOW_MS)
+            assert len(seen.segments) == 2
+            append(log, b"1")
+            follower.look()
+            assert values(seen) == [b"0", b"1"]
+
+
+def test_a_batch_appears_when_it_is_whole_and_its_crc_right(follow: Follow) -> None:
+    path = follow.partition.active
+    before = path.read_bytes()
+    batch = bytearray(follow.partition.batch(b"one", b"two"))
+    for end in range(1, len(batch)):
+        path.write_bytes(before + batch[:end])
+        assert follow.look() == []
+    batch[-1] ^= 1
+    path.write_bytes(before + batch)
+    assert follow.look() == []
+    assert values(follow.log) == [b"zero"]
+    batch[-1] ^= 1
+    path.write_bytes(before + batch)
+    assert follow.look() == ["appended"]
+    assert values(follow.log) == [b"zero", b"one", b"two"]
+
+
+def test_many_segments_between_two_looks(follow: Follow) -> None:
+    for number in range(4):
+        follow.partition.append(b"a%d" % number, b"b")
+        follow.partition.roll()
+    follow.partition.append(b"last")
+    assert follow.look() == [*["appended", "rolled"] * 4, "appended"]
+    follow.check()
+
+
+def test_a_gap_between_two_segments(follow: Follow) -> None:
+    """A follower replica's log may have one, where the leader's was compacted."""
+    follow.partition.next_offset = 10
+    follow.partition.roll()
+    follow.partition.append(b"ten")
+    assert follow.look() == ["rolled", "appended"]
+    follow.check()
+
+
+def test_a_preallocated_segment(follow: Follow) -> None:
+    path = follow.partition.active
+    size = path.stat().st_size
+    os.truncate(path, 10_000)
+    assert follow.look() == []
+    with open(path, "r+b") as file:
+        file.seek(size)
+        file.write(follow.partition.batch(b"one"))
+    assert follow.look() == ["appended"]
+    assert values(follow.log) == [b"zero", b"one"]
+
+
+def test_a_large_batch(follow: Follow) -> None:
+    follow.partition.append(b"x" * 9_000_000)
+    follow.partition.append(b"y")
+    assert follow.look() == ["appended", "appended"]
+    follow.check()
+
+
+def test_a_directory_whose_first_segment_comes_later(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    broker = BrokerDirectory(data)
+    partition = broker.partition()
+    partition.active.unlink()
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        follower = LogFollower(log, lambda: NEVER_FRESH)
+        assert not follower.look()
+        partition.append(b"zero")
+        assert follower.look()
+        assert values(log) == [b"zero"]
+
+
+def test_damage_in_a_sealed_segment_is_named(follow: Follow) -> None:
+    with open(follow.partition.active, "ab") as file:
+        file.write(b"nonsense" * 10)
+    follow.partition.next_offset = 5
+    follow.partition.roll()
+    with pytest.raises(CorruptRecord) as raised:
+        follow.look()
+    assert raised.value.path == str(follow.partition.log(0))
+    assert values(follow.log) == [b"zero"]
+
+
+def test_indexes_that_the_writer_extends_are_used(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.create_topic("t", 1)
+        log = writer.log("t", 0)
+        append(log, b"0")
+        with LogManager.open(str(tmp_path), read_only=True) as reader:
+            seen = reader.log("t", 0)
+            follower = LogFollower(seen, lambda: NEVER_FRESH)
+            assert seen.active.offset_index.count == 0
+            for _ in range(20):
+                append(log, b"x" * 1000)
+            follower.look()
+            assert seen.active.offset_index.count == log.active.offset_index.count > 2
+
+
+# -- what a look costs ---------------------------------------------------------------------------
+
+
+class Counting(Files):
+    """Counts what is asked of the disk; `on_stat` is called after each stat."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.on_stat: Callable[[str], None] = lambda path: None
+
+    def file_stat(self, path: str) -> os.stat_result:
+        self.asked.append("stat")
+        found = super().file_stat(path)
+        self.on_stat(path)
+        return found
+
+    def scan(self, path: str) -> list[tuple[str, bool]]:
+        self.asked.append("scan")
+        return super().scan(path)
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self.asked.append("open")
+        return super().open(path, flags, mode)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self.asked.append("pread")
+        return super().pread(fd, size, position)
+
+
+def test_two_stats_where_nothing_has_changed(tmp_path: Path) -> None:
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    follow.partition.append(b"one")
+    follow.look()
+    files.asked.clear()
+    assert follow.look() == []
+    assert files.asked == ["stat", "stat"]
+    follow.manager.close()
+
+
+def test_a_time_of_change_that_is_young_is_not_relied_on(tmp_path: Path) -> None:
+    """Another change may come at the same moment: of a kernel's clock that ticks slowly."""
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    changed = follow.partition.active.stat().st_mtime_ns
+    follower = LogFollower(follow.log, lambda: changed)
+    follower.look()
+    files.asked.clear()
+    follower.look()
+    assert {"scan", "pread"} <= set(files.asked)
+    follow.manager.close()
+
+
+# -- the past ------------------------------------------------------------------------------------
+
+
+def fill(partition: BrokerPartition, segments: int = 4) -> None:
+    """A few segments more, of two batches each."""
+    for number in range(segments):
+        partition.append(b"a%d" % number)
+        partition.append(b"b%d" % number, b"c%d" % number)
+        partition.roll()
+
+
+def test_retention(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    old = follow.log.segments[:2]
+    data = [segment.read_at(0, segment.size) for segment in old]
+    old[1].close_descriptors()
+    follow.partition.delete_head(2)
+    assert follow.look() == ["removing"]
+    follow.check()
+    assert [segment for _, segment in follow.log.retired] == list(old)
+    # One is open, the other has another name.
+    assert [segment.read_at(0, segment.size) for segment in old] == data
+    old[1].close_descriptors()
+    follow.partition.remove_deleted()
+    assert old[0].read_at(0, old[0].size) == data[0]
+    with pytest.raises(SegmentGone):
+        old[1].read_at(0, 1)
+    assert follow.log.release_retired(1 << 62) == []
+    assert follow.told.take() == ["removed", "removed"]
+    assert follow.log.retired == []
+
+
+def test_a_look_in_the_middle_of_a_deletion(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+
+    def step() -> None:
+        follow.look()
+        bases = [segment.base_offset for segment in follow.log.segments]
+        assert bases == follow.partition.bases[-len(bases) :]
+
+    follow.partition.step = step
+    follow.partition.delete_head(3)
+    follow.check()
+
+
+def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.append(b"unseen")
+    follow.partition.roll()
+    follow.partition.delete_head(5)
+    follow.partition.append(b"new")
+    assert follow.look() == ["appended", "rolled", "appended", "removing"]
+    follow.check()
+
+
+class Tail(LogListener):
+    """The values that are told as appended."""
+
+    def __init__(self, log: Log) -> None:
+        self.values: list[bytes | None] = []
+        log.listeners.append(self)
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        at = 0
+        while at < len(data):
+            batch = bytes(data[at:])
+            self.values += [record.value for record in decode(batch)]
+            at += parse_header(batch).size
+
+
+@pytest.mark.parametrize("unseen", [0, 1, 3])
+def test_the_active_segment_is_cleaned_before_its_roll_is_seen(follow: Follow, unseen: int) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"seen")
+    follow.look()
+    tail = Tail(follow.log)
+    partition.append(b"not seen")
+    for number in range(unseen):
+        partition.roll()
+        partition.append(b"%d" % number)
+    partition.roll()
+    partition.append(b"last")
+    partition.clean(5 + unseen, lambda offset, value: value.startswith(b"b"))
+    follow.look()
+    assert tail.values == [b"not seen", *[b"%d" % n for n in range(unseen)], b"last"]
+    follow.check()
+
+
+@pytest.mark.parametrize("look_at", [2, 3, 8, 9])
+def test_a_killed_broker_was_about_to_replace_what_is_not_seen_to_be_below_the_high_watermark(
+    follow: Follow, look_at: int
+) -> None:
+    """What it replaces is below it.  When it starts again it removes that at once."""
+    partition = follow.partition
+    fill(partition)
+    follow.look()
+    limit = partition.next_offset
+    follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: limit)
+    tail = Tail(follow.log)
+    written: list[bytes] = []
+    for number in range(4):
+        written += [b"a unseen %d" % number, b"b unseen %d" % number]
+        partition.append(*written[-2:])
+        partition.roll()
+    partition.append(b"last")
+    follower.look()
+    assert tail.values == []
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == look_at:
+            follower.look()
+            partition.step = lambda: None
+
+    partition.step = step
+    partition.clean(8, lambda offset, value: value.startswith(b"a") or offset == 20)
+    partition.remove_deleted()
+    follower.look()
+    limit = partition.next_offset
+    follower.look()
+    assert tail.values == [*written, b"last"]
+    follow.check()
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [(b"b", ["truncated"]), (b"none", ["rolled", "appended", "swapping", "swapped"])],
+)
+def test_what_came_and_went_unseen(follow: Follow, kept: bytes, told: list[str]) -> None:
+    """Who has read what came before it does not pass over what is left of it."""
+    partition = follow.partition
+    follow.look()
+    fill(partition, 5)
+    partition.clean(5, lambda offset, value: value.startswith(kept))
+    partition.remove_deleted()
+    partition.append(b"more")
+    assert follow.look() == ["appended", *told]
+    follow.check()
+    assert follow.told.truncated_at == (0 if kept == b"b" else -1)
+
+
+def test_a_log_that_starts_over_further_on(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.start_over(1000)
+    follow.partition.append(b"thousand")
+    assert follow.look() == ["rolled", "appended", "removing"]
+    follow.check()
+
+
+def test_compaction(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    old = follow.log.segments[:3]
+    data = [segment.read_at(0, segment.size) for segment in old]
+    follow.partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert follow.look() == ["swapping", "swapped"]
+    follow.check()
+    assert [segment.read_at(0, segment.size) for segment in old] == data
+    follow.partition.append(b"more")
+    assert follow.look() == ["appended"]
+    follow.check()
+
+
+def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    before = follow.partition.values
+    seen: list[Any] = []
+
+    def step() -> None:
+        follow.look()
+        seen.append(values(follow.log))
+
+    follow.partition.step = step
+    follow.partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    after = follow.partition.values
+    assert seen == [before] * (len(seen) - 1) + [after]
+    follow.check()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("stopped", [3, 4, 5])
+def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
+    follow: Follow, stopped: int, is_read: bool
+) -> None:
+    """A broker that was killed in it removes what is put aside first when it starts."""
+    partition = follow.partition
+    fill(partition)
+    if is_read:
+        follow.look()
+    for segment in follow.log.segments:
+        segment.close_descriptors()
+    steps = 0
+    seen: list[Any] = []
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == stopped:
+            for path in partition.directory.glob("*.deleted"):
+                path.unlink()
+            follow.look()
+            seen.append(values(follow.log))
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert steps == 6
+    assert seen == [partition.values]
+    kept = follow.log.segments[0]
+    assert follow.look() == []
+    assert follow.log.segments[0] is kept
+    follow.check()
+
+
+def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow) -> None:
+    """When it starts again it removes that at once, and not by and by as what it puts aside."""
+    partition = follow.partition
+    fill(partition)
+    follow.look()
+    old = follow.log.segments[:3]
+    data = [segment.read_at(0, segment.size) for segment in old]
+    for segment in follow.log.segments:
+        segment.close_descriptors()
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            follow.look()
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    partition.step = lambda: None
+    partition.remove_deleted()
+    follow.look()
+    assert [segment.read_at(0, segment.size) for segment in old] == data
+    follow.check()
+
+
+def test_a_log_that_is_loaded_while_a_cleaner_swaps(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    partition = BrokerDirectory(data).partition()
+    fill(partition)
+    loaded: list[LogFollower] = []
+
+    def step() -> None:
+        manager = LogManager.open(str(data), read_only=True)
+        loaded.append(LogFollower(manager.log("t", 0), lambda: NEVER_FRESH))
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert len(loaded) == 6
+    for follower in loaded:
+        follower.look()
+        assert values(follower.log) == partition.values
+        follower.log.close()
+
+
+def test_a_roll_while_a_cleaner_swaps(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    partition = follow.partition
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        partition.step = lambda: None
+        value = b"%d" % steps
+        partition.append(value)
+        partition.roll()
+        follow.look()
+        assert values(follow.log)[-1] == value
+        partition.step = step
+
+    partition.step = step
+    partition.clean(3, lambda offset, value: value.startswith(b"b"))
+    assert steps == 6
+    follow.look()
+    follow.check()
+
+
+def test_compaction_that_leaves_nothing(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.clean(2, lambda offset, value: False)
+    assert follow.look() == ["swapping", "swapped"]
+    follow.check()
+
+
+def test_several_groups_of_a_cleaner_and_retention_at_once(follow: Follow) -> None:
+    partition = follow.partition
+    fill(partition, 6)
+    follow.look()
+    partition.clean(2, lambda offset, value: value.startswith(b"b"))
+    partition.clean(2, lambda offset, value: value.startswith(b"a"), first=1)
+    partition.append(b"more")
+    partition.roll()
+    assert follow.look() == ["appended", "rolled", "swapping", "swapped"]
+    follow.check()
+    partition.clean(2, lambda offset, value: True)
+    partition.delete_head(1)
+    follow.look()
+    follow.check()
+
+
+def test_one_segment_is_replaced_by_one_of_the_same_inode(follow: Follow) -> None:
+    """Once the old one is gone its inode may be given to any file."""
+    fill(follow.partition)
+    follow.look()
+    first = follow.log.segments[0]
+    first.close_descriptors()
+    path = follow.partition.log(0)
+    nine = encode([Record(0, NOW_MS, 0, b"k", b"nine")])
+    assert len(nine) < path.stat().st_size
+    path.write_bytes(nine)
+    os.utime(path, ns=(1, 1))
+    os.utime(follow.partition.directory)
+    assert follow.look() == ["swapping", "swapped"]
+    assert values(follow.log)[0] == b"nine"
+
+
+# -- transactions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_asked: bool) -> None:
+    """Of one whose records it has not met a cleaner keeps the marker, but no entry."""
+    partition, log = follow.partition, follow.log
+    one, two = Producer(1, transactional=True), Producer(1, transactional=True, epoch=1)
+    first = partition.put(one.batch(b"a"))
+    follow.look()
+    partition.roll()
+    partition.put(one.abort())
+    second = partition.put(two.batch(b"b"))
+    partition.put(two.abort())
+    index = partition.active.with_suffix(paths.TXNINDEX)
+    index.write_bytes(index.read_bytes()[txn_index.ENTRY_SIZE :])
+    if is_asked:
+        # What is known of a producer is kept from then on.
+        assert not log.is_aborted(1, first)
+    follow.look()
+    assert log.is_aborted(1, first)
+    assert log.is_aborted(1, second)
+    assert [entry.first_offset for entry in log.aborted_transactions()] == [first, second]
+    assert log.last_stable_offset == log.log_end_offset
+
+
+def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Follow) -> None:
+    """Who still reads the old end asks of its transactions, and others have its offsets now."""
+    partition, log = follow.partition, follow.log
+    one, two = Producer(1, transactional=True), Producer(1, transactional=True, epoch=1)
+    kept = partition.put(one.batch(b"kept"))
+    partition.put(one.abort())
+    cut = partition.put(one.batch(b"cut"))
+    partition.put(one.abort())
+    follow.look()
+    assert log.is_aborted(1, kept)
+    assert log.is_aborted(1, cut)
+    partition.truncate(cut)
+    assert partition.put(two.batch(b"there"), b"there") == cut
+    partition.put(two.commit())
+    assert follow.look()[0] == "truncated"
+    assert log.is_aborted(1, kept)
+    assert not log.is_aborted(1, cut)
+
+
+class Reusing(Files):
+    """A disk that gives every log of one base the same inode number, one after the other."""
+
+    def __init__(self, base: int) -> None:
+        self._name = paths.file_name(base, paths.LOG)
+
+    def _numbered(self, found: os.stat_result, path: str) -> os.stat_result:
+        if not os.path.basename(path).startswith(self._name):
+            return found
+        fields = list(found)
+        fields[1] = 1 << 40
+        exact = {name: getattr(found, name) for name in ("st_mtime_ns", "st_blocks")}
+        return os.stat_result(fields, exact)
+
+    def file_stat(self, path: str) -> os.stat_result:
+        return self._numbered(super().file_stat(path), path)
+
+    def descriptor_stat(self, fd: int) -> os.stat_result:
+        return self._numbered(super().descriptor_stat(fd), os.readlink(f"/proc/self/fd/{fd}"))
+
+
+@pytest.mark.parametrize("base", [0, 13])
+@pytest.mark.parametrize("looks", [False, True])
+def test_an_inode_number_that_is_given_again(tmp_path: Path, looks: bool, base: int) -> None:
+    """It is another file all the same: not one that was cut, and none to read in its place."""
+    follow = Follow(tmp_path / "data", Reusing(base))
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"last")
+    follow.look()
+    assert base in partition.bases
+    partition.roll()
+    partition.append(b"new")
+    for segment in follow.log.segments:
+        segment.close_descriptors()
+    for _ in range(2):
+        partition.clean(len(partition.bases) - 2, lambda offset, value: value.startswith(b"b"))
+        partition.clean(1, lambda offset, value: True, first=1)
+        partition.remove_deleted()
+        if looks:
+            assert "truncated" not in follow.look()
+    if not looks:
+        for segment in follow.log.segments:
+            with pytest.raises(SegmentGone):
+                segment.read_at(0, segment.size)
+    assert "truncated" not in follow.look()
+    follow.check()
+    follow.manager.close()
+
+
+# -- a log that is cut ---------------------------------------------------------------------------
+
+
+def test_a_cut_within_the_active_segment(follow: Follow) -> None:
+    partition = follow.partition
+    for value in (b"one", b"two", b"three"):
+        partition.append(value)
+        follow.look()
+    partition.truncate(2)
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 2
+    follow.check()
+    partition.append(b"other")
+    assert follow.look() == ["appended"]
+    follow.check()
+
+
+@pytest.mark.parametrize("values", [[b"ot"], [b"six", b"seven"], [b"other", b"more and more"]])
+def test_a_cut_that_is_written_over_before_it_is_seen(follow: Follow, values: list[bytes]) -> None:
+    partition = follow.partition
+    for value in (b"one", b"two"):
+        partition.append(value)
+        follow.look()
+    partition.truncate(1)
+    for value in values:
+        partition.append(value)
+    assert not follow.follower.intact()
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 1
+    assert follow.follower.intact()
+    follow.check()
+
+
+def test_a_cut_where_no_look_has_been_is_taken_for_the_last_before_it(follow: Follow) -> None:
+    partition = follow.partition
+    follow.look()
+    partition.append(b"one")
+    partition.append(b"two")
+    follow.look()
+    partition.truncate(2)
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 1
+    follow.check()
+
+
+@pytest.mark.parametrize("offset", [4, 5, 7, 8])
+def test_a_cut_in_an_earlier_segment(follow: Follow, offset: int) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"last")
+    follow.look()
+    partition.truncate(offset)
+    assert follow.look() == ["truncated"]
+    # Where a whole segment stays it is known to; of one that was cut the end is not.
+    assert follow.told.truncated_at == {4: 4, 5: 4, 7: 7, 8: 7}[offset]
+    follow.check()
+    partition.append(b"other")
+    partition.roll()
+    partition.append(b"more")
+    follow.look()
+    follow.check()
+
+
+def test_a_cut_of_everything(follow: Follow) -> None:
+    fill(follow.partition)
+    follow.look()
+    follow.partition.truncate(0)
+    assert follow.look() == ["truncated"]
+    assert follow.told.truncated_at == 0
+    follow.check()
+
+
+def test_a_log_that_starts_over_further_back(follow: Follow) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.delete_head(3)
+    follow.look()
+    partition.start_over(2)
+    partition.append(b"two")
+    assert follow.look() == ["truncated"]
+    follow.check()
+
+
+def test_many_looks_are_remembered_sparsely(follow: Follow) -> None:
+    partition = follow.partition
+    for number in range(1, 300):
+        partition.append(b"%d" % number)
+        follow.look()
+    assert len(follow.follower._marks) <= 64
+    partition.truncate(290)
+    follow.look()
+    assert 280 <= follow.told.truncated_at <= 290
+    follow.check()
+
+
+# -- races ---------------------------------------------------------------------------------------
+
+
+def test_files_that_are_renamed_between_two_looks_at_them(tmp_path: Path) -> None:
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    fill(follow.partition)
+    follow.look()
+    stats = 0
+
+    def rename(path: str) -> None:
+        nonlocal stats
+        stats += path.endswith(".log")
+        if stats == 2:
+            files.on_stat = lambda path: None
+            follow.partition.delete_head(3)
+
+    follow.partition.append(b"one")
+    follow.partition.roll()
+    files.on_stat = rename
+    follow.look()
+    follow.check()
+    follow.manager.close()
+
+
+@pytest.mark.parametrize("segments", [1, 2, 4])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_cleaner_comes_before_anything_that_a_look_asks_of_the_disk(
+    tmp_path: Path, before: int, segments: int
+) -> None:
+    """Nothing is shown twice, and nothing is missed. `before`: what another has cleaned already."""
+    number = 0
+    while True:
+        files = Between(number)
+        follow = Follow(tmp_path / str(number), files)
+        clean = partial(follow.partition.clean, segments)
+        with contextlib.closing(follow.manager):
+            fill(follow.partition, 6)
+            follow.look()
+            if before:
+                follow.partition.clean(before, lambda offset, value: not value.startswith(b"a"))
+            follow.partition.append(b"last")
+            follow.partition.roll()
+            files.begin(lambda: clean(lambda offset, value: value.startswith((b"b", b"last"))))  # noqa: B023
+            follow.look()
+            files.end()
+            offsets = [record.offset for record in follow.log.records()]
+            assert offsets == sorted(set(offsets))
+            assert {offset for offset, _ in follow.partition.records} <= {*offsets}
+            follow.look()
+            follow.check()
+        if not files.has_acted:
+            break
+        number += 1
+    assert number > 10
+
+
+class Torn(Files):
+    """Gives a large directory in pieces, as kernels do: ``between`` is called between two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: Callable[[], None] | None = None
+
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
+        before = super().listing(path)
+        if self.between is None or not path.endswith("t-0"):
+            return before
+        between, self.between = self.between, None
+        between()
+        # Logs come in the first piece, what is renamed to such in the second one.
+        return [
+            *[entry for entry in before if not entry[0].endswith(paths.SWAP)],
+            *[entry for entry in super().listing(path) if not entry[0].endswith(paths.LOG)],
+        ]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_swap_ends_while_a_large_directory_is_listed(tmp_path: Path, first: int) -> None:
+    """Neither the old nor the new name is in the list: nothing is missed."""
+    files = Torn()
+    follow = Follow(tmp_path / "data", files)
+    partition = follow.partition
+    with contextlib.closing(follow.manager):
+        for number in range(1000):
+            (partition.directory / f"other.{number}").touch()
+        fill(partition, 6)
+        follow.look()
+        steps = 0
+        seen: list[Any] = []
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 4:
+                # What is replaced is put aside, and it has no name but `.swap` yet.
+                def end() -> None:
+                    final = partition.log(partition.bases[first])
+                    Path(f"{final}{paths.SWAP}").rename(final)
+
+                files.between = end
+                follow.look()
+                seen.append(values(follow.log))
+                final = partition.log(partition.bases[first])
+                final.rename(f"{final}{paths.SWAP}")
+
+        partition.step = step
+        partition.clean(2, lambda offset, value: value.startswith(b"b"), first)
+        assert seen == [partition.values]
+        follow.look()
+        follow.check()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_disk(
+    tmp_path: Path, is_seen: bool, removed: bool
+) -> None:
+    """It was rolled before that. Nothing is cut, and what comes is told once: or it is told that
+    not all can be, where what was put aside is removed before it is seen.
+    """
+
+    def clean(partition: BrokerPartition) -> None:
+        partition.append(b"unseen")
+        partition.roll()
+        partition.append(b"new")
+        partition.clean(len(partition.bases) - 1, lambda offset, value: len(value) != 2)
+        if removed:
+            partition.remove_deleted()
+
+    number = 0
+    while True:
+        files = Between(number)
+        follow = Follow(tmp_path / str(number), files)
+        with contextlib.closing(follow.manager):
+            fill(follow.partition)
+            follow.partition.append(b"seen")
+            if is_seen:
+                follow.look()
+            for segment in follow.log.segments:
+                # So that only its names tell.
+                segment.close_descriptors()
+            follow.partition.append(b"more")
+            # The names are looked at, though there is no other log.
+            (follow.partition.directory / "other").touch()
+            tail = Tail(follow.log)
+            files.begin(lambda: clean(follow.partition))  # noqa: B023
+            told = follow.look()
+            files.end()
+            if not files.has_acted:
+                break
+            told += follow.look()
+            is_all = tail.values[-3:] == [b"more", b"unseen", b"new"]
+            assert is_all != (removed and "truncated" in told)
+            follow.check()
+        number += 1
+    assert number > 10
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("first", [0, 4])
+def test_the_active_segment_is_cleaned_between_the_look_at_names_and_at_it(
+    tmp_path: Path, first: int, removed: bool
+) -> None:
+    """It is not the file that was read any more: nothing is cut."""
+    files = Counting()
+    follow = Follow(tmp_path / "data", files)
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"seen")
+    follow.look()
+    partition.append(b"unseen")
+    partition.roll()
+    names = len(partition.bases)
+    stats = 0
+
+    def clean(path: str) -> None:
+        nonlocal stats
+        stats += path.endswith(".log")
+        if stats == names:
+            files.on_stat = lambda path: None
+            partition.clean(5 - first, lambda offset, value: value.startswith(b"b"), first)
+            if removed:
+                partition.remove_deleted()
+
+    files.on_stat = clean
+    told = follow.look()
+    assert stats == names
+    assert "truncated" not in told
+    assert told.count("appended") == 1
+    follow.look()
+    follow.check()
+    follow.manager.close()
+
+
+def test_a_directory_that_is_gone(follow: Follow) -> None:
+    for path in follow.partition.directory.iterdir():
+        path.unlink()
+    follow.partition.directory.rmdir()
+    assert follow.look() == []
+    assert follow.follower.intact()
+
+
+# -- anything ------------------------------------------------------------------------------------
+
+_OPERATION = st.sampled_from(["append", "append", "roll", "delete", "clean", "cut", "remove"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(_OPERATION, st.integers(0, 7), st.booleans()), max_size=25))
+def test_it_shows_what_is_there(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, bool]]
+) -> None:
+    follow = Follow(tmp_path_factory.mktemp("follow") / "data", empty=True)
+    partition = follow.partition
+    with contextlib.closing(follow.manager):
+        for name, number, look in operations:
+            if name == "append":
+                partition.append(*[b"%d" % n for n in range(number + 1)])
+            elif name == "roll" and partition.next_offset > partition.bases[-1]:
+                partition.roll()
+            elif name == "delete":
+                partition.delete_head(min(number, len(partition.bases) - 1))
+            elif name == "clean" and len(partition.bases) > 1:
+                count = 1 + number % (len(partition.bases) - 1)
+                partition.clean(count, lambda offset, value: offset % 3 == number % 3)  # noqa: B023
+            elif name == "cut":
+                starts = [*partition.batch_starts(), partition.next_offset]
+                partition.truncate(starts[number % len(starts)])
+                partition.log_start = min(partition.log_start, partition.next_offset)
+            elif name == "remove":
+                partition.remove_deleted()
+            if look:
+                follow.follower.look()
+        follow.follower.look()
+        follow.check()

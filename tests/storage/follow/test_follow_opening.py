@@ -1,0 +1,123 @@
+"""A directory that its writer rewrites while it is opened, and before it is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.follow.follow_directory import DirectoryFollower
+from tests.broker_files import Between, BrokerDirectory, BrokerPartition
+from tests.storage.logs import values
+
+
+def _clean_last(partition: BrokerPartition) -> None:
+    """The active segment is rolled and cleaned, and what was there is removed."""
+    partition.append(b"x1", b"x2")
+    partition.roll()
+    partition.append(b"x3")
+    partition.clean(len(partition.bases) - 1, lambda offset, value: offset % 2 == 0)
+    partition.remove_deleted()
+
+
+def _clean_first(partition: BrokerPartition) -> None:
+    partition.clean(1, lambda offset, value: offset % 2 == 0)
+    partition.remove_deleted()
+
+
+def _delete(partition: BrokerPartition) -> None:
+    """All but a segment that was not there before."""
+    partition.roll()
+    partition.append(b"x1", b"x2")
+    partition.delete_head(len(partition.bases) - 1)
+    partition.remove_deleted()
+
+
+CHANGES = [_clean_first, _clean_last, _delete]
+
+
+def _filled(broker: BrokerDirectory) -> BrokerPartition:
+    """Segments begin at 0, 5, 10, 15, and end at 20; a batch begins there and one before."""
+    partition = broker.partition()
+    for each in range(4):
+        partition.append(*[b"%d %d" % (each, n) for n in range(4)])
+        partition.append(b"last of %d" % each)
+        if each < 3:
+            partition.roll()
+    return partition
+
+
+@pytest.mark.parametrize("until", [None, 4, 19])
+@pytest.mark.parametrize("change", CHANGES)
+def test_it_is_rewritten_while_it_is_opened(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[BrokerPartition], None],
+    until: int | None,
+) -> None:
+    """``until``: the high watermark that was written down before."""
+    number = 0
+    while True:
+        broker = BrokerDirectory(tmp_path / str(number))
+        partition = _filled(broker)
+        if until is not None:
+            broker.write_high_watermark(partition, until)
+        files = Between(number)
+        files.begin(lambda: change(partition))  # noqa: B023
+        with LogManager.open(
+            str(broker.data), read_only=True, files=files, keeps_faulty=True
+        ) as manager:
+            follower = DirectoryFollower(manager, until_high_watermark=until is not None)
+            files.end()
+            follower.look_for_partitions()
+            assert manager.faulty == []
+            log = manager.log("t", 0)
+            follower.look(log)
+            follower.look(log)
+            shown = values(log)
+            if until is None:
+                assert shown == partition.values
+            else:
+                below = [value for offset, value in partition.records if offset < until]
+                assert shown[: len(below)] == below
+                assert shown == partition.values[: len(shown)]
+            assert not any(segment.damages for segment in log.segments)
+        assert not caplog.records
+        if not files.has_acted:
+            break
+        number += 1
+    assert number > 20
+
+
+@pytest.mark.parametrize("looked", [False, True])
+@pytest.mark.parametrize("until", [0, 4, 15, 19])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_the_high_watermark_names_is_removed(
+    tmp_path: Path, change: Callable[[BrokerPartition], None], until: int, looked: bool
+) -> None:
+    """Before it is written down anew: what is there by now is shown. ``looked``: while it was put
+    aside.
+    """
+    broker = BrokerDirectory(tmp_path)
+    partition = _filled(broker)
+    broker.write_high_watermark(partition, until)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        follower = DirectoryFollower(manager, until_high_watermark=True)
+        log = manager.log("t", 0)
+
+        def look() -> None:
+            follower.look(log)
+
+        if looked:
+            partition.step = look
+        change(partition)
+        follower.look(log)
+        shown = values(log)
+        below = [value for offset, value in partition.records if offset < until]
+        assert shown[: len(below)] == below
+        assert shown == partition.values[: len(shown)]
+        broker.write_high_watermark(partition, partition.next_offset)
+        follower.look(log)
+        assert values(log) == partition.values

@@ -1,0 +1,261 @@
+"""What a fetch returns of a log, and the two layouts of its response."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import Log, LogManager
+from storage.errors import InvalidFetchResponse, InvalidFetchSize, OffsetOutOfRange
+from storage.kafka07.fetch import (
+    ErrorCode,
+    MessageSet,
+    Response,
+    decode_messages,
+    decode_multi_response,
+    decode_response,
+    encode_multi_response,
+    encode_response,
+    fetch_doubling,
+    read_messages,
+)
+from storage.record.batch import Record, encode
+from storage.record.control import ABORT, encode_marker
+from storage.record.legacy_07 import encode_entry, encode_set
+from tests.storage.logs import NOW_MS, append, batch, opened
+
+# storage-format's vector: magic 0, "hello".
+HELLO = bytes.fromhex("0000000a003610a68668656c6c6f")
+OVERHEAD = 9  # bytes of a message beside its payload
+
+
+def payloads(found: MessageSet) -> list[bytes]:
+    return [payload for _, payload in decode_messages(found.data)]
+
+
+def filled(manager: LogManager, *values: bytes | None) -> Log:
+    log = manager.create_topic("t", 1).partitions[0]
+    for value in values:
+        append(log, value)
+    return log
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def test_a_record_is_a_message_of_magic_0(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        assert read_messages(filled(manager, b"hello"), 0, 100) == MessageSet(HELLO, 1, 1)
+
+
+def test_a_null_value_is_an_empty_payload(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        assert payloads(read_messages(filled(manager, None, b""), 0, 100)) == [b"", b""]
+
+
+def test_the_first_message_is_whole_and_the_last_one_is_cut(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = filled(manager, b"hello", b"world", b"again")
+        for size in (1, 5, len(HELLO)):
+            found = read_messages(log, 0, size)
+            assert (found.data, found.count, found.next_offset) == (HELLO, 1, 1)
+        found = read_messages(log, 0, 2 * len(HELLO) + 3)
+        assert (len(found.data), found.count, found.next_offset) == (2 * len(HELLO) + 3, 2, 2)
+        assert payloads(found) == [b"hello", b"world"]
+        assert payloads(read_messages(log, 2, 100)) == [b"again"]
+
+
+def test_an_old_server_cut_the_first_message_too(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = filled(manager, b"hello")
+        found = read_messages(log, 0, 3, at_least_one=False)
+        assert found == MessageSet(HELLO[:3], 0, 0)
+
+
+def test_a_set_goes_over_batches_and_segments(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for number in range(20):
+            append(log, b"a%d" % number, b"b%d" % number)
+            if number % 7 == 6:
+                log.roll(NOW_MS)
+        found = read_messages(log, 1, 1 << 20)
+        expected = [b"%c%d" % (kind, n) for n in range(20) for kind in b"ab"][1:]
+        assert (payloads(found), found.next_offset) == (expected, 40)
+
+
+def test_an_empty_set_at_the_end_and_no_set_outside(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = filled(manager, b"hello")
+        assert read_messages(log, 1, 10) == MessageSet(b"", 0, 1)
+        for offset in (-1, 2):
+            with pytest.raises(OffsetOutOfRange):
+                read_messages(log, offset, 10)
+
+
+def test_what_no_consumer_gets_is_left_out(tmp_path: Path) -> None:
+    def of_producer(value: bytes, producer: int, sequence: int) -> bytearray:
+        record = Record(0, NOW_MS, 0, None, value)
+        return bytearray(
+            encode(
+                [record],
+                attributes=0x10,
+                producer_id=producer,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+        )
+
+    with opened(tmp_path) as manager:
+        log = filled(manager, b"before")
+        now_ns = NOW_MS * 1_000_000
+        log.append_batches(of_producer(b"aborted", 1, 0), now_ns=now_ns)
+        log.append_batches(bytearray(encode_marker(ABORT, 1, 0, 0, 2, NOW_MS, 0)), now_ns=now_ns)
+        log.append_batches(batch([b"between"]), now_ns=now_ns)
+        log.append_batches(of_producer(b"open", 2, 0), now_ns=now_ns)
+        log.append_batches(batch([b"behind"]), now_ns=now_ns)
+        found = read_messages(log, 0, 1000)
+        assert (payloads(found), found.next_offset) == ([b"before", b"between"], 4)
+        # Where only such are, the next fetch goes on behind them.
+        found = read_messages(log, 1, len(HELLO) + 2)
+        assert (payloads(found), found.next_offset) == ([b"between"], 4)
+
+
+def test_an_old_log_goes_out_as_it_is(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    first = encode_entry(b"one", magic=0) + encode_set([b"two", b"three"], 1)
+    second = encode_entry(b"four")
+    (directory / f"{0:020}.kafka").write_bytes(first)
+    (directory / f"{len(first):020}.kafka").write_bytes(second)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        log = manager.log("t", 0)
+        found = read_messages(log, 0, 1000)
+        assert (found.data, found.count, found.next_offset) == (first, 2, len(first))
+        assert payloads(found) == [b"one", b"two", b"three"]
+        found = read_messages(log, found.next_offset, 1000)
+        assert (found.data, found.next_offset) == (second, len(first + second))
+        assert read_messages(log, found.next_offset, 1000).data == b""
+        assert read_messages(log, 0, 1).data == first[: OVERHEAD + 3]
+        assert read_messages(log, 0, 5, at_least_one=False).data == first[:5]
+        assert read_messages(log, 1, 1000).data == first[OVERHEAD + 3 :]
+        # Between the last id of a file and its end.
+        found = read_messages(log, len(first) - 1, 1000)
+        assert (found.data, found.next_offset) == (second, len(first + second))
+
+
+def test_doubling_ends_at_the_first_whole_message(tmp_path: Path) -> None:
+    asked = []
+
+    with opened(tmp_path) as manager:
+        log = filled(manager, b"x" * 91)
+
+        def fetch(size: int) -> MessageSet:
+            asked.append(size)
+            return read_messages(log, 0, size, at_least_one=False)
+
+        assert payloads(fetch_doubling(fetch, 30)) == [b"x" * 91]
+        assert asked == [30, 60, 120]
+        with pytest.raises(InvalidFetchSize):
+            fetch_doubling(fetch, 30, limit=99)
+        assert fetch_doubling(fetch, 30, limit=100).count == 1
+        assert fetch_doubling(lambda size: read_messages(log, 1, size), 30).count == 0
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=12),
+    max_bytes=st.integers(1, 300),
+    first=st.integers(0, 12),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_set_is_a_cut_of_all_messages(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], max_bytes: int, first: int
+) -> None:
+    values = [bytes([number]) * size for number, size in enumerate(sizes)]
+    first = min(first, len(values))
+    messages = [encode_entry(value, magic=0) for value in values[first:]]
+    whole = b"".join(messages)
+    with opened(tmp_path_factory.mktemp("log")) as manager:
+        log = filled(manager, *values)
+        for at_least_one in (False, True):
+            limit = max(max_bytes, len(messages[0]) if at_least_one and messages else 0)
+            found = read_messages(log, first, max_bytes, at_least_one=at_least_one)
+            assert found.data == whole[:limit]
+            assert found.count == len(payloads(found))
+            assert found.next_offset == first + found.count
+
+
+# -- the layouts ---------------------------------------------------------------------------------
+
+
+def test_the_layouts_byte_by_byte() -> None:
+    one = encode_response(HELLO)
+    assert one == bytes.fromhex("00000010 0000") + HELLO
+    refused = encode_response(b"", ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert refused == bytes.fromhex("00000002 0001")
+    assert encode_response(b"", ErrorCode.UNKNOWN) == bytes.fromhex("00000002 ffff")
+    assert encode_multi_response([one, refused]) == bytes.fromhex("0000001c 0000") + one + refused
+    assert encode_multi_response([]) == bytes.fromhex("00000002 0000")
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(ErrorCode)), st.binary(max_size=20))))
+def test_what_was_encoded_is_decoded(sets: list[tuple[ErrorCode, bytes]]) -> None:
+    responses = [encode_response(data, error) for error, data in sets]
+    for (error, data), response in zip(sets, responses, strict=True):
+        assert decode_response(response) == Response(error, memoryview(data))
+    assert decode_multi_response(encode_multi_response(responses)) == [
+        Response(error, memoryview(data)) for error, data in sets
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "position"),
+    [
+        ("", 0),
+        ("0000000200", 0),  # the head is cut off
+        ("000000030000", 0),  # longer than what is there
+        ("000000010000", 0),  # too short for an error code
+        ("fffffff00000", 0),
+        ("00000002000000", 6),  # bytes behind it
+    ],
+)
+def test_a_broken_response_is_refused(data: str, position: int) -> None:
+    for decode in (decode_response, decode_multi_response):
+        with pytest.raises(InvalidFetchResponse) as refused:
+            decode(bytes.fromhex(data))
+        assert refused.value.position == position
+
+
+def test_a_broken_response_inside_of_others_is_refused() -> None:
+    whole = encode_response(HELLO)
+    for broken, position in ((whole[:-1], 26), (whole + b"\0", 46)):
+        with pytest.raises(InvalidFetchResponse) as refused:
+            decode_multi_response(encode_multi_response([whole, broken]))
+        assert refused.value.position == position
+    with pytest.raises(InvalidFetchResponse):
+        decode_multi_response(encode_response(whole, 1))
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+    for decode in (decode_response, decode_multi_response, decode_messages):
+        position: int | None = 0
+        try:
+            for _ in decode(data):
+                pass
+        except InvalidFetchResponse as error:
+            position = error.position
+        assert position is not None
+        assert 0 <= position <= len(data)
+
+
+def test_a_broken_message_is_refused() -> None:
+    damaged = HELLO[:-1] + b"0"
+    for broken in (damaged, b"\0\0\0\4" + HELLO[4:], HELLO[:4] + b"\7" + HELLO[5:]):
+        with pytest.raises(InvalidFetchResponse) as refused:
+            list(decode_messages(HELLO + broken))
+        assert refused.value.position == len(HELLO)
+    assert list(decode_messages(HELLO + damaged[:-1])) == [(0, b"hello")]

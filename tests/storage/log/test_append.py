@@ -1,0 +1,470 @@
+"""Ready batches: duplicates and gaps, what is checked, what the settings make of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import Appended, Log, LogListener, LogManager
+from storage.errors import (
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
+    OutOfOrderSequence,
+    RecordTooLarge,
+)
+from storage.index.txn_index import TxnEntry
+from storage.record.batch import pack, parse_header
+from storage.record.compression import codec_number
+from storage.record.control import COMMIT
+from storage.record.plain import recompress
+from storage.segment.segment import MAX_OFFSET_SPAN, Segment
+from storage.state.producer_state import MAX_SEQUENCE
+from tests.crash.disk import SimulatedDisk
+from tests.crash.failing_disk import FailingDisk
+from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
+from tests.storage.transactions import Client, marker, new_log, produced, put
+
+
+class Watcher(LogListener):
+    """What a log told, and what was stable then."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        assert segment.read_at(position, len(data)) == bytes(data)
+        self.events.append(("appended", log.last_stable_offset))
+
+    def stabilized(self, log: Log) -> None:
+        self.events.append(("stabilized", log.last_stable_offset))
+
+
+def test_a_duplicate_is_acknowledged_and_not_written(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        batches = [produced([b"%d" % n, b"x"], 7, 2 * n) for n in range(7)]
+        for n, each in enumerate(batches):
+            assert put(log, each) == [Appended(2 * n, 2 * n + 1, False)]
+        size = log.size
+        for n in range(2, 7):
+            assert put(log, batches[n]) == [Appended(2 * n, 2 * n + 1, True)]
+        with pytest.raises(OutOfOrderSequence):
+            put(log, batches[1])  # only five are remembered
+        assert log.size == size
+        assert put(log, batches[6], produced([b"new"], 7, 14)) == [
+            Appended(12, 13, True),
+            Appended(14, 14, False),
+        ]
+        assert values(log)[-2:] == [b"x", b"new"]
+
+
+def test_a_duplicate_within_one_request(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        twice = produced([b"a"], 7, 0)
+        assert put(log, twice, twice) == [Appended(0, 0, False), Appended(0, 0, True)]
+        assert values(log) == [b"a"]
+
+
+@pytest.mark.parametrize("sequence", [0, 2, 5])
+def test_a_gap_appends_nothing_of_the_request(tmp_path: Path, sequence: int) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"a", b"b", b"c"], 7, 0))
+        with pytest.raises(OutOfOrderSequence, match="producer 7: sequence"):
+            put(log, produced([b"d"], 7, 3), produced([b"e"], 8, 0), produced([b"f"], 7, sequence))
+        assert values(log) == [b"a", b"b", b"c"]
+        assert log.producers.get(8) is None
+        assert put(log, produced([b"d"], 7, 3)) == [Appended(3, 3, False)]
+
+
+def test_sequences_wrap(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        first = produced([b"a", b"b"], 7, MAX_SEQUENCE - 2)
+        over = produced([b"c", b"d", b"e"], 7, MAX_SEQUENCE)
+        put(log, first, over, produced([b"f"], 7, 2))
+        assert put(log, over) == [Appended(2, 4, True)]
+        with pytest.raises(OutOfOrderSequence, match="3 should follow"):
+            put(log, produced([b"g"], 7, 4))
+
+
+def test_epochs(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"a"], 7, 40, epoch=3))  # an unknown producer may begin anywhere
+        with pytest.raises(InvalidProducerEpoch, match="epoch 2 is over"):
+            put(log, produced([b"b"], 7, 41, epoch=2))
+        with pytest.raises(OutOfOrderSequence, match="0 should follow"):
+            put(log, produced([b"b"], 7, 41, epoch=4))
+        put(log, produced([b"b"], 7, 0, epoch=4))
+        with pytest.raises(InvalidProducerEpoch):
+            put(log, marker(7, COMMIT, epoch=3))
+        put(log, marker(7, COMMIT, epoch=5))
+        with pytest.raises(InvalidProducerEpoch):
+            put(log, produced([b"c"], 7, 1, epoch=4))
+        put(log, produced([b"c"], 7, 0, epoch=5))
+
+
+def test_gaps_that_come_through_one_handle_are_let_through(tmp_path: Path) -> None:
+    """As copying a log does from which a cleaner or retention has taken batches."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"old"], 9, 0))
+        mine: dict[int, int] = {}
+        put(log, produced([b"a"], 7, 5), produced([b"b"], 7, 50), trusted=mine)
+        put(log, marker(7, COMMIT), produced([b"c"], 7, 3, epoch=2), trusted=mine)
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"d"], 7, 30, epoch=2))
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"d"], 9, 3), trusted=mine)
+        with pytest.raises(InvalidProducerEpoch):
+            put(log, produced([b"d"], 7, 4), trusted=mine)
+        put(log, produced([b"d"], 7, 4, epoch=2))
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"e"], 7, 30, epoch=2), trusted=mine)  # the one before was not ours
+        assert put(log, produced([b"d"], 7, 4, epoch=2), trusted=mine)[0].duplicate
+        put(log, produced([b"e"], 7, 30, epoch=2), trusted=mine)
+        before = dict(mine)
+        with pytest.raises(OutOfOrderSequence):
+            put(log, produced([b"f"], 7, 31, epoch=2), produced([b"g"], 9, 3), trusted=mine)
+        assert mine == before
+
+
+def test_a_refused_disk_changes_nothing(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, files=disk) as manager:
+        log = new_log(manager)
+        producer = Client(log, 7)
+        producer.send(b"a")
+        for suffix in (".log", ".txnindex"):
+            before = (log.log_end_offset, log.producers.get(7), log.last_stable_offset)
+            disk.fail_next("pwrite", 28, suffix=suffix)
+            with pytest.raises(OSError, match="No space"):
+                producer.abort()
+            assert (log.log_end_offset, log.producers.get(7), log.last_stable_offset) == before
+            assert log.aborted_transactions() == []
+            assert not log.is_aborted(7, 0)
+        producer.abort()
+        assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("cut_fails", [False, True])
+def test_what_was_refused_does_not_come_back(tmp_path: Path, suffix: str, cut_fails: bool) -> None:
+    """Of three batches, each as long as the one that comes next, two are in the file by then."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=0)
+    put(log, batch([b"1"]))
+    size = log.size
+    disk.fail_next("pwrite", errno.ENOSPC, suffix=suffix, partial=2 * size)
+    if cut_fails:
+        disk.fail_next("ftruncate", errno.EIO, suffix=".log")
+    with pytest.raises(OSError, match="No space"):
+        put(log, batch([b"x"]), batch([b"y"]), batch([b"z"]))
+    if not cut_fails:
+        assert os.stat(log.active.log_path).st_size == size
+    put(log, batch([b"2"], NOW_MS + 1))
+    disk.kill()
+    with opened(tmp_path) as manager:
+        assert manager.cuts == []
+        assert values(manager.log("t", 0)) == [b"1", b"2"]
+
+
+# -- batches from elsewhere ----------------------------------------------------------------------
+
+
+def test_batches_of_any_kind_pass_and_get_new_offsets(tmp_path: Path) -> None:
+    empty = pack(
+        parse_header(produced([b"x"], 5, 3, epoch=1))._replace(
+            last_offset_delta=4, records_count=0, base_timestamp=-1
+        ),
+        b"",
+    )
+    sparse = bytearray(produced([b"s0", b"s1"], 6, 0))
+    header = parse_header(sparse)._replace(base_offset=1000, last_offset_delta=9)
+    given = [
+        recompress(batch([b"gzip"]), 1),
+        recompress(batch([b"zstd"]), 4),
+        empty,
+        pack(header, sparse[61:]),
+        bytes(batch([b"plain"])),
+    ]
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        outcome = put(log, *given)
+        assert [(each.base_offset, each.last_offset) for each in outcome] == [
+            (0, 0),
+            (1, 1),
+            (2, 6),
+            (7, 16),
+            (17, 17),
+        ]
+        found = [header for _, header in log.active.batches()]
+        assert [header.codec for header in found] == [1, 4, 0, 0, 0]
+        assert log.log_end_offset == 18
+        assert [(r.offset, r.value) for r in log.records()] == [
+            (0, b"gzip"),
+            (1, b"zstd"),
+            (7, b"s0"),
+            (8, b"s1"),
+            (17, b"plain"),
+        ]
+        five = log.producers.get(5)
+        assert five is not None
+        assert (five.last_sequence, five.last_offset) == (7, 6)
+
+
+def test_older_formats_become_v2(tmp_path: Path) -> None:
+    v0 = bytes.fromhex("000000000000000500000014a4cdab3a0000000000016b0000000568656c6c6f")
+    v1 = bytes.fromhex(
+        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f"
+    )
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, v0, v1)
+        assert [header.magic for _, header in log.active.batches()] == [2, 2]
+        assert [(r.offset, r.timestamp, r.value) for r in log.records()] == [
+            (0, -1, b"hello"),
+            (1, NOW_MS, b"hello"),
+        ]
+
+
+def flipped(data: bytes | bytearray, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+GOOD = bytes(batch([b"good"]))
+HEAD = parse_header(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (flipped(GOOD, 65), "CRC"),
+        (flipped(GOOD, 16), "magic 3"),
+        (GOOD[:-1], "cut off"),
+        (GOOD[:30], "cut off"),
+        (pack(HEAD._replace(records_count=2), GOOD[61:]), "record count 2"),
+        (pack(HEAD._replace(last_offset_delta=-1), GOOD[61:]), "last offset delta"),
+        (pack(HEAD._replace(attributes=5), GOOD[61:]), "codec"),
+        (pack(HEAD._replace(attributes=1), GOOD[61:]), "gzip"),
+        (pack(HEAD._replace(attributes=0x10), GOOD[61:]), "without a producer"),
+        (pack(HEAD._replace(producer_id=4), GOOD[61:]), "without an epoch"),
+        (pack(HEAD._replace(attributes=0x20), GOOD[61:]), "control batch without a type"),
+        (
+            pack(
+                parse_header(batch([b"a", b"b"]))._replace(last_offset_delta=0),
+                batch([b"a", b"b"])[61:],
+            ),
+            "outside of its batch",
+        ),
+        (
+            pack(
+                parse_header(batch([b"a", b"b"]))._replace(last_offset_delta=1),
+                batch([b"a"])[61:] * 2,
+            ),
+            "do not rise",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_reason(tmp_path: Path, bad: bytes, reason: str) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        with pytest.raises(InvalidRecord, match=f"batch 2, at byte {len(GOOD)}: .*{reason}"):
+            put(log, GOOD, bad)
+        assert log.log_end_offset == 0
+        put(log, GOOD)
+
+
+def test_the_topic_s_settings_hold_for_ready_batches(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, max_message_bytes=300, compression_type="lz4")
+        with pytest.raises(RecordTooLarge):
+            put(log, GOOD, recompress(batch([os.urandom(400)]), 1))
+        compressible = batch([b"x" * 1000])
+        put(log, compressible, produced([b"a"], 7, 0, transactional=True), marker(7, COMMIT))
+        assert [header.codec for _, header in log.active.batches()] == [3, 3, 0]
+        manager.set_topic_setting("t", "compression.type", "uncompressed")
+        put(log, recompress(GOOD, 2))
+        assert [header.codec for _, header in log.active.batches()][-1] == 0
+        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        with pytest.raises(InvalidRecord, match="without a key"):
+            put(log, produced([b"a"], 7, 1), GOOD)
+        with pytest.raises(InvalidRecord, match="without a key"):
+            put(log, recompress(GOOD, 4))
+        put(log, recompress(produced([b"a"], 7, 1), 4))
+
+
+# -- what a view appends, by the topic's settings ------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "codec"), [("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)])
+def test_compression_type(tmp_path: Path, kind: str, codec: int) -> None:
+    with opened(tmp_path) as manager:
+        watcher = Watcher()
+        manager.listeners.append(watcher)
+        log = new_log(manager, compression_type=kind, compression_gzip_level=9)
+        block = batch([b"x" * 100] * 50)
+        log.append(block, now_ns=NOW_NS)
+        log.append(bytearray(batch([b"a"]) + batch([b"b", b"c"])), now_ns=NOW_NS)
+        headers = [header for _, header in log.active.batches()]
+        assert [header.codec for header in headers] == [codec] * 3
+        assert headers[0].size < len(block) // 4
+        assert values(log) == [b"x" * 100] * 50 + [b"a", b"b", b"c"]
+        assert len(watcher.events) == 2
+
+
+@pytest.mark.parametrize("kind", ["gzip", "snappy", "lz4", "zstd"])
+def test_what_grows_by_compression_beyond_the_limit_is_stored_as_it_is(
+    tmp_path: Path, kind: str
+) -> None:
+    block = batch([os.urandom(10_000)])
+    with opened(tmp_path) as manager:
+        log = new_log(manager, compression_type=kind, max_message_bytes=len(block))
+        log.append(bytearray(block), now_ns=NOW_NS)
+        log.append(batch([b"x" * 9000]), now_ns=NOW_NS)
+        codecs = [header.codec for _, header in log.active.batches()]
+        assert codecs == [0, codec_number(kind)]
+        with pytest.raises(RecordTooLarge):
+            log.append(batch([os.urandom(10_001)]), now_ns=NOW_NS)
+
+
+def test_log_append_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, message_timestamp_type="LogAppendTime", compression_type="zstd")
+        later = (NOW_MS + 5) * 1_000_000
+        log.append(batch([b"a"], NOW_MS - 999), now_ns=later)
+        log.append_batches(produced([b"b"], 7, 0, timestamp_ms=5), now_ns=later + 1_000_000)
+        log.append_batches(marker(7, COMMIT), now_ns=later + 2_000_000)
+        assert [(r.timestamp, r.timestamp_type) for r in log.records()] == [
+            (NOW_MS + 5, 1),
+            (NOW_MS + 6, 1),
+        ]
+        headers = [header for _, header in log.active.batches()]
+        assert [header.attributes for header in headers] == [0xC, 0xC, 0x30]
+        assert headers[1].base_timestamp == 5
+        assert log.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 6, 1)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(
+            manager,
+            message_timestamp_before_max_ms=1000,
+            message_timestamp_after_max_ms=2000,
+        )
+
+        def add(*timestamps: int) -> None:
+            block = bytearray(b"".join(batch([b"x"], time) for time in timestamps))
+            if ready:
+                log.append_batches(block, now_ns=NOW_NS)
+            else:
+                log.append(block, now_ns=NOW_NS)
+
+        add(NOW_MS - 1000, NOW_MS + 2000, -1)
+        for wrong in (NOW_MS - 1001, NOW_MS + 2001):
+            with pytest.raises(InvalidTimestamp, match=str(wrong)):
+                add(NOW_MS, wrong)
+        assert log.log_end_offset == 3
+        manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        add(0, NOW_MS * 2)
+        assert [record.timestamp for record in log.records(3)] == [NOW_MS] * 2
+
+
+def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
+    """Its own clock may be days behind; its retry is a duplicate all the same."""
+    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        log = new_log(manager)
+        manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        once = bytes(produced([b"once"], 7, 0, timestamp_ms=NOW_MS - 90_000_000))
+        log.append_batches(once, now_ns=NOW_NS)
+        manager.sweep(NOW_MS + 1000)
+        assert log.append_batches(once, now_ns=NOW_NS) == [Appended(0, 0, True)]
+        assert values(log) == [b"once"]
+
+
+def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
+    """Batches that were made here, in two steps: the first one says all that content can do."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"before"], 7, 0))
+        files = {path: path.stat().st_size for path in Path(log.directory).glob("0*")}
+        ready = log.prepared(batch([b"one", b"two"]), now_ns=NOW_NS)
+        manager.set_topic_setting(log.topic, "max.message.bytes", "100")
+        with pytest.raises(RecordTooLarge):
+            log.prepared(batch([b"v" * 100]), now_ns=NOW_NS)
+        with pytest.raises(InvalidTimestamp):
+            log.prepared(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
+        manager.set_topic_setting(log.topic, "cleanup.policy", "compact")
+        with pytest.raises(InvalidRecord):
+            log.prepared(batch([b"no key"]), now_ns=NOW_NS)
+        assert values(log) == [b"before"]
+        assert {path: path.stat().st_size for path in Path(log.directory).glob("0*")} == files
+        assert log.append_prepared(ready, now_ns=NOW_NS) == 1
+        assert values(log) == [b"before", b"one", b"two"]
+        assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("gap", [MAX_OFFSET_SPAN, MAX_OFFSET_SPAN + 1])
+def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: int) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        data = batch([b"1"])
+        data[:8] = gap.to_bytes(8, "big")
+        log.append_as_follower(data, [(0, len(data), gap, NOW_MS)], NOW_NS)
+        log.roll(NOW_MS)
+        assert values(log) == [b"1"]
+        assert log.log_end_offset == gap + 1
+
+
+def test_a_leader_epoch_that_begins_where_the_last_one_did(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        log.append(batch([b"1"]), now_ns=NOW_NS)
+        log.raise_log_start(1)
+        assert log.epochs == [(0, 1)]
+        data = batch([b"2"])
+        data[:8] = (1).to_bytes(8, "big")
+        data[12:16] = (5).to_bytes(4, "big")
+        log.append_as_follower(data, [(0, len(data), 1, NOW_MS)], NOW_NS)
+        assert log.epochs == [(5, 1)]
+        log.flush()
+    path = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    path.write_text("0\n1\n0 1\n")
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).epochs == [(5, 1)]
+        assert path.read_text() == "0\n1\n5 1\n"
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_disk_that_takes_no_index_entry_and_no_zeros(tmp_path: Path, at: int) -> None:
+    """As one that copies on write: what was refused is cut off the log all the same."""
+    disk = FailingDisk(str(tmp_path))
+    with opened(tmp_path, disk) as manager:
+        log = new_log(manager)
+        manager.set_topic_setting(log.topic, "index.interval.bytes", "1")
+        log.append(batch([b"0" * 50]), now_ns=NOW_NS)
+        size = Path(log.active.log_path).stat().st_size
+        disk.fail_from_now(errno.ENOSPC, at)
+        three = [batch([b"%d" % n * 50], NOW_MS + n) for n in (1, 2, 3)]
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            log.append_batches(bytearray(b"".join(three)), now_ns=NOW_NS)
+        assert disk.failed
+        disk.fail_from_now(0, 0)
+        assert Path(log.active.log_path).stat().st_size == size
+        with LogManager.open(str(tmp_path), read_only=True) as other:
+            assert values(other.log(log.topic, 0)) == [b"0" * 50]
+        log.append(batch([b"1"]), now_ns=NOW_NS)
+        assert values(log) == [b"0" * 50, b"1"]

@@ -1,0 +1,224 @@
+"""``retain.delete_records``: how far, when it is durable, open transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from storage import Log, LogListener, LogManager
+from storage.directory.retain import HIGH_WATERMARK, delete_records
+from storage.errors import (
+    LogClosed,
+    OffsetOutOfRange,
+    PolicyViolation,
+    ReadOnlyLog,
+)
+from storage.task import Task
+from tests.storage.logs import NOW_MS, append, opened, values
+from tests.storage.segmented import (
+    DAY_MS,
+    FOREVER,
+    Turns,
+    bases,
+    crashing,
+    log_starts,
+    run,
+    segmented,
+)
+from tests.storage.transactions import Client
+
+T = TypeVar("T")
+
+
+class Watcher(LogListener):
+    """Remembers what it was told of log starts."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def log_start_moved(self, log: Log) -> None:
+        self.told.append(log.log_start_offset)
+
+    def removing(self, log: Log, segments: object) -> None:
+        assert isinstance(segments, tuple)
+        self.told.append([segment.base_offset for segment in segments])
+
+
+@pytest.mark.parametrize(
+    ("offset", "start", "left"),
+    [
+        (1, 1, [b"b0", b"a1", b"b1"]),
+        (2, 2, [b"a1", b"b1"]),
+        (3, 3, [b"b1"]),
+        (4, 4, []),
+        (HIGH_WATERMARK, 4, []),
+    ],
+)
+def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[bytes]) -> None:
+    watcher = Watcher()
+    with crashing(tmp_path) as manager:
+        manager.listeners.append(watcher)
+        log = segmented(manager, count=2)
+        assert delete_records(manager, log, offset, Task()) == start
+        assert (log.log_start_offset, values(log)) == (start, left)
+        assert log.recovery_point >= start
+        assert bases(log) == [0, 2], "segments go with the next retention"
+        assert log_starts(manager) == {("t", 0): start}
+        assert watcher.told == [start]
+        for already in (0, start):
+            assert delete_records(manager, log, already, Task()) == start
+        assert watcher.told == [start]
+        with pytest.raises(OffsetOutOfRange):
+            log.read(start - 1, 100)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert (log.log_start_offset, values(log)) == (start, left)
+        assert run(manager, NOW_MS).offsets == 0
+        assert bases(log) == ([0, 2] if start < 2 else [2])
+        assert append(log, b"next") == 4
+        assert values(log) == [*left, b"next"]
+
+
+def test_a_time_below_the_log_start_leads_to_what_is_left(tmp_path: Path) -> None:
+    """Also while segments that hold nothing else wait for the next retention."""
+    with opened(tmp_path) as manager:
+        log = segmented(manager, count=3)
+        delete_records(manager, log, 4, Task())
+        assert bases(log) == [0, 2, 4]
+        last_ms = NOW_MS + 2 * DAY_MS
+        for time_ms in (NOW_MS - 1, NOW_MS, NOW_MS + DAY_MS, last_ms):
+            assert log.offset_for_timestamp(time_ms) == (last_ms, 4)
+
+
+def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager)
+        delete_records(manager, log, 5, Task())
+        for offset in (9, -2, 2**63):
+            with pytest.raises(OffsetOutOfRange) as raised:
+                delete_records(manager, log, offset, Task())
+            assert (raised.value.offset, raised.value.log_start) == (offset, 5)
+        assert log.log_start_offset == 5
+
+
+def test_delete_records_of_an_empty_log(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        assert delete_records(manager, log, HIGH_WATERMARK, Task()) == 0
+        assert delete_records(manager, log, 0, Task()) == 0
+        with pytest.raises(OffsetOutOfRange):
+            delete_records(manager, log, 1, Task())
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed"),
+    [("delete", True), ("compact", False), ("compact,delete", True), ("", True)],
+)
+def test_what_is_only_compacted_is_not_deleted(tmp_path: Path, policy: str, allowed: bool) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager)
+        manager.set_topic_setting("t", "cleanup.policy", policy)
+        if allowed:
+            assert delete_records(manager, log, 3, Task()) == 3
+        else:
+            with pytest.raises(PolicyViolation):
+                delete_records(manager, log, 3, Task())
+            assert log.log_start_offset == 0
+
+
+def test_delete_records_of_a_log_that_takes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager)
+        with (
+            LogManager.open(str(tmp_path), read_only=True) as reader,
+            pytest.raises(ReadOnlyLog),
+        ):
+            delete_records(reader, reader.log("t", 0), 3, Task())
+        with pytest.raises(LogClosed):
+            delete_records(manager, log, 3, Task(Turns(1, lambda: manager.delete_topic("t"))))
+        with pytest.raises(LogClosed):
+            delete_records(manager, log, 3, Task())
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+@pytest.mark.parametrize("crashed", [False, True])
+def test_into_an_open_transaction(tmp_path: Path, aborted: bool, crashed: bool) -> None:
+    with crashing(tmp_path) if crashed else opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"plain")
+        client = Client(log, 9)
+        client.send(b"t0", b"t1")
+        client.send(b"t2")
+        append(log, b"after")
+        assert log.last_stable_offset == 1
+        assert delete_records(manager, log, 4, Task()) == 4
+        assert log.last_stable_offset == 4
+        assert values(log) == [], "what lies behind it is held back as before"
+    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        assert (log.log_start_offset, log.last_stable_offset) == (4, 4)
+        client.log = log
+        if aborted:
+            client.abort()
+        else:
+            client.commit()
+        assert log.last_stable_offset == log.log_end_offset == 6
+        assert log.active.stable_size == log.active.size
+        assert [r.value for r in log.records()][:1] == [b"after"]
+
+
+def test_retention_of_what_an_open_transaction_began_in(tmp_path: Path) -> None:
+    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.change_topic_settings("t", {**FOREVER, "retention.bytes": "1"})
+        client = Client(log, 9)
+        client.send(b"t0")
+        log.roll(NOW_MS)
+        append(log, b"x")
+        log.roll(NOW_MS)
+        client.send(b"t1")
+        assert run(manager, NOW_MS).segments == 2
+        assert (log.log_start_offset, log.last_stable_offset) == (2, 2)
+        client.abort()
+        assert log.last_stable_offset == log.log_end_offset == 4
+        assert [entry.first_offset for entry in log.aborted_transactions()] == [0]
+        assert log.is_aborted(9, 2)
+
+
+def test_a_checkpoint_is_written_although_a_later_one_was_started(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = segmented(manager)
+        later: list[Callable[[], None]] = []
+
+        def by_owner(function: Callable[[], T], /) -> T:
+            value = function()
+            if callable(value) and log_starts(manager) == {}:
+                # The worker has what it is about to write: in the end its checkpoint.
+                later.append(manager.start_checkpoint())
+            return value
+
+        assert delete_records(manager, log, 3, Task(by_owner)) == 3
+        assert later
+        assert log_starts(manager) == {("t", 0): 3}
+        for write in later:
+            write()
+        assert log_starts(manager) == {("t", 0): 3}
+
+
+def test_the_head_of_an_aborted_transaction_in_a_log_that_may_be_cleaned(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 1)
+        manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+        log = manager.log("t", 0)
+        client = Client(log, 7)
+        client.send(b"1")
+        log.roll(NOW_MS)
+        client.send(b"2")
+        client.abort()
+        delete_records(manager, log, 1, Task())
+        run(manager, NOW_MS)
+        assert bases(log) == [1]
+        assert values(log) == []

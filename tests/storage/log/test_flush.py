@@ -1,0 +1,185 @@
+"""Flushes beside appends and rolls: what was acknowledged as flushed survives a power cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager, paths
+from storage.files import Files
+from storage.record._batch import assign_offsets
+from storage.state import checkpoint
+from tests.crash.disk import SimulatedDisk
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+from tests.storage.transactions import Client, new_log
+
+
+def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    log.flush()
+    append(log, b"a")
+    log.roll(NOW_MS)
+    append(log, b"b")
+    plan = log.start_flush()
+    plan.run()
+    log.roll(NOW_MS)
+    append(log, b"c")
+    plan.finish()
+    log.flush()
+    assert not log.directory_dirty
+    disk.materialise(0)
+    with LogManager.open(str(tmp_path)) as again:
+        assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
+    tmp_path: Path, seed: int
+) -> None:
+    """All of its records had been flushed by then: what is new is where its files end."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "100")
+    manager.set_topic_setting("t", "internal.segment.bytes", "5000")
+    manager.set_topic_setting("t", "preallocate", "true")
+    append(log, b"0", timestamp_ms=NOW_MS)
+    log.roll(NOW_MS)
+    for number in range(1, 6):
+        append(log, b"%d" % number, timestamp_ms=NOW_MS + number)
+    log.flush()
+    log.roll(NOW_MS)
+    append(log, b"6", timestamp_ms=NOW_MS + 6)
+    log.flush()
+    manager.checkpoint()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert [log.offset_for_timestamp(NOW_MS + n) for n in range(7)] == [
+            (NOW_MS + n, n) for n in range(7)
+        ]
+
+
+@pytest.mark.parametrize("seed", [-2, -1, 0])
+def test_the_first_transaction_that_is_aborted_stays_so(tmp_path: Path, seed: int) -> None:
+    """A segment has no transaction index before; a start reads what comes behind it only."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=0)
+    append(log, b"a")
+    log.flush()
+    client = Client(log, 7)
+    client.send(b"x")
+    client.abort()
+    append(log, b"b")
+    append(log, b"c")
+    log.flush()
+    manager.checkpoint()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
+
+
+def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        plan = log.start_flush()
+        plan.run()
+        led = batch([b"b"])
+        entries = assign_offsets(led, 1, 5)
+        log.append_as_follower(led, entries, NOW_NS)
+        plan.finish()
+        log.flush()
+        path = tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT
+        assert checkpoint.read_epochs(manager.files, str(path)) == [(0, 0), (5, 1)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_partition_that_was_created_later_survives_with_what_was_flushed(
+    tmp_path: Path, seed: int
+) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    manager.create_topic("t", 1)
+    log = manager.create_partition("t", 1)
+    append(log, b"a")
+    log.flush()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 1)) == [b"a"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_topic_that_was_deleted_does_not_come_back(tmp_path: Path, seed: int) -> None:
+    """No checkpoint has ever named it."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
+    manager.create_topic("t", 1)
+    manager.delete_topic("t")
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        assert "t" not in again.topics
+
+
+def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, *[b"old"] * 30)
+        log.flush()
+        manager.checkpoint()
+        late = manager.start_checkpoint()
+        manager.delete_topic("t")
+        late()
+        manager.create_topic("t", 1)
+        recorded = checkpoint.read_offsets(manager.files, str(tmp_path / paths.RECOVERY_POINTS))
+        assert recorded.get(("t", 0), 0) == 0
+
+
+def test_what_logs_have_done_is_counted(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS) as manager:
+        log, other = manager.create_topic("t", 2).partitions.values()
+        counters = manager.counters
+        append(log, b"a", b"b")
+        append(other, b"c")
+        log.roll(NOW_MS)
+        assert (counters.records_appended, counters.batches_appended, counters.rolls) == (3, 2, 1)
+        assert counters.bytes_appended == log.size + other.size
+        log.flush()
+        assert (counters.flushes, counters.flush_failures) == (1, 0)
+        assert counters.flush_ns > 0
+        # What is deleted has been appended all the same.
+        size = counters.bytes_appended
+        manager.delete_topic("t")
+        assert counters.bytes_appended == size
+
+
+def test_thousands_of_sealed_segments_are_flushed_by_few_descriptors(tmp_path: Path) -> None:
+    """As of a copied directory without checkpoints, or where segments are tiny."""
+
+    class Counting(Files):
+        most = 0
+
+        def fdatasync(self, fd: int) -> None:
+            self.most = max(self.most, len(os.listdir("/proc/self/fd")))
+            super().fdatasync(fd)
+
+    files = Counting()
+    with opened(tmp_path, files=files) as manager:
+        manager.create_topic("t", 1)
+        log = manager.log("t", 0)
+        for number in range(50):
+            append(log, b"%d" % number)
+            log.roll(NOW_MS)
+            log.segments[-2].close_descriptors()
+        append(log, b"last")
+        before = len(os.listdir("/proc/self/fd"))
+        log.flush()
+        assert log.recovery_point == 51
+        assert files.most <= before + 10
+        assert len(os.listdir("/proc/self/fd")) <= before + 5

@@ -1,0 +1,559 @@
+"""One partition: offsets, reads, rolls, lookups by time, flushes, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import EARLIEST, LATEST, MAX_TIMESTAMP, Log, LogManager, Record, encode
+from storage.errors import (
+    InvalidRecord,
+    LogClosed,
+    OffsetOutOfRange,
+    ReadOnlyLog,
+    RecordTooLarge,
+    SegmentGone,
+)
+from storage.files import Files
+from storage.record.batch import decode, parse_header
+from storage.segment.segment import Segment
+from tests.crash.disk import SimulatedDisk
+from tests.hang import HANG_S
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+
+
+def new_log(manager: LogManager, **overrides: object) -> Log:
+    topic = manager.create_topic("t", 1)
+    for name, value in overrides.items():
+        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+    return topic.partitions[0]
+
+
+def test_offsets_are_dense_over_batches_and_segments(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, internal_segment_bytes=300)
+        firsts = [append(log, b"a%d" % n, b"b%d" % n) for n in range(20)]
+        assert firsts == list(range(0, 40, 2))
+        assert len(log.segments) > 5
+        assert [record.offset for record in log.records()] == list(range(40))
+        assert values(log)[:4] == [b"a0", b"b0", b"a1", b"b1"]
+        assert log.log_end_offset == 40
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert [record.offset for record in log.records()] == list(range(40))
+        assert append(log, b"next") == 40
+
+
+def test_every_field_of_a_record_comes_back(tmp_path: Path) -> None:
+    records = [
+        Record(0, NOW_MS, 0, b"key", b"value", (("h", b"x"), ("n", None), ("h", b""))),
+        Record(1, NOW_MS - 10, 0, b"", None),
+        Record(2, -1, 0, None, b""),
+    ]
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"before")
+        log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
+        assert [record._replace(offset=record.offset - 1) for record in log.records(1)] == records
+
+
+def test_read_returns_whole_segment_bytes_from_the_batch_of_the_offset(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for n in range(10):
+            append(log, b"%d" % n, b"x" * 50)
+        data = log.read(7, 1)
+        assert parse_header(data).base_offset == 6
+        assert len(data) == parse_header(data).size, "the first batch comes whole"
+        assert [record.offset for record in decode(data)] == [6, 7]
+        assert log.read(7, 1, at_least_one=False) == data[:1]
+        both = log.read(7, 2 * len(data))
+        assert both[: len(data)] == data
+        assert parse_header(both, len(data)).base_offset == 8
+        assert len(log.read(0, 1 << 20)) == log.size
+        assert len(log.read(0, len(data) + 5)) == len(data) + 5, "the last batch may be cut"
+
+
+def test_read_outside_of_the_log(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a", b"b")
+        assert log.read(2, 100) == b""
+        for offset in (-1, 3):
+            with pytest.raises(OffsetOutOfRange) as caught:
+                log.read(offset, 100)
+            assert (caught.value.log_start, caught.value.log_end) == (0, 2)
+
+
+def test_no_read_crosses_a_segment(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a")
+        assert log.roll(NOW_MS)
+        append(log, b"b")
+        assert [record.value for record in decode(log.read(0, 1 << 20))] == [b"a"]
+        assert [record.value for record in decode(log.read(1, 1 << 20))] == [b"b"]
+
+
+def test_an_empty_segment_does_not_roll(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        assert not log.roll(NOW_MS)
+        append(log, b"a")
+        assert log.roll(NOW_MS)
+        assert not log.roll(NOW_MS)
+        assert [segment.base_offset for segment in log.segments] == [0, 1]
+
+
+def test_rolls_before_the_size_is_exceeded(tmp_path: Path) -> None:
+    size = len(batch([b"x" * 100]))
+    with opened(tmp_path) as manager:
+        log = new_log(manager, internal_segment_bytes=3 * size)
+        for _ in range(10):
+            append(log, b"x" * 100)
+        assert [segment.size // size for segment in log.segments] == [3, 3, 3, 1]
+
+
+def test_a_request_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, internal_segment_bytes=200)
+        append(log, b"small")
+        append(log, b"x" * 1000)
+        append(log, b"small")
+        assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
+
+
+def test_rolls_when_time_has_passed_since_the_first_record(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, segment_ms=1000)
+        append(log, b"a", timestamp_ms=NOW_MS)
+        append(log, b"b", timestamp_ms=NOW_MS + 1000)
+        assert len(log.segments) == 1, "waited must exceed segment.ms"
+        append(log, b"c", timestamp_ms=NOW_MS + 1001)
+        assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_rolls_when_an_index_is_full(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, segment_index_bytes=36, index_interval_bytes=0)
+        for n in range(20):
+            append(log, b"%d" % n, timestamp_ms=NOW_MS + n)
+        assert len(log.segments) > 3
+        assert values(log) == [b"%d" % n for n in range(20)]
+
+
+def test_index_entries_are_those_of_kafka_s_example(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, index_interval_bytes=4096)
+        value = b"x" * (3000 - (len(batch([b"x" * 2000])) - 2000))
+        for n in range(5):
+            append(log, value, timestamp_ms=NOW_MS + n)
+        assert [position for position, _ in log.active.batches()] == [0, 3000, 6000, 9000, 12000]
+        assert list(log.active.offset_index.entries()) == [(2, 6000), (4, 12000)]
+        assert list(log.active.time_index.entries()) == [(NOW_MS + 2, 2), (NOW_MS + 4, 4)]
+
+
+def test_rolling_writes_the_final_time_entry_and_trims(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a", timestamp_ms=NOW_MS + 5)
+        append(log, b"b", timestamp_ms=NOW_MS)
+        index = Path(log.active.file_path(".index"))
+        assert index.stat().st_size == 10485760, "pre-sized"
+        assert Path(log.active.file_path(".timeindex")).stat().st_size == 10485756
+        log.roll(NOW_MS)
+        sealed = log.segments[0]
+        assert list(sealed.time_index.entries()) == [(NOW_MS + 5, 0)]
+        assert index.stat().st_size == 0
+        assert Path(sealed.file_path(".timeindex")).stat().st_size == 12
+        assert (tmp_path / "t-0" / f"{2:020d}.snapshot").read_bytes().hex() == (
+            "000148674bc700000000"
+        )
+
+
+def test_too_large_a_record_appends_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, max_message_bytes=200)
+        append(log, b"a")
+        two = batch([b"b"]) + batch([b"x" * 200])
+        with pytest.raises(RecordTooLarge) as caught:
+            log.append(two, now_ns=NOW_NS)
+        assert caught.value.limit == 200
+        assert values(log) == [b"a"]
+        assert append(log, b"c") == 1
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, cleanup_policy="compact")
+        with pytest.raises(InvalidRecord, match="without a key"):
+            append(log, b"a")
+        log.append(bytearray(encode([Record(0, NOW_MS, 0, b"k", b"v")])), now_ns=NOW_NS)
+        assert values(log) == [b"v"]
+
+
+def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a")
+        log.roll(NOW_MS)
+        append(log, b"b")
+        assert log.recovery_point == 0
+        assert manager.due_flushes(NOW_MS + 999) == []
+        assert manager.due_flushes(NOW_MS + 1000) == [log]
+        plan = log.start_flush()
+        append(log, b"c")
+        plan.run()
+        assert log.recovery_point == 0, "moves at the end only"
+        plan.finish()
+        assert log.recovery_point == 2
+        assert manager.due_flushes(NOW_MS + 1000) == [log], "c is still to be flushed"
+        log.flush()
+        assert log.recovery_point == 3
+        assert manager.due_flushes(NOW_MS + 10**9) == []
+
+
+def test_flushes_side_by_side(tmp_path: Path) -> None:
+    """Both write the first leader epoch."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk)
+    log = new_log(manager)
+    append(log, b"a")
+    release = threading.Event()
+    held = disk.delay("fsync", release, suffix="leader-epoch-checkpoint.tmp")
+    plans = [log.start_flush(), log.start_flush()]
+    threads = [threading.Thread(target=plan.run) for plan in plans]
+    threads[0].start()
+    assert held.wait(HANG_S)
+    threads[1].start()
+    release.set()
+    for thread, plan in zip(threads, plans, strict=True):
+        thread.join()
+        plan.finish()
+    assert log.flush_error is None
+    assert log.recovery_point == 1
+    manager.close()
+
+
+def test_flush_messages(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, flush_messages=3)
+        append(log, b"a", b"b")
+        assert log.recovery_point == 0
+        append(log, b"c")
+        assert log.recovery_point == 3
+        log.append(batch([b"d", b"e", b"f"]), now_ns=NOW_NS, defer_flush=True)
+        assert log.recovery_point == 3
+        assert log.flush_due
+
+
+class Refusing(Files):
+    """A disk on which the n-th call of one kind fails."""
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.countdown = 0
+        self.error = errno.ENOSPC
+
+    def arm(self, kind: str, countdown: int, error: int = errno.ENOSPC) -> None:
+        self.kind, self.countdown, self.error = kind, countdown, error
+
+    def _step(self, kind: str) -> None:
+        if kind == self.kind:
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise OSError(self.error, os.strerror(self.error))
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        self._step("open")
+        return super().open(path, flags, mode)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self.kind == "pwrite" and self.countdown == 1:
+            super().pwrite(fd, memoryview(data)[: len(data) // 2], position)
+        self._step("pwrite")
+        super().pwrite(fd, data, position)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        self._step("ftruncate")
+        super().ftruncate(fd, size)
+
+    def fdatasync(self, fd: int) -> None:
+        self._step("fdatasync")
+        super().fdatasync(fd)
+
+
+@pytest.mark.parametrize("kind", ["open", "pwrite", "ftruncate"])
+@pytest.mark.parametrize("countdown", range(1, 9))
+def test_a_refused_append_leaves_nothing(tmp_path: Path, kind: str, countdown: int) -> None:
+    files = Refusing()
+    with opened(tmp_path, files) as manager:
+        log = new_log(manager, internal_segment_bytes=300, index_interval_bytes=0)
+        expected: list[bytes | None] = []
+        for n in range(3):
+            append(log, b"%d" % n)
+            expected.append(b"%d" % n)
+        files.arm(kind, countdown)
+        for n in range(3, 12):
+            value = b"%d" % n
+            with contextlib.suppress(OSError):
+                append(log, value)
+                expected.append(value)
+            assert values(log) == expected
+            assert log.log_end_offset == len(expected)
+        assert log.active.size == os.stat(log.active.log_path).st_size
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == expected
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "suffix"),
+    [
+        ("open", errno.EMFILE, "leader-epoch-checkpoint.tmp"),
+        ("pwrite", errno.ENOSPC, "leader-epoch-checkpoint.tmp"),
+        ("fsync", errno.EIO, "leader-epoch-checkpoint.tmp"),
+        ("sync_directory", errno.EMFILE, "t-0"),
+    ],
+)
+def test_a_flush_that_fails_but_in_its_log_is_tried_again(
+    tmp_path: Path, operation: str, error: int, suffix: str
+) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    with opened(tmp_path, files=disk) as manager:
+        log = new_log(manager, flush_messages=100)
+        append(log, b"1")
+        log.roll(NOW_MS)
+        disk.fail_next(operation, error, suffix=suffix)
+        with pytest.raises(OSError, match=os.strerror(error)):
+            log.flush()
+        assert log.recovery_point == 0
+        append(log, b"2")
+        log.flush()
+        assert log.recovery_point == 2
+        assert values(log) == [b"1", b"2"]
+
+
+def test_after_a_failed_fsync_nothing_is_taken_until_it_is_on_the_disk(tmp_path: Path) -> None:
+    files = Refusing()
+    manager = LogManager.open(str(tmp_path), files=files)
+    log = new_log(manager)
+    append(log, b"a")
+    files.arm("fdatasync", 1, errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        log.flush()
+    assert log.recovery_point == 0
+    assert not log.active.leased
+    with pytest.raises(OSError, match="nothing is taken until"):
+        log.flush()
+    with pytest.raises(OSError, match="nothing is taken until"):
+        append(log, b"b")
+    assert values(log) == [b"a"]
+    inode = log.active.log_stat().st_ino
+    # The end sees to it.
+    manager.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert os.stat(tmp_path / "t-0" / f"{0:020}.log").st_ino != inode
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [b"a"]
+        append(manager.log("t", 0), b"b")
+
+
+def test_an_index_that_cannot_be_written_takes_the_append_back(tmp_path: Path) -> None:
+    files = Refusing()
+    with opened(tmp_path, files) as manager:
+        log = new_log(manager, index_interval_bytes=0)
+        append(log, b"a")
+        for countdown in (2, 3):  # the offset entry, the time entry
+            files.arm("pwrite", countdown)
+            with pytest.raises(OSError, match="No space"):
+                append(log, b"b", timestamp_ms=NOW_MS + countdown)
+            assert values(log) == [b"a"]
+            assert list(log.active.offset_index.entries()) == []
+            assert list(log.active.time_index.entries()) == []
+        assert append(log, b"c") == 1
+
+
+timestamps = st.lists(
+    st.lists(st.one_of(st.just(-1), st.integers(NOW_MS, NOW_MS + 20)), min_size=1, max_size=3),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(timestamps, st.integers(0, 500), st.integers(100, 2000))
+def test_lookup_by_time_is_kafka_s(
+    tmp_path_factory: pytest.TempPathFactory,
+    blocks: list[list[int]],
+    interval: int,
+    segment_bytes: int,
+) -> None:
+    """Against the rule read off the records: the first segment that reaches the time decides."""
+    with opened(tmp_path_factory.mktemp("d")) as manager:
+        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=segment_bytes)
+        for block in blocks:
+            records = [Record(n, ts, 0, None, b"v" * 20) for n, ts in enumerate(block)]
+            log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
+        everything = list(log.records())
+        bounds = [*(s.base_offset for s in log.segments[1:]), log.log_end_offset]
+        for wanted in range(NOW_MS - 1, NOW_MS + 22):
+            expected = None
+            for segment, end in zip(log.segments, bounds, strict=True):
+                held = [r for r in everything if segment.base_offset <= r.offset < end]
+                largest = max((r.timestamp for r in held), default=-1)
+                if (largest if largest >= 0 else NOW_MS) >= wanted:
+                    found = [r for r in held if r.timestamp >= wanted]
+                    expected = (found[0].timestamp, found[0].offset) if found else None
+                    break
+            assert log.offset_for_timestamp(wanted) == expected
+        newest = max(record.timestamp for record in everything)
+        if newest >= 0:
+            first = next(record for record in everything if record.timestamp == newest)
+            assert log.list_offsets(MAX_TIMESTAMP) == (newest, first.offset)
+        assert log.list_offsets(EARLIEST) == (-1, 0)
+        assert log.list_offsets(LATEST) == (-1, len(everything))
+        assert log.list_offsets(NOW_MS + 1000) == (-1, -1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=40), st.integers(0, 400))
+def test_every_offset_is_found(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], interval: int
+) -> None:
+    with opened(tmp_path_factory.mktemp("d")) as manager:
+        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=1500)
+        for count in counts:
+            append(log, *[b"v" * 10] * count)
+        for offset in range(sum(counts)):
+            header = parse_header(log.read(offset, 1))
+            assert header.base_offset <= offset <= header.last_offset
+        assert [record.offset for record in log.records(sum(counts) // 2)] == list(
+            range(sum(counts) // 2, sum(counts))
+        )
+
+
+def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:
+    """A cleaned segment takes the place of another, and is deleted before that one's files go."""
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"first")
+        first = log.active
+        log.roll(NOW_MS)
+        append(log, b"last")
+        first.mark_deleted()
+        second = Segment.create(log.files, log.directory, 0, log.config, now_ms=NOW_MS)
+        data = batch([b"2nd"])
+        second.append(data, [(0, len(data), 0, NOW_MS)], NOW_MS * 1_000_000)
+        second.seal()
+        second.mark_deleted()
+        log.segments = log.segments[1:]
+        log.log_start_offset = 1
+        for segment, value in ((first, b"first"), (second, b"2nd")):
+            segment.close_descriptors()
+            assert decode(segment.read_at(0, segment.size), 0)[0].value == value
+            log.retired.append((0, segment))
+        for path in log.release_retired(1):
+            os.unlink(path)
+        assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
+
+
+def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, file_delete_delay_ms=1000)
+        for n in range(3):
+            append(log, b"%d" % n)
+            log.roll(NOW_MS)
+        head = log.segments[0]
+        log.remove_head(2, NOW_MS)
+        assert log.log_start_offset == 2
+        assert values(log) == [b"2"]
+        assert head.log_path.endswith(".log.deleted")
+        buffer = bytearray(head.size)
+        assert head.read_into(buffer, 0, wait=True) == head.size
+        head.lease()
+        assert log.release_retired(NOW_MS + 999) == []
+        unleased = log.release_retired(NOW_MS + 1000)
+        assert all(f"{1:020d}" in path for path in unleased)
+        for path in unleased:
+            os.unlink(path)
+        assert head.read_into(buffer, 0, wait=True) == head.size
+        head.release()
+        for path in log.release_retired(NOW_MS + 1000):
+            os.unlink(path)
+        with pytest.raises(SegmentGone):
+            head.read_into(buffer, 0, wait=False)
+        with pytest.raises(SegmentGone):
+            head.lease()
+        assert not list((tmp_path / "t-0").glob("*.deleted*"))
+
+
+def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for n in range(5):
+            append(log, b"%d" % n)
+            log.roll(NOW_MS)
+        values(log)
+        assert all(segment.is_open for segment in log.segments)
+        log.age_descriptors()
+        log.segments[0].read_into(bytearray(10), 0, wait=False)
+        log.segments[1].lease()
+        log.age_descriptors()
+        assert [segment.is_open for segment in log.segments[:4]] == [True, True, False, False]
+        log.segments[1].release()
+        assert values(log) == [b"%d" % n for n in range(5)]
+        append(log, b"again")
+
+
+def test_closed_and_read_only_logs_refuse(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a")
+    with pytest.raises(LogClosed):
+        append(log, b"b")
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        with pytest.raises(ReadOnlyLog):
+            append(manager.log("t", 0), b"b")
+        with pytest.raises(ReadOnlyLog):
+            manager.create_topic("u")
+        assert values(manager.log("t", 0)) == [b"a"]
+
+
+def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(new_log(manager), b"a")
+        manager.log("t", 0).flush()
+    epochs = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    assert epochs.read_text() == "0\n1\n0 0\n"
+    epochs.write_text("0\n2\n0 0\n7 1\n")
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).leader_epoch == 0, "an epoch that begins at the end never was"
+    epochs.write_text("0\n1\n5 0\n")
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        append(log, b"b")
+        assert [header.leader_epoch for _, header in log.active.batches()] == [0, 5]
+
+
+def test_a_file_that_somebody_makes_in_the_place_of_a_new_segment(tmp_path: Path) -> None:
+    class Beside(Files):
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            if flags & os.O_CREAT and path.endswith(f"{1:020}.log"):
+                Path(path).write_bytes(b"no batch")
+            return super().open(path, flags, mode)
+
+    with opened(tmp_path, Beside()) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        with pytest.raises(FileExistsError):
+            log.roll(NOW_MS)
+        append(log, b"b")
+        assert len(log.segments) == 1
+        assert values(log) == [b"a", b"b"]

@@ -1,0 +1,377 @@
+"""What a failed fsync leaves: all that can be read is written again; nothing else is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager, paths
+from storage.directory.retain import retain
+from storage.errors import CorruptRecord
+from storage.log.rescue import rescue
+from storage.task import Task
+from storage.verify.verify import verify
+from tests.crash.disk import SimulatedDisk
+from tests.crash.failing_disk import FailingDisk
+from tests.crash.moments import Found, Stops, Unsynced
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.transactions import produced
+
+
+def clock() -> int:
+    return NOW_MS
+
+
+def a_log(data: Path, disk: SimulatedDisk) -> tuple[LogManager, Log]:
+    """A log of a flushed record and two that are not, in two segments."""
+    manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"a")
+    log.flush()
+    append(log, b"b")
+    log.roll(NOW_MS)
+    append(log, b"c")
+    append(log, b"d")
+    return manager, log
+
+
+def fail(log: Log, disk: SimulatedDisk, error: int = errno.EIO) -> None:
+    disk.fail_next("fdatasync", error, suffix=".log")
+    with pytest.raises(OSError, match=os.strerror(error)):
+        log.flush()
+    with pytest.raises(OSError, match="an fsync has failed"):
+        append(log, b"refused")
+    assert log.recovery_point == 1
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_can_be_read_survives_a_power_cut(tmp_path: Path, error: int, seed: int) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    _, log = a_log(tmp_path, disk)
+    fail(log, disk, error)
+    rescue(log, Task(), NOW_MS)
+    assert log.recovery_point == 4
+    append(log, b"e")
+    log.flush()
+    assert not (tmp_path / "t-0" / paths.UNSYNCED).exists()
+    disk.materialise(seed)
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
+    tmp_path: Path,
+) -> None:
+    """All of its records had been flushed by then, but not where its files end."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "internal.segment.bytes", "5000")
+    manager.set_topic_setting("t", "preallocate", "true")
+    append(log, b"a", timestamp_ms=NOW_MS)
+    log.roll(NOW_MS)
+    append(log, b"b", timestamp_ms=NOW_MS + 1)
+    append(log, b"c", timestamp_ms=NOW_MS + 2)
+    log.flush()
+    log.roll(NOW_MS)
+    append(log, b"d", timestamp_ms=NOW_MS + 3)
+    disk.fail_next("fdatasync", errno.EIO, suffix=f"{1:020}.log")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.flush()
+    manager.rescue(log, Task())
+    assert log.recovery_point == 4
+    manager.checkpoint()
+    disk.materialise(0)
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert values(log) == [b"a", b"b", b"c", b"d"]
+        assert log.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2)
+
+
+def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> None:
+    """The fsync that failed was that of a snapshot, which is all that knows them then."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
+    log = manager.create_topic("t", 1).partitions[0]
+    log.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+    log.roll(NOW_MS)
+    disk.fail_next("fdatasync", errno.EIO, suffix=".snapshot")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.flush()
+    manager.rescue(log, Task())
+    manager.set_topic_setting("t", "retention.ms", "0")
+    assert retain(manager, [log], Task(), NOW_MS + 10).offsets == 2
+    disk.materialise(0)
+    with opened(tmp_path) as again:
+        log = again.log("t", 0)
+        assert log.log_start_offset == 2
+        (appended,) = log.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+        assert appended == (0, 1, True)
+
+
+def test_verify_names_what_has_not_been_saved_yet(tmp_path: Path) -> None:
+    """While it goes on, and where it was killed."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    mark = str(tmp_path / "t-0" / paths.UNSYNCED)
+    found = verify(str(tmp_path))
+    assert found.faults == []
+    (reason,) = [fault.reason for fault in found.left_over if fault.path == mark]
+    assert reason.startswith("an fsync has failed")
+    manager.abandon()
+    assert any(fault.path == mark for fault in verify(str(tmp_path)).left_over)
+    with opened(tmp_path) as again:
+        rescue(again.log("t", 0), Task(), NOW_MS)
+    assert verify(str(tmp_path)).left_over == []
+
+
+def test_a_flush_of_nothing_new_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """Nothing is appended any more that would ask for it."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    log.flush()
+    assert manager.due_flushes(2**64) == []
+    disk.fail_next("fdatasync", errno.EIO, suffix=".log")
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        log.flush()
+    assert manager.due_flushes(NOW_MS) == [log]
+    rescue(log, Task(), NOW_MS)
+    append(log, b"e")
+    manager.close()
+
+
+def test_it_waits_for_a_cleaner(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    log.cleaning = True
+    segments = log.segments
+    with pytest.raises(OSError, match="is being cleaned"):
+        rescue(log, Task(), NOW_MS)
+    assert log.segments is segments
+    log.cleaning = False
+    rescue(log, Task(), NOW_MS)
+    append(log, b"e")
+    manager.close()
+
+
+def test_a_second_fsync_alone_proves_nothing(tmp_path: Path) -> None:
+    """The disk of these tests forgets, as Linux does."""
+    disk = SimulatedDisk(str(tmp_path))
+    _, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    log.flush_error = None
+    log.flush()
+    disk.materialise(0)
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 0)) != [b"a", b"b", b"c", b"d"]
+
+
+def test_only_what_cannot_be_read_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    # The page was dropped, and the disk has something else.
+    path = log.segments[1].log_path
+    size = os.stat(path).st_size
+    with open(path, "r+b") as file:
+        file.seek(size // 2 - 5)
+        file.write(b"?????")
+    rescue(log, Task(), NOW_MS)
+    (line,) = [line for line in caplog.messages if "lost" in line]
+    assert line.startswith("t/0: offsets 2 to 2 are lost: an fsync has failed (")
+    assert append(log, b"e") == 4
+    log.flush()
+    assert values(log, 3) == [b"d", b"e"]
+    found: list[bytes | None] = []
+    with pytest.raises(CorruptRecord, match="offsets 2 to 2"):
+        found.extend(record.value for record in log.records())
+    assert found == [b"a", b"b"]
+    manager.close()
+
+
+def test_a_kill_right_after_a_rescue_with_losses_hides_nothing(tmp_path: Path) -> None:
+    """By the checkpoint from before the start would end the log at the damage, and cut the rest."""
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    path = log.segments[1].log_path
+    size = os.stat(path).st_size
+    with open(path, "r+b") as file:
+        file.seek(size // 2 - 5)
+        file.write(b"?????")
+    manager.rescue(log, Task())
+    assert append(log, b"e") == 4
+    disk.kill()
+    with LogManager.open(str(tmp_path), clock_ms=clock) as again:
+        log = again.log("t", 0)
+        assert again.cuts == []
+        assert log.log_end_offset == 5
+        assert values(log, 3) == [b"d", b"e"]
+        with pytest.raises(CorruptRecord, match="offsets 2 to 2"):
+            values(log)
+
+
+@pytest.mark.parametrize("lost", [0, 2, 3])
+def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, lost: int) -> None:
+    """The checkpoint is that from before, and what is lost lies behind it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    more: list[bytes] = []
+    stops = Stops(data, expected=lambda: tuple(more))
+    stops.disk.armed = False
+    manager, log = a_log(data, stops.disk)
+    fail(log, stops.disk)
+    # The page was dropped, and the disk has something else.
+    segment = log.segments[lost // 2]
+    fd = stops.disk.open(segment.log_path, os.O_RDWR)
+    stops.disk.pwrite(fd, b"?????", segment.size // (2 - lost % 2) - 5)
+    stops.disk.close(fd)
+    expected: list[bytes | None] = [b"a", b"b", b"c", b"d"]
+    expected[lost] = None
+    stops.disk.armed = True
+    manager.rescue(log, Task())
+    append(log, b"e")
+    more.append(b"e")
+    log.flush()
+    stops.end()
+    assert any(found.expected for found in stops.found)
+
+    def check(path: Path, found: Found) -> None:
+        for _ in range(2):
+            with LogManager.open(str(path), files=Unsynced(str(path)), clock_ms=clock) as again:
+                log = again.log("t", 0)
+                if lost == 3 and log.log_end_offset == 3:
+                    # What ends a log that was closed by nobody may be torn.
+                    assert not found.expected
+                    assert values(log) == [b"a", b"b", b"c"]
+                    continue
+                assert [cut for cut in again.cuts if not cut.path.endswith("4.log")] == []
+                assert [readable(log, n) for n in range(4)] == expected
+                assert log.flush_error is None
+                assert values(log, 4) in ([b"e"], list(found.expected))
+
+    stops.judge(check, tmp_path / "found")
+
+
+def readable(log: Log, offset: int) -> bytes | None:
+    """A record; None where reading fails."""
+    try:
+        return next(log.records(offset)).value
+    except CorruptRecord:
+        return None
+
+
+def test_who_reads_goes_on(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    segments = log.segments
+    reader = segments[0]
+    reader.lease()
+    before = [segment.read_at(0, segment.size) for segment in segments]
+    inode = reader.log_stat().st_ino
+    fail(log, disk)
+    rescue(log, Task(), NOW_MS)
+    assert log.segments[:2] == segments
+    assert [segment.read_at(0, segment.size) for segment in segments] == before
+    assert reader.log_stat().st_ino != inode
+    reader.release()
+    for segment in segments:
+        segment.close_descriptors()
+        assert not segment.is_open
+    assert log.check() == []
+    manager.close()
+
+
+def test_a_start_behind_a_failed_fsync_does_not_trust_the_files_either(tmp_path: Path) -> None:
+    disk = SimulatedDisk(str(tmp_path))
+    _, log = a_log(tmp_path, disk)
+    fail(log, disk)
+    paths_of = [segment.log_path for segment in log.segments]
+    before = [os.stat(path).st_ino for path in paths_of]
+    disk.kill()
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d"]
+        assert again.log("t", 0).flush_error is None
+        after = [os.stat(path).st_ino for path in paths_of]
+        assert not set(before).intersection(after)
+        assert not (tmp_path / "t-0" / paths.UNSYNCED).exists()
+        append(again.log("t", 0), b"e")
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_it_can_be_tried_again_wherever_it_fails(tmp_path: Path, error: int) -> None:
+    at = 1
+    while True:
+        data = tmp_path / "data"
+        data.mkdir()
+        disk = FailingDisk(str(data))
+        manager, log = a_log(data, disk)
+        manager.files.reserve = None
+        fail(log, disk)
+        disk.fail_from_now(error, at)
+        try:
+            rescue(log, Task(), NOW_MS)
+        except OSError:
+            disk.fail_from_now(0, 0)
+            assert values(log) == [b"a", b"b", b"c", b"d"], disk.failed
+            if log.flush_error is not None:
+                rescue(log, Task(), NOW_MS)
+            else:
+                log.flush()
+        disk.fail_from_now(0, 0)
+        assert log.recovery_point == 4, disk.failed
+        append(log, b"e")
+        log.flush()
+        assert log.check() == [], disk.failed
+        disk.materialise(0)
+        with opened(data, Unsynced()) as again:
+            assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d", b"e"], disk.failed
+        shutil.rmtree(data)
+        if not disk.failed:
+            break
+        at += 1
+    assert at > 10
+
+
+def test_a_stop_anywhere_loses_nothing_that_a_stop_may_not_lose(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    acknowledged: list[bytes] = []
+    flushed = 0
+    stops = Stops(data, seeds=(0, 2, 3), expected=lambda: (tuple(acknowledged), flushed))
+    stops.disk.armed = False
+    manager, log = a_log(data, stops.disk)
+    acknowledged += [b"a", b"b", b"c", b"d"]
+    flushed = 1
+    stops.disk.armed = True
+    fail(log, stops.disk)
+    rescue(log, Task(), NOW_MS)
+    flushed = 4
+    append(log, b"e")
+    acknowledged.append(b"e")
+    log.flush()
+    flushed = 5
+    manager.close()
+    stops.end()
+
+    def check(path: Path, found: Found) -> None:
+        known, durable = found.expected
+        assert isinstance(known, tuple)
+        assert isinstance(durable, int)
+        with opened(path, Unsynced()) as again:
+            got = values(again.log("t", 0))
+            if found.lost:
+                assert got[:durable] == list(known[:durable])
+                assert got == [*known, b"e"][: len(got)]
+            else:
+                assert got[: len(known)] == list(known)
+            append(again.log("t", 0), b"later")
+
+    stops.judge(check, tmp_path / "found")

@@ -1,0 +1,308 @@
+"""Transactions in a log: what is stable, what is shown."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage import LATEST, MAX_TIMESTAMP, Log, LogListener, LogManager
+from storage.directory.manager import EXPIRATION_CHECK_MS
+from storage.errors import (
+    InvalidTxnState,
+    ReadOnlyLog,
+)
+from storage.index.txn_index import TxnEntry
+from storage.record.control import ABORT, COMMIT
+from storage.segment.segment import Segment
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.transactions import Client, marker, new_log, produced, put
+
+
+class Watcher(LogListener):
+    """What a log told, and what was stable then."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        assert segment.read_at(position, len(data)) == bytes(data)
+        self.events.append(("appended", log.last_stable_offset))
+
+    def stabilized(self, log: Log) -> None:
+        self.events.append(("stabilized", log.last_stable_offset))
+
+
+def test_an_open_transaction_holds_back_what_follows(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"before")
+        stable = log.active.size
+        producer = Client(log, 7)
+        producer.send(b"a", b"b")
+        append(log, b"after")
+        assert (log.last_stable_offset, log.high_watermark, log.log_end_offset) == (1, 4, 4)
+        assert log.active.stable_size == stable
+        assert values(log) == [b"before"]
+        everything = [b"before", b"a", b"b", b"after"]
+        assert [r.value for r in log.records(isolation="read_uncommitted")] == everything
+        assert list(log.records(2)) == []
+        assert log.read(1, 1000) == b""
+        assert len(log.read(0, 1000)) == stable
+        assert len(log.read(0, 1000, isolation="read_uncommitted")) == log.active.size
+        assert log.list_offsets(LATEST) == (-1, 1)
+        assert log.list_offsets(LATEST, "read_uncommitted") == (-1, 4)
+        producer.commit()
+        assert (log.last_stable_offset, log.log_end_offset) == (5, 5)
+        assert log.active.stable_size == log.active.size
+        assert values(log) == everything
+        assert log.aborted_transactions() == []
+
+
+def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"0", timestamp_ms=NOW_MS)
+        client = Client(log, 7)
+        client.send(b"1", timestamp_ms=NOW_MS + 5)
+        append(log, b"2", timestamp_ms=NOW_MS + 9)
+        assert log.list_offsets(NOW_MS) == (NOW_MS, 0)
+        assert log.list_offsets(NOW_MS + 1) == (-1, -1)
+        assert log.list_offsets(NOW_MS + 1, "read_uncommitted") == (NOW_MS + 5, 1)
+        assert log.offset_for_timestamp(NOW_MS + 6) is None
+        assert log.offset_for_timestamp(NOW_MS + 6, "read_uncommitted") == (NOW_MS + 9, 2)
+        client.commit()
+        assert log.list_offsets(NOW_MS + 1) == (NOW_MS + 5, 1)
+        assert log.list_offsets(MAX_TIMESTAMP) == (NOW_MS + 9, 2)
+
+
+def test_aborted_records_are_hidden(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        first, second = Client(log, 7), Client(log, 8)
+        first.send(b"a0")
+        second.send(b"b0")
+        first.send(b"a1", b"a2")
+        append(log, b"plain")
+        first.abort()
+        assert log.last_stable_offset == 1
+        second.commit()
+        first.send(b"a3")
+        first.commit()
+        assert values(log) == [b"b0", b"plain", b"a3"]
+        assert len(list(log.records(isolation="read_uncommitted"))) == 6
+        assert log.aborted_transactions() == [TxnEntry(7, 0, 5, 1)]
+        hidden = [offset for offset in range(10) if log.is_aborted(7, offset)]
+        assert hidden == [0, 1, 2, 3, 4, 5]
+        assert not any(log.is_aborted(8, offset) for offset in range(10))
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [b"b0", b"plain", b"a3"]
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == [b"b0", b"plain", b"a3"]
+
+
+def test_aborted_records_stay_known_until_their_files_are_gone(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        client = Client(log, 7)
+        for _ in range(3):
+            client.send(b"a")
+            client.abort()
+            log.roll(NOW_MS)
+        assert log.is_aborted(7, 0)
+        log.remove_head(2, NOW_MS)
+        assert [log.is_aborted(7, offset) for offset in (0, 2, 4)] == [True] * 3
+        assert len(log.aborted_transactions()) == 1
+        for path in log.release_retired(1 << 62):
+            os.unlink(path)
+        log.remove_head(1, NOW_MS)
+        assert [log.is_aborted(7, offset) for offset in (0, 2, 4)] == [False, False, True]
+
+
+def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        watcher = Watcher()
+        manager.listeners.append(watcher)
+        log = new_log(manager)
+        first, second = Client(log, 7), Client(log, 8)
+        first.send(b"a")
+        second.send(b"b")
+        second.commit()
+        append(log, b"plain")
+        second.send(b"c")
+        assert watcher.events == [("appended", 0)] * 5
+        first.abort()
+        assert watcher.events[5:] == [("appended", 4), ("stabilized", 4)]
+        second.commit()
+        assert watcher.events[7:] == [("appended", 7), ("stabilized", 7)]
+
+
+def test_a_transaction_over_several_segments(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        first, second = Client(log, 7), Client(log, 8)
+        append(log, b"0")
+        first.send(b"1")
+        log.roll(NOW_MS)
+        second.send(b"2")
+        log.roll(NOW_MS)
+        append(log, b"3")
+        sizes = [(s.stable_size, s.size > s.stable_size) for s in log.segments]
+        assert [size > 0 for size, _ in sizes] == [True, False, False]
+        assert all(more for _, more in sizes)
+        first.abort()
+        assert [s.size == s.stable_size for s in log.segments] == [True, False, False]
+        second.abort()
+        assert [s.size == s.stable_size for s in log.segments] == [True, True, True]
+        assert [s.aborted for s in log.segments] == [
+            (),
+            (),
+            (TxnEntry(7, 1, 4, 2), TxnEntry(8, 2, 5, 6)),
+        ]
+        assert sorted(os.path.basename(p) for p in tmp_path.rglob("*.txnindex")) == [
+            f"{3:020d}.txnindex"
+        ]
+        assert values(log) == [b"0", b"3"]
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [b"0", b"3"]
+
+
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_an_open_transaction_outlives_a_restart(tmp_path: Path, end: str) -> None:
+    manager = LogManager.open(str(tmp_path))
+    log = new_log(manager)
+    Client(log, 7).send(b"a")
+    log.roll(NOW_MS)
+    Client(log, 7).log.append_batches(produced([b"b"], 7, 1, transactional=True), now_ns=NOW_NS)
+    append(log, b"c")
+    getattr(manager, end)()
+    with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        assert log.last_stable_offset == 0
+        assert [s.stable_size for s in log.segments] == [0, 0]
+        assert put(log, produced([b"b"], 7, 1, transactional=True))[0].duplicate
+        assert log.abort_transaction(7, NOW_NS) == 3
+        assert values(log) == [b"c"]
+        assert log.aborted_transactions() == [TxnEntry(7, 0, 3, 4)]
+
+
+def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        with pytest.raises(InvalidTxnState, match="unknown"):
+            log.abort_transaction(7, NOW_NS)
+        producer = Client(log, 7)
+        producer.send(b"a")
+        with pytest.raises(InvalidTxnState, match="while one is open"):
+            producer.send(b"b", transactional=False)
+        put(log, marker(7, COMMIT, coordinator_epoch=3))
+        with pytest.raises(InvalidTxnState, match="no transaction is open"):
+            log.abort_transaction(7, NOW_NS)
+        with pytest.raises(InvalidTxnState, match="coordinator epoch 2"):
+            put(log, marker(7, ABORT, coordinator_epoch=2))
+        producer.send(b"b")
+        at = log.abort_transaction(7, NOW_NS)
+        (header,) = [h for _, h in log.active.batches() if h.base_offset == at]
+        assert (header.is_control, header.is_transactional, header.producer_epoch) == (
+            True,
+            True,
+            0,
+        )
+        assert log.producers.by_id[7].coordinator_epoch == 3
+        assert log.aborted_transactions() == [TxnEntry(7, 2, 3, 4)]
+    with LogManager.open(str(tmp_path), read_only=True) as manager, pytest.raises(ReadOnlyLog):
+        manager.log("t", 0).abort_transaction(7, NOW_NS)
+
+
+def test_an_abort_that_ends_no_transaction_aborts_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        put(log, produced([b"a"], 7, 0), marker(7, ABORT), marker(8, COMMIT))
+        assert values(log) == [b"a"]
+        assert log.log_end_offset == 3
+        assert log.aborted_transactions() == []
+
+
+def test_the_head_of_an_open_transaction_may_be_deleted(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, file_delete_delay_ms=0)
+        Client(log, 7).send(b"a")
+        log.roll(NOW_MS)
+        append(log, b"b")
+        log.remove_head(1, NOW_MS)
+        assert log.last_stable_offset == log.log_start_offset == 1
+        assert values(log) == []
+        log.abort_transaction(7, NOW_NS)
+        assert values(log) == [b"b"]
+        remove = manager.sweep(NOW_MS)
+        assert remove is not None
+        remove()
+
+
+def test_expired_producers_are_forgotten_and_open_transactions_are_not(tmp_path: Path) -> None:
+    now_ms = NOW_MS
+    with opened(tmp_path, clock_ms=lambda: now_ms) as manager:
+        log = new_log(manager)
+        put(log, produced([b"a"], 7, 0, timestamp_ms=NOW_MS - 10))
+        Client(log, 8).send(b"b")
+        day = manager.settings.broker.producer_id_expiration_ms
+        now_ms = NOW_MS + day - 11
+        manager.sweep(now_ms)
+        assert set(log.producers.by_id) == {7, 8}
+        now_ms += EXPIRATION_CHECK_MS
+        manager.sweep(now_ms)
+        assert set(log.producers.by_id) == {8}
+        put(log, produced([b"c"], 7, 99))
+        log.abort_transaction(8, NOW_NS)
+        assert values(log) == [b"a", b"c"]
+
+
+def test_aborted_transactions_can_be_asked_for_from_any_thread(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager, internal_segment_bytes=1000)
+        producer = Client(log, 7)
+        wrong: list[int] = []
+        over = threading.Event()
+
+        def ask() -> None:
+            while not over.is_set():
+                end = log.last_stable_offset
+                wrong.extend(n for n in range(0, end, 2) if not log.is_aborted(7, n))
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(100):
+            producer.send(b"a")
+            producer.abort()
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+
+def test_aborted_transactions_before_what_recovery_reads_stay_known(tmp_path: Path) -> None:
+    """It begins at an index entry; what is aborted before that only the transaction index says."""
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = new_log(manager, index_interval_bytes=150)
+    producer = Client(log, 7)
+    producer.send(b"first")
+    producer.abort()
+    for _ in range(5):
+        append(log, b"x" * 100)
+    last = producer.send(b"last").base_offset
+    producer.abort()
+    log.flush()
+    manager.checkpoint()
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.unlink()
+    append(log, b"y")
+    manager.abandon()
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert [entry.first_offset for entry in log.aborted_transactions()] == [0, last]
+        assert values(log) == [b"x" * 100] * 5 + [b"y"]

@@ -1,0 +1,185 @@
+"""A batch with a wrong base offset in the segment that was active: EIO there, and nowhere else.
+
+No CRC covers a base offset.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.errors import CorruptRecord
+from storage.log.log import Log
+from storage.record.batch import parse_header
+from storage.verify.verify import verify
+from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+
+COUNT = 8
+STOPS = ["clean", "flushed", "unflushed"]
+
+
+def lines(n: int) -> list[bytes | None]:
+    """Two records; those of a few batches need an index entry of their own."""
+    return [b"%d.%d" % (n, m) + b"x" * (2000 if n % 3 == 2 else 0) for m in range(2)]
+
+
+LINES = [line for n in range(COUNT) for line in lines(n)]
+
+
+def fill(data: Path, stop: str, segments: int = 1) -> None:
+    """Batches of two records, of which all or none are flushed; the last segment has them all."""
+    manager = LogManager.open(str(data))
+    log = manager.create_topic("t", 1).partitions[0]
+    for n in range(COUNT):
+        if n == 2 and segments > 1:
+            log.roll(NOW_MS)
+        append(log, *lines(n), timestamp_ms=NOW_MS + n)
+    if stop != "unflushed":
+        log.flush()
+        manager.checkpoint()
+    manager.close() if stop == "clean" else manager.abandon()
+
+
+def log_file(data: Path, base: int = 0) -> Path:
+    return data / "t-0" / f"{base:020d}.log"
+
+
+def move(path: Path, number: int, base: int) -> None:
+    """Give one of a log's batches another base offset."""
+    data = bytearray(path.read_bytes())
+    at = 0
+    for _ in range(number):
+        at += parse_header(data, at).size
+    data[at : at + 8] = base.to_bytes(8, "big", signed=True)
+    path.write_bytes(data)
+
+
+def readable(log: Log) -> list[bytes | None]:
+    """Every record, by its offset; None where reading fails."""
+    found: list[bytes | None] = []
+    for offset in range(log.log_start_offset, log.log_end_offset):
+        try:
+            record = next(log.records(offset))
+            assert record.offset == offset
+            found.append(record.value)
+        except CorruptRecord:
+            found.append(None)
+    return found
+
+
+def without(*numbers: int) -> list[bytes | None]:
+    return [None if n // 2 in numbers else line for n, line in enumerate(LINES)]
+
+
+def check(data: Path, expected: list[bytes | None]) -> None:
+    """So it is at each start, and it is appended to behind."""
+    for n in range(3):
+        with LogManager.open(str(data), read_only=True) as manager:
+            assert readable(manager.log("t", 0)) == expected
+        with LogManager.open(str(data)) as manager:
+            log = manager.log("t", 0)
+            assert manager.cuts == []
+            assert readable(log) == expected
+            assert append(log, b"more %d" % n) == len(expected)
+            expected = [*expected, b"more %d" % n]
+            assert readable(log) == expected
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("by", [-5000, -1, 1, 3, 7, 1000, 1 << 40, (1 << 62)])
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_one_that_others_follow(tmp_path: Path, number: int, by: int, stop: str) -> None:
+    fill(tmp_path, stop)
+    move(log_file(tmp_path), number, 2 * number + by)
+    check(tmp_path, without(number))
+
+
+@pytest.mark.parametrize("stop", STOPS[:2])
+@pytest.mark.parametrize("by", [-5000, -1, 1, 3, 7, 1000, 1 << 40, (1 << 62)])
+def test_the_last_one_that_was_flushed(tmp_path: Path, by: int, stop: str) -> None:
+    fill(tmp_path, stop)
+    move(log_file(tmp_path), COUNT - 1, 2 * COUNT - 2 + by)
+    check(tmp_path, without(COUNT - 1))
+
+
+@pytest.mark.parametrize("by", [1, 1000])
+def test_the_last_one_that_was_flushed_before_some_that_were_not(tmp_path: Path, by: int) -> None:
+    fill(tmp_path, "flushed")
+    manager = LogManager.open(str(tmp_path))
+    append(manager.log("t", 0), b"unflushed")
+    manager.abandon()
+    move(log_file(tmp_path), COUNT - 1, 2 * COUNT - 2 + by)
+    check(tmp_path, [*without(COUNT - 1), b"unflushed"])
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_several(tmp_path: Path, stop: str) -> None:
+    fill(tmp_path, stop)
+    for number, base in ((1, 900), (3, 0), (5, 1 << 50)):
+        move(log_file(tmp_path), number, base)
+    check(tmp_path, without(1, 3, 5))
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("by", [1, 1000])
+@pytest.mark.parametrize("base", [0, 4])
+def test_the_last_one_of_each_segment(tmp_path: Path, base: int, by: int, stop: str) -> None:
+    fill(tmp_path, stop, segments=2)
+    manager = LogManager.open(str(tmp_path))
+    manager.log("t", 0).roll(NOW_MS)
+    append(manager.log("t", 0), b"newest")
+    manager.abandon()
+    number = 1 if not base else COUNT - 3
+    path = log_file(tmp_path, base)
+    move(path, number, base + 2 * number + by)
+    check(tmp_path, [*without(base // 2 + number), b"newest"])
+
+
+def test_a_line_says_where(tmp_path: Path) -> None:
+    fill(tmp_path, "clean")
+    move(log_file(tmp_path), COUNT - 1, 100)
+    with LogManager.open(str(tmp_path)) as manager:
+        (fault,) = manager.faults
+        assert str(log_file(tmp_path)) in fault
+        assert "offsets 14 to 15 are damaged: base offset 100" in fault
+
+
+@pytest.mark.parametrize("stop", STOPS[:2])
+def test_verify_says_so(tmp_path: Path, stop: str) -> None:
+    fill(tmp_path, stop)
+    assert verify(str(tmp_path)).faults == []
+    move(log_file(tmp_path), COUNT - 1, 100)
+    (fault,) = verify(str(tmp_path)).faults
+    assert fault.path == str(log_file(tmp_path))
+
+
+def test_a_kill_between_two_checkpoints_is_none(tmp_path: Path) -> None:
+    """What was appended since lies behind what was flushed, in one batch or in more."""
+    write_settings(tmp_path, log_index_interval_bytes=1)
+    fill(tmp_path, "flushed")
+    expected = list(LINES)
+    for n in range(3):
+        manager = LogManager.open(str(tmp_path))
+        for line in range(n):
+            append(manager.log("t", 0), b"%d" % line)
+            expected.append(b"%d" % line)
+        manager.abandon()
+        with LogManager.open(str(tmp_path)) as manager:
+            assert manager.faults == []
+            assert values(manager.log("t", 0)) == expected
+
+
+def test_a_log_start_within_a_batch_that_was_not_flushed_is_none(tmp_path: Path) -> None:
+    """It moves the recovery point to where no batch ends."""
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"0")
+    append(log, b"1", b"2", b"3")
+    log.raise_log_start(2)
+    manager.checkpoint()
+    manager.abandon()
+    with opened(tmp_path) as manager:
+        assert manager.faults == []
+        assert values(manager.log("t", 0)) == [b"2", b"3"]

@@ -1,0 +1,721 @@
+"""What a directory is after any stop: torn tails, holes, half-done swaps, missing indexes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.record.batch import parse_header
+from storage.record.plain import recompress
+from storage.settings import topic_file
+from storage.state import book_file
+from storage.state.checkpoint import read_offsets
+from storage.state.producer_state import EMPTY_SNAPSHOT
+from storage.verify.verify import verify
+from tests.crash.disk import Crashed, SimulatedDisk
+from tests.storage.logs import NOW_MS, append, batch, opened, values, write_topic_settings
+
+
+def fill(data: Path, count: int = 12, per_segment: int = 4, **overrides: object) -> list[bytes]:
+    """A log of ``count`` one-record batches, flushed before the last segment; then a crash."""
+    manager = LogManager.open(str(data))
+    log = manager.create_topic("t", 1).partitions[0]
+    for name, value in {"index_interval_bytes": 100, **overrides}.items():
+        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+    lines = [b"line %d" % n for n in range(count)]
+    for n, line in enumerate(lines):
+        if n % per_segment == 0 and n:
+            log.roll(NOW_MS)
+        append(log, line, timestamp_ms=NOW_MS + n)
+    manager.abandon()
+    return lines
+
+
+def last_log(data: Path) -> Path:
+    return sorted((data / "t-0").glob("*.log"))[-1]
+
+
+def test_after_a_kill_nothing_is_missing(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    with opened(tmp_path) as manager:
+        assert not manager.clean
+        assert values(manager.log("t", 0)) == lines
+        assert manager.cuts == []
+
+
+@pytest.mark.parametrize("missing", range(1, 75))
+def test_a_torn_last_batch_is_cut_and_kept(tmp_path: Path, missing: int) -> None:
+    lines = fill(tmp_path)
+    path = last_log(tmp_path)
+    size = path.stat().st_size
+    torn = size - len(batch([lines[-1]]))
+    if missing >= size - torn:
+        pytest.fail("the last batch is longer than what is cut here")
+    os.truncate(path, size - missing)
+    tail = path.read_bytes()[torn:]
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines[:-1]
+        if any(tail):
+            (cut,) = manager.cuts
+            assert (cut.position, cut.size) == (torn, len(tail))
+            assert cut.kept_as is not None
+            assert Path(cut.kept_as).read_bytes() == tail
+            assert str(len(tail)) in str(cut)
+        else:
+            assert manager.cuts == []
+        assert append(log, b"next") == len(lines) - 1
+
+
+@pytest.mark.parametrize("size", [1, 17, 4096, 100_000])
+def test_a_tail_of_zeros_is_no_damage(tmp_path: Path, size: int) -> None:
+    lines = fill(tmp_path)
+    with last_log(tmp_path).open("ab") as file:
+        file.write(b"\0" * size)
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+        assert manager.cuts == []
+        assert last_log(tmp_path).stat().st_size == manager.log("t", 0).active.size
+
+
+@pytest.mark.parametrize("torn", [0, 1000, 5000])
+def test_a_preallocated_log_after_a_kill(tmp_path: Path, torn: int) -> None:
+    """The zeros behind the last batch are no damage; of a write that was not finished only the
+    bytes that are there.
+    """
+    lines = fill(tmp_path, preallocate="true")
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    log.roll(NOW_MS)
+    append(log, b"last")
+    path = Path(log.active.log_path)
+    size = path.stat().st_size
+    assert size > log.active.size
+    if torn:
+        with path.open("r+b") as file:
+            file.seek(log.active.size)
+            file.write(batch([b"x" * 10_000])[:torn])
+    manager.abandon()
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [*lines, b"last"]
+        assert len(manager.cuts) == bool(torn)
+        assert path.stat().st_size == manager.log("t", 0).active.size
+        append(manager.log("t", 0), b"next")
+
+
+def _six_batches(data: Path) -> None:
+    """A log of one segment after a clean stop, whose indexes have entries, none of the last batch
+    but the final one.
+    """
+    with opened(data) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "index.interval.bytes", "100")
+        for n in range(6):
+            append(log, b"%d" % n, timestamp_ms=NOW_MS + n)
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_a_stop_within_a_roll(tmp_path: Path, power_cut: bool) -> None:
+    """What a roll writes, cut off anywhere: the sealed segment's time index is whole afterwards.
+
+    All of the log was flushed before, so that nothing of it is read for its own sake.
+    """
+    _six_batches(tmp_path)
+    found: set[tuple[int, bool]] = set()
+    at = 1
+    while True:
+        data = tmp_path.with_name(f"{tmp_path.name}-{at}")
+        shutil.copytree(tmp_path, data)
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk)
+        disk.crash_after(at)
+        try:
+            manager.log("t", 0).roll(NOW_MS)
+            whole = True
+        except Crashed:
+            whole = False
+        disk.materialise(at) if power_cut else disk.kill()
+        with opened(data) as manager:
+            log = manager.log("t", 0)
+            found.add((len(log.segments), whole))
+            assert log.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+            assert manager.cuts == []
+        assert verify(str(data)).faults == []
+        if whole:
+            break
+        at += 1
+    assert at > 5
+    assert (1, False) in found
+    assert power_cut or (2, True) in found
+
+
+def test_a_time_index_that_lost_its_last_entry_in_a_power_cut(tmp_path: Path) -> None:
+    """A roll after a flush writes nothing that the recovery point would speak of."""
+    _six_batches(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    log.roll(NOW_MS)
+    manager.abandon()
+    index = tmp_path / "t-0" / f"{0:020d}.timeindex"
+    assert index.stat().st_size == 3 * 12
+    os.truncate(index, 2 * 12)
+    with opened(tmp_path) as manager:
+        assert manager.log("t", 0).offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("later", [True, False])
+def test_an_empty_segment_that_a_failed_roll_has_left(
+    tmp_path: Path, size: int, clean: bool, later: bool
+) -> None:
+    """It begins in the midst of the one before it, in which the log went on."""
+    lines = fill(tmp_path, per_segment=100, preallocate="true" if size else "false")
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    if later:
+        log.roll(NOW_MS)
+        append(log, b"later")
+        lines.append(b"later")
+    log.flush()
+    manager.checkpoint()
+    manager.close() if clean else manager.abandon()
+    left = tmp_path / "t-0" / f"{7:020d}.log"
+    left.write_bytes(b"\0" * size)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == lines
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines
+        assert manager.cuts == []
+        assert manager.faults == []
+        assert not left.exists()
+        assert append(log, b"next") == len(lines)
+
+
+def test_a_damaged_unflushed_batch_ends_the_log_and_sets_the_rest_aside(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    second = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    data = bytearray(second.read_bytes())
+    data[-3] ^= 1
+    second.write_bytes(data)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines[:7]
+        names = sorted(os.path.basename(cut.kept_as or "") for cut in manager.cuts)
+        assert names[0].startswith(f"{4:020d}.log.")
+        assert names[1] == f"{8:020d}.log.cut"
+        assert "CRC" in manager.cuts[0].reason
+        append(log, b"after")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [*lines[:7], b"after"]
+
+
+def test_what_was_set_aside_is_not_overwritten(tmp_path: Path) -> None:
+    kept: list[bytes] = []
+    for round_number in range(3):
+        manager = LogManager.open(str(tmp_path))
+        if round_number == 0:
+            manager.create_topic("t", 1)
+        log = manager.log("t", 0)
+        append(log, b"before")
+        log.roll(NOW_MS)
+        append(log, b"behind, %d" % round_number)
+        manager.abandon()
+        first, second = sorted((tmp_path / "t-0").glob("*.log"))
+        kept.append(second.read_bytes())
+        data = bytearray(first.read_bytes())
+        data[-3] ^= 1
+        first.write_bytes(data)
+        LogManager.open(str(tmp_path)).abandon()
+    names = [f"{1:020d}.log{number}.cut" for number in ("", ".1", ".2")]
+    assert [(tmp_path / "t-0" / name).read_bytes() for name in names] == kept
+
+
+def test_damage_in_a_flushed_sealed_segment_hits_only_its_own_records(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    with opened(tmp_path):
+        pass
+    first = sorted((tmp_path / "t-0").glob("*.log"))[0]
+    data = bytearray(first.read_bytes())
+    data[-3] ^= 1
+    first.write_bytes(data)
+    first.with_suffix(".index").unlink()
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    assert manager.cuts == []
+    assert len(manager.faults) == 1
+    assert values(log, 4) == lines[4:]
+    with pytest.raises(CorruptRecord):
+        values(log)
+    assert append(log, b"next") == len(lines)
+    manager.close()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "damage", ["missing", "odd length", "zeros", "beyond the log", "no batch there"]
+)
+def test_a_missing_or_insane_index_is_made_again(
+    tmp_path: Path, suffix: str, clean: bool, damage: str
+) -> None:
+    lines = fill(tmp_path, count=40, per_segment=20)
+    if clean:
+        with opened(tmp_path):
+            pass
+    path = sorted((tmp_path / "t-0").glob("*" + suffix))[0]
+    before = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "odd length":
+        path.write_bytes(before + b"x")
+    elif damage == "zeros":
+        path.write_bytes(before + bytes(24))
+    elif suffix == ".index":
+        entry = (5).to_bytes(4, "big") + (10**6 if damage == "beyond the log" else 3).to_bytes(
+            4, "big"
+        )
+        path.write_bytes(before[:-8] + entry)
+    else:
+        path.write_bytes(before[:-12] + before[-12:-4] + (10**6).to_bytes(4, "big"))
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", [None, b"", b"garbage", bytes(10)])
+def test_a_missing_or_damaged_snapshot_is_made_again(
+    tmp_path: Path, clean: bool, damage: bytes | None
+) -> None:
+    lines = fill(tmp_path)
+    if clean:
+        with opened(tmp_path):
+            pass
+    paths = [tmp_path / "t-0" / f"{base:020d}.snapshot" for base in (4, 8)]
+    for path in paths:
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+        assert [path.read_bytes() for path in paths] == [EMPTY_SNAPSHOT] * 2
+
+
+def test_recovery_reads_only_what_is_not_flushed(tmp_path: Path) -> None:
+    class Counting(Files):
+        bytes_read = 0
+
+        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+            count = super().preadv(fd, buffer, position)
+            Counting.bytes_read += count
+            return count
+
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t", 1).partitions[0]
+    for n in range(300):
+        append(log, b"x" * 10_000, timestamp_ms=NOW_MS + n)
+    log.flush()
+    manager.checkpoint()
+    append(log, b"last")
+    manager.abandon()
+    with opened(tmp_path, Counting()) as manager:
+        opening = Counting.bytes_read
+        assert manager.log("t", 0).log_end_offset == 301
+    assert 0 < opening < 30_000, "of 3 MB the last flushed batch and what follows"
+
+
+def test_a_recovery_point_beyond_what_is_left_is_not_forgotten(tmp_path: Path) -> None:
+    fill(tmp_path)
+    shutil.copy(last_log(tmp_path), tmp_path / "kept")
+    manager = LogManager.open(str(tmp_path))
+    manager.log("t", 0).flush()
+    manager.checkpoint()
+    manager.abandon()
+    os.truncate(last_log(tmp_path), 0)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert log.log_end_offset == 8
+        assert log.recovery_point <= 8
+        assert log.lost_end == 12
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "000000000000000500000014a4cdab3a0000000000016b0000000568656c6c6f",
+        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f",
+    ],
+)
+def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) -> None:
+    """They are recovered, indexed and read, and newer batches follow them."""
+    fill(tmp_path, count=1)
+    stored = b"".join(offset.to_bytes(8, "big") + bytes.fromhex(entry)[8:] for offset in range(50))
+    last_log(tmp_path).write_bytes(stored + stored[:20])
+    if read_only:
+        with LogManager.open(str(tmp_path), read_only=True) as manager:
+            assert values(manager.log("t", 0)) == [b"hello"] * 50
+        return
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert [cut.size for cut in manager.cuts] == [20]
+        assert values(log) == [b"hello"] * 50
+        assert log.active.offset_index.count > 10
+        assert log.leader_epoch == 0
+        assert append(log, b"new") == 50
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == [*[b"hello"] * 50, b"new"]
+        assert manager.log("t", 0).epochs == [(0, 50)]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("clean", [True, False])
+def test_compressed_batches(tmp_path: Path, codec: int, clean: bool) -> None:
+    lines = fill(tmp_path, count=8, per_segment=4)
+    for path in (tmp_path / "t-0").glob("*.log"):
+        data = path.read_bytes()
+        whole, at = b"", 0
+        while at < len(data):
+            size = parse_header(data, at).size
+            whole += recompress(data[at : at + size], codec)
+            at += size
+        path.write_bytes(whole)
+    for path in (tmp_path / "t-0").glob("*index"):
+        path.unlink()
+    if clean:
+        with opened(tmp_path):
+            pass
+        for path in (tmp_path / "t-0").glob("*.index"):
+            path.unlink()
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == lines
+        assert {header.codec for s in log.segments for _, header in s.batches()} == {codec}
+
+
+def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None:
+    fill(tmp_path, count=6, per_segment=3)
+    for base in (0, 3):
+        path = tmp_path / "t-0" / f"{base:020d}.log"
+        data = bytearray(path.read_bytes())
+        at = 0
+        while at < len(data):
+            header = parse_header(data, at)
+            data[at + 12 : at + 16] = (header.base_offset // 2 * 5).to_bytes(4, "big")
+            at += header.size
+        path.write_bytes(data)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert log.epochs == [(0, 0), (5, 2), (10, 4)]
+        append(log, b"next")
+        assert [header.leader_epoch for _, header in log.active.batches()] == [5, 10, 10, 10]
+    checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    assert checkpoint.read_text() == "0\n3\n0 0\n5 2\n10 4\n"
+
+
+def test_a_read_only_opening_changes_nothing(tmp_path: Path) -> None:
+    lines = fill(tmp_path)
+    os.truncate(last_log(tmp_path), last_log(tmp_path).stat().st_size - 3)
+    sorted((tmp_path / "t-0").glob("*.index"))[0].unlink()
+
+    def tree() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = tree()
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == lines[:-1]
+        assert [record.offset for record in manager.log("t", 0).records(5)] == list(range(5, 11))
+    assert tree() == before
+
+
+# -- the states that a swap can be left in (LogLoader's table) -----------------------------------
+
+
+def prepare_swap(data: Path) -> tuple[list[bytes], Log]:
+    """A closed log of three segments, and the merger of the first two beside it, ``.cleaned``."""
+    lines = fill(data)
+    with LogManager.open(str(data)) as manager:
+        log = manager.log("t", 0)
+    merged = b"".join((data / "t-0" / f"{base:020d}.log").read_bytes() for base in (0, 4))
+    (data / "t-0" / f"{0:020d}.log.cleaned").write_bytes(merged)
+    for suffix in (".index", ".timeindex"):
+        (data / "t-0" / f"{0:020d}{suffix}.cleaned").write_bytes(b"")
+    return lines, log
+
+
+def rename_all(data: Path, before: str, after: str, base: int) -> None:
+    for suffix in (".log", ".index", ".timeindex"):
+        name = data / "t-0" / f"{base:020d}{suffix}"
+        os.rename(f"{name}{before}", f"{name}{after}")
+
+
+def bases(data: Path) -> list[int]:
+    return [int(path.stem) for path in sorted((data / "t-0").glob("*.log"))]
+
+
+def test_cleaned_files_are_discarded(tmp_path: Path) -> None:
+    lines, _ = prepare_swap(tmp_path)
+    os.rename(tmp_path / "t-0" / f"{0:020d}.log.cleaned", tmp_path / "t-0" / f"{0:020d}.log.swap")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+    assert bases(tmp_path) == [0, 4, 8]
+    assert not list((tmp_path / "t-0").glob("*.cleaned"))
+    assert not list((tmp_path / "t-0").glob("*.swap"))
+
+
+@pytest.mark.parametrize("renamed", range(7))
+def test_a_decided_swap_is_completed(tmp_path: Path, renamed: int) -> None:
+    lines, _ = prepare_swap(tmp_path)
+    rename_all(tmp_path, ".cleaned", ".swap", 0)
+    olds = [(base, s) for base in (0, 4) for s in (".log", ".index", ".timeindex")]
+    for base, suffix in olds[:renamed]:
+        name = tmp_path / "t-0" / f"{base:020d}{suffix}"
+        os.rename(name, f"{name}.deleted")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+    assert bases(tmp_path) == [0, 8]
+    assert not [name for name in os.listdir(tmp_path / "t-0") if name.endswith((".swap", "eted"))]
+
+
+@pytest.mark.parametrize("sign", ["meta.properties", "cleaner-offset-checkpoint"])
+def test_gaps_that_a_brokers_cleaner_left_are_no_damage(tmp_path: Path, sign: str) -> None:
+    """A broker keeps elsewhere which of its topics are compacted."""
+    lines = fill(tmp_path)
+    first = tmp_path / "t-0" / f"{0:020}.log"
+    os.truncate(first, len(batch([lines[0]])) * 3)
+    (tmp_path / sign).write_text("0\n1\nt 0 8\n" if sign.startswith("c") else "version=1\n")
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines[:3] + lines[4:]
+        assert manager.cuts == []
+
+
+def with_a_gap(data: Path) -> list[bytes]:
+    """A log of which a cleaner has taken offset 3, the last one of a segment; whose it was, and
+    what was set on it, nobody knows any more.
+    """
+    lines = fill(data)
+    os.truncate(data / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
+    for name in (book_file.FILE_NAME, topic_file.NAME):
+        (data / "t-0" / name).unlink()
+    return lines[:3] + lines[4:]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_cleaned_log_that_was_copied_here_is_whole(tmp_path: Path, read_only: bool) -> None:
+    left = with_a_gap(tmp_path)
+    with LogManager.open(str(tmp_path), read_only=read_only) as manager:
+        assert values(manager.log("t", 0)) == left
+        assert manager.cuts == []
+    for reads_all in (False, True):
+        with LogManager.open(str(tmp_path), verify=reads_all) as manager:
+            assert values(manager.log("t", 0)) == left
+            assert manager.cuts == []
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("line", ["none", "unreadable", "whole"])
+def test_gaps_of_a_cleaned_log_outlive_kills(tmp_path: Path, line: str, verify: bool) -> None:
+    """Who has not flushed the log yet writes down nothing by which they would be damage: of one
+    that was copied without its line, or whose line cannot be read, or that is checked whole.
+    """
+    left = with_a_gap(tmp_path)
+    with opened(tmp_path):
+        pass  # which makes the indexes anew
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    points = tmp_path / "recovery-point-offset-checkpoint"
+    if line == "unreadable":
+        points.write_bytes(b"\xff")
+    elif line == "none":
+        points.unlink()
+    for _ in range(3):
+        manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS, verify=verify)
+        assert values(manager.log("t", 0)) == left
+        assert manager.cuts == []
+        manager.checkpoint()
+        manager.abandon()
+    with opened(tmp_path) as manager:
+        manager.log("t", 0).flush()
+        manager.checkpoint()
+        assert read_offsets(Files(), str(points)) == {("t", 0): 12}
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("kills", [0, 1, 2])
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_gap_in_a_log_that_was_just_made_is_a_loss(
+    tmp_path: Path, policy: str, kills: int, verify: bool
+) -> None:
+    """No cleaner can have been there, and nothing of it has been flushed yet."""
+    lines = fill(tmp_path)
+    for _ in range(kills):
+        manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS, verify=verify)
+        manager.checkpoint()
+        manager.abandon()
+    write_topic_settings(tmp_path, "t", {"cleanup.policy": policy, "index.interval.bytes": 100})
+    os.truncate(tmp_path / "t-0" / f"{0:020}.log", len(batch([lines[0]])) * 3)
+    for _ in range(2):
+        with opened(tmp_path) as manager:
+            assert values(manager.log("t", 0)) == lines[:3]
+
+
+def test_a_log_that_ends_before_its_start_offset_begins_there(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 100\n")
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+        assert append(log, b"new") == 100
+        assert len(manager.cuts) == 3, "what was there is set aside, not deleted"
+
+
+def misplaced(data: Path, lines: list[bytes]) -> bool:
+    """Whether a base offset is wrong: then only its batch cannot be read."""
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        places = [place for segment in log.segments for place in segment.damages]
+        for place in places:
+            assert log.log_end_offset == len(lines)
+            assert values(log, place.next_offset) == lines[place.next_offset :]
+            with pytest.raises(CorruptRecord, match="base offset"):
+                values(log, place.first_offset)
+    return bool(places)
+
+
+def test_after_any_damage_the_log_opens_to_a_prefix(tmp_path: Path) -> None:
+    """Random bytes flipped in unflushed data: what is left is what was written, from the start."""
+    lines = fill(tmp_path, count=30, per_segment=10)
+    random_bits = random.Random(1)
+    for round_number in range(40):
+        copy = tmp_path.parent / f"damaged-{round_number}"
+        shutil.copytree(tmp_path, copy)
+        path = random_bits.choice(sorted((copy / "t-0").glob("*.log")))
+        data = bytearray(path.read_bytes())
+        data[random_bits.randrange(len(data))] ^= 1 << random_bits.randrange(8)
+        path.write_bytes(data)
+        if misplaced(copy, lines):
+            continue
+        with opened(copy) as manager:
+            found = values(manager.log("t", 0))
+            assert found == lines[: len(found)]
+            assert len(found) < len(lines) or not manager.cuts
+        assert read_offsets(Files(), str(copy / "recovery-point-offset-checkpoint")) == {
+            ("t", 0): len(found)
+        }
+
+
+def test_segments_of_older_formats_are_not_read_for_producers(tmp_path: Path) -> None:
+    """A broker before 0.11 leaves no snapshots, and had no producers to speak of."""
+
+    class Counting(Files):
+        bytes_read = 0
+
+        def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+            count = super().preadv(fd, buffer, position)
+            Counting.bytes_read += count
+            return count
+
+    message = bytes.fromhex(
+        "00000000000000050000001caa1f677901000000018bcfe56800000000016b0000000568656c6c6f"
+    )
+    (tmp_path / "t-0").mkdir()
+    for base in (0, 1000, 2000):
+        (tmp_path / "t-0" / f"{base:020d}.log").write_bytes(
+            b"".join((base + n).to_bytes(8, "big") + message[8:] for n in range(1000))
+        )
+    with opened(tmp_path):
+        pass
+    for path in (tmp_path / "t-0").glob("*.snapshot"):
+        path.unlink()
+    for read_only in (True, False):
+        Counting.bytes_read = 0
+        with LogManager.open(str(tmp_path), read_only=read_only, files=Counting()) as manager:
+            assert manager.log("t", 0).log_end_offset == 3000
+            # Of 120,000 bytes: twice what lies behind the last index entry of each segment.
+            assert Counting.bytes_read < 18_000
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_an_index_that_a_roll_had_not_trimmed_is_made_anew(tmp_path: Path, kind: str) -> None:
+    """Also where all of the log had been flushed, and so counts as read before."""
+    lines = fill(tmp_path, retention_ms=-1)
+    with LogManager.open(str(tmp_path)) as manager:
+        manager.log("t", 0).flush()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    for path in (tmp_path / "t-0").glob(f"*.{kind}"):
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        os.truncate(path, max(size, 240))
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+
+
+def test_a_torn_snapshot_of_the_first_segment_goes_too(tmp_path: Path) -> None:
+    """It is not asked for, since there are newer ones."""
+    lines = fill(tmp_path)
+    torn = tmp_path / "t-0" / f"{0:020}.snapshot"
+    torn.write_bytes(bytes(10))
+    with opened(tmp_path) as manager:
+        assert values(manager.log("t", 0)) == lines
+    assert not torn.exists()
+
+
+@pytest.mark.parametrize("broker", [True, False])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_a_hole_that_a_power_cut_has_left_is_no_cleaners(
+    tmp_path: Path, broker: bool, zeros: bool
+) -> None:
+    """The last batches of a sealed segment that had not been flushed, in a compacted topic."""
+    lines = fill(tmp_path)
+    (tmp_path / "kafkafs.properties").write_text("log.cleanup.policy=compact\n")
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    if broker:
+        (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    second = sorted((tmp_path / "t-0").glob("*.log"))[1]
+    size = second.stat().st_size
+    os.truncate(second, size // 2)
+    if zeros:
+        os.truncate(second, size)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        if broker:
+            assert values(log) == [*lines[:6], *lines[8:]]
+        else:
+            assert values(log) == lines[:6]
+            (cut,) = manager.cuts
+            assert cut.kept_as is not None
+            assert os.path.basename(cut.kept_as) == f"{8:020d}.log.cut"
+
+
+@pytest.mark.parametrize("written", range(1, 12))
+def test_a_time_entry_that_was_half_written(tmp_path: Path, written: int) -> None:
+    """It lies on two pages, of which the first one reached the disk."""
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "1")
+    times = tmp_path / "t-0" / f"{0:020}.timeindex"
+    for n in range(6):
+        append(log, b"line %d" % n, timestamp_ms=NOW_MS + n * 1_000_000)
+        if n == 3:
+            log.flush()
+            manager.checkpoint()
+            entries = log.active.time_index.count
+    manager.abandon()
+    with times.open("r+b") as file:
+        file.seek(entries * 12 + written)
+        file.write(bytes(12 - written))
+        file.write(bytes(times.stat().st_size - file.tell()))
+    assert entries > 1
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert len(values(log)) == 6
+        assert log.active.largest_timestamp == NOW_MS + 5_000_000
+    assert verify(str(tmp_path)).faults == []

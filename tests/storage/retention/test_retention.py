@@ -1,0 +1,470 @@
+"""Which segments go: tables of facts, a plain twin of Kafka's loop, policies of others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import InvalidConfig
+from storage.retention.retention import (
+    Doomed,
+    LogFacts,
+    SegmentFacts,
+    decide,
+    find_policy,
+    kafka,
+    oldest_while,
+)
+from storage.settings.config import LONG_MAX, LogConfig
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+FOREVER = LogConfig(retention_ms=-1)
+
+
+def facts(
+    *sizes: int,
+    bases: Sequence[int] | None = None,
+    end: int | None = None,
+    ages_ms: Sequence[int] | None = None,
+    mtime_ages_ms: Sequence[int] | None = None,
+    start: int = 0,
+    high_watermark: int | None = None,
+) -> LogFacts:
+    """Segments of these sizes; by default of ten offsets each, of now, up to the log end."""
+    bases = bases or [10 * number for number in range(len(sizes))]
+    end = bases[-1] + 10 if end is None else end
+    ages = ages_ms or [0] * len(sizes)
+    mtime_ages = mtime_ages_ms or ages
+    segments = [
+        SegmentFacts(
+            base, following, size, NOW_MS - age, NOW_MS - mtime_age, number == len(sizes) - 1
+        )
+        for number, (base, following, size, age, mtime_age) in enumerate(
+            zip(bases, [*bases[1:], end], sizes, ages, mtime_ages, strict=True)
+        )
+    ]
+    return LogFacts(tuple(segments), start, end if high_watermark is None else high_watermark)
+
+
+def going(log: LogFacts, config: LogConfig = FOREVER) -> list[int]:
+    """The bases of the segments that go."""
+    decision = decide(log, config, NOW_MS)
+    assert decision.fault is None
+    assert [doomed.segment for doomed in decision.doomed] == list(
+        log.segments[: len(decision.doomed)]
+    )
+    return [doomed.segment.base_offset for doomed in decision.doomed]
+
+
+# -- log start -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [(0, []), (10, []), (11, [0]), (22, [0]), (23, [0, 11]), (25, [0, 11]), (40, [0, 11])],
+)
+@pytest.mark.parametrize("policy", [(), ("delete",), ("compact",), ("delete", "compact")])
+def test_log_start(start: int, expected: list[int], policy: tuple[str, ...]) -> None:
+    """The articles' example: bases 0, 11 and 23, log start 25: 0 and 11 go."""
+    log = facts(5, 5, 5, bases=[0, 11, 23], end=40, start=start)
+    assert going(log, replace(FOREVER, cleanup_policy=policy)) == expected
+
+
+# -- size ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "expected"),
+    [
+        ([100, 100, 100], -1, []),
+        ([100, 100, 100], -(2**63), []),
+        ([100, 100, 100], 301, []),
+        ([100, 100, 100], 300, []),
+        ([100, 100, 100], 201, []),
+        ([100, 100, 100], 200, [0]),
+        ([100, 100, 100], 199, [0]),
+        ([100, 100, 100], 100, [0, 10]),
+        ([100, 100, 100], 1, [0, 10]),
+        ([100, 100, 100], 0, [0, 10, 20]),
+        ([100, 100, 0], 0, [0, 10]),
+        ([100, 100, 0], 100, [0]),
+        ([0, 100, 100], 200, [0]),
+        ([100], 0, [0]),
+        ([0], 0, []),
+        ([500, 1, 1], 100, []),
+        ([1, 500, 1], 100, [0]),
+        ([2**62, 2**62, 2**62], LONG_MAX, [0]),
+        ([2**62, 2**62, 2**62 - 1], LONG_MAX, [0]),
+        ([2**62, 2**62, 2**62 - 2], LONG_MAX, []),
+        ([2**62, 1, 2**53 + 1], 2**53 + 2, [0]),
+        ([2**62, 1, 2**53 + 1], 2**53 + 1, [0, 10]),
+    ],
+)
+def test_size_to_the_byte(sizes: list[int], limit: int, expected: list[int]) -> None:
+    assert going(facts(*sizes), replace(FOREVER, retention_bytes=limit)) == expected
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ages_ms", "limit", "expected"),
+    [
+        ([30, 20, 10], -1, []),
+        ([30, 20, 10], 30, []),
+        ([30, 20, 10], 29, [0]),
+        ([30, 20, 10], 20, [0]),
+        ([30, 20, 10], 19, [0, 10]),
+        ([30, 20, 10], 9, [0, 10, 20]),
+        ([30, 20, 0], 0, [0, 10]),
+        ([30, 20, 1], 0, [0, 10, 20]),
+        ([30, 10, 30], 19, [0]),
+        ([10, 30, 30], 19, []),
+        # One from the future holds back all behind it, whatever their age.
+        ([-5, 30, 30], 0, []),
+        ([30, -5, 30], 0, [0]),
+        ([30, 20, 10], LONG_MAX, []),
+    ],
+)
+def test_time_to_the_millisecond(ages_ms: list[int], limit: int, expected: list[int]) -> None:
+    log = facts(100, 100, 100, ages_ms=ages_ms)
+    assert going(log, LogConfig(retention_ms=limit)) == expected
+
+
+def test_the_last_segment_stays_if_it_is_empty() -> None:
+    log = facts(100, 100, 0, ages_ms=[30, 20, 10], end=20)
+    assert going(log, LogConfig(retention_ms=0)) == [0, 10]
+    assert going(facts(0, ages_ms=[30], end=0), LogConfig(retention_ms=0)) == []
+
+
+def test_what_is_above_the_high_watermark_stays() -> None:
+    for high_watermark, expected in [(30, [0, 10, 20]), (29, [0, 10]), (20, [0, 10]), (9, [])]:
+        log = facts(100, 100, 100, ages_ms=[9, 9, 9], high_watermark=high_watermark)
+        assert going(log, LogConfig(retention_ms=1)) == expected
+        assert going(log, replace(FOREVER, retention_bytes=0)) == expected
+
+
+# -- together ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (("delete",), [0, 10, 20]),
+        (("delete", "compact"), [0, 10, 20]),
+        (("compact",), [0]),
+        ((), [0]),
+    ],
+)
+def test_what_cleanup_policy_asks_for(policy: tuple[str, ...], expected: list[int]) -> None:
+    log = facts(100, 100, 100, 100, ages_ms=[9, 9, 9, 0], start=15)
+    config = LogConfig(cleanup_policy=policy, retention_ms=5, retention_bytes=250)
+    assert going(log, config) == expected
+
+
+def test_size_looks_at_what_the_log_start_leaves() -> None:
+    # Without the first there are 200 bytes, of which none may go.
+    log = facts(100, 100, 100, start=10)
+    assert going(log, replace(FOREVER, retention_bytes=150)) == [0]
+
+
+def test_each_says_why_with_its_numbers() -> None:
+    log = facts(100, 100, 100, 100, ages_ms=[9, 9, 9, 0], start=10)
+    config = LogConfig(retention_ms=5, retention_bytes=150)
+    said = [doomed.why for doomed in decide(log, config, NOW_MS).doomed]
+    assert said == [
+        "its last offset, 9, is below the log start, 10",
+        "200 bytes are left without it, retention.bytes=150",
+        "its newest record is 9 ms old, retention.ms=5",
+    ]
+
+
+def twin(log: LogFacts, config: LogConfig, now_ms: int) -> int:
+    """How many go: ``UnifiedLog.deleteOldSegments`` step by step, a roll included."""
+    segments = list(log.segments)
+    gone = 0
+
+    def delete(predicate) -> None:  # type: ignore[no-untyped-def]
+        nonlocal gone
+        count = 0
+        for number, segment in enumerate(segments):
+            following = segments[number + 1] if number + 1 < len(segments) else None
+            bound = following.base_offset if following is not None else log.segments[-1].next_offset
+            if not (log.high_watermark >= bound and predicate(segment, following)):
+                break
+            if following is None and segment.size == 0:
+                break
+            count += 1
+        if count and count == len(segments):
+            end = log.segments[-1].next_offset
+            segments.append(SegmentFacts(end, end, 0, now_ms, now_ms, True))
+        del segments[:count]
+        gone += count
+
+    delete(lambda _, after: after is not None and after.base_offset <= log.log_start_offset)
+    if "delete" in config.cleanup_policy:
+        total = sum(segment.size for segment in segments)
+        if config.retention_bytes >= 0 and total >= config.retention_bytes:
+            left = [total - config.retention_bytes]
+
+            def too_large(segment: SegmentFacts, _: object) -> bool:
+                if left[0] - segment.size >= 0:
+                    left[0] -= segment.size
+                    return True
+                return False
+
+            delete(too_large)
+        if config.retention_ms >= 0:
+            delete(lambda segment, _: now_ms - segment.largest_timestamp_ms > config.retention_ms)
+    return gone
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> LogFacts:
+    count = draw(st.integers(1, 7))
+    sizes = draw(st.lists(st.integers(0, 4) | st.just(2**62), min_size=count, max_size=count))
+    spans = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
+    bases = [0, *itertools.accumulate(spans)]
+    end = bases[-2] if sizes[-1] == 0 else bases[-1]
+    ages = draw(st.lists(st.integers(-2, 6), min_size=count, max_size=count))
+    return facts(
+        *sizes,
+        bases=bases[:-1],
+        end=end,
+        ages_ms=ages,
+        start=draw(st.integers(0, end)),
+        high_watermark=draw(st.integers(0, end) | st.just(end)),
+    )
+
+
+configs = st.builds(
+    LogConfig,
+    cleanup_policy=st.sampled_from([(), ("delete",), ("compact",), ("compact", "delete")]),
+    retention_bytes=st.integers(-1, 20) | st.sampled_from([-(2**63), 2**62, LONG_MAX]),
+    retention_ms=st.integers(-1, 6),
+)
+
+
+@given(logs(), configs)
+def test_as_kafkas_loop(log: LogFacts, config: LogConfig) -> None:
+    assert len(going(log, config)) == twin(log, config, NOW_MS)
+
+
+# -- policies by name ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "age_ms", "goes"),
+    [
+        ("7", 7 * DAY_MS, False),
+        ("7", 7 * DAY_MS + 1, True),
+        ("7d", 7 * DAY_MS + 1, True),
+        ("36h", 36 * 3_600_000, False),
+        ("36h", 36 * 3_600_000 + 1, True),
+        ("5m", 300_001, True),
+        ("5s", 5001, True),
+        ("0", 1, True),
+        ("0", 0, False),
+        ("0", -9, False),
+    ],
+)
+def test_files_by_their_mtime(argument: str, age_ms: int, goes: bool) -> None:
+    """What records say of their time does not count."""
+    config = LogConfig(kafkafs_retention_policy=f"mtime:{argument}", retention_bytes=0)
+    log = facts(9, 9, 9, ages_ms=[0, 0, 0], mtime_ages_ms=[age_ms, age_ms, -5])
+    assert going(log, config) == ([0, 10] if goes else [])
+    compacted = replace(config, cleanup_policy=("compact",))
+    assert going(log._replace(log_start_offset=10), compacted) == [0]
+
+
+@pytest.mark.parametrize(
+    "text", ["mtime", "mtime:", "mtime:-1", "mtime:1.5", "mtime:1w", "kafka:", "kafka:1", "none"]
+)
+def test_no_such_policy(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="retention policy"):
+        find_policy(text)
+
+
+def test_kafkas_is_the_default() -> None:
+    assert find_policy(LogConfig().kafkafs_retention_policy) is kafka
+
+
+SOMEBODYS = '''
+from storage.retention.retention import Doomed, oldest_while
+
+
+def even(argument):
+    """Segments with even bases, while there are any."""
+    def policy(facts, config, now_ms):
+        return oldest_while(facts, lambda s: None if s.base_offset % 20 else f"even {argument}")
+    return policy
+
+
+def everything(argument):
+    return lambda facts, config, now_ms: [Doomed(segment, "all") for segment in facts.segments]
+
+
+def raises(argument):
+    def policy(facts, config, now_ms):
+        raise KeyError("no such thing")
+    return policy
+
+
+def answers(argument):
+    """What it is told to, with two segments."""
+    return {
+        "tail": lambda facts, config, now_ms: [Doomed(facts.segments[-1], "")],
+        "gap": lambda facts, config, now_ms: [Doomed(facts.segments[n], "") for n in (0, 2)],
+        "twice": lambda facts, config, now_ms: [Doomed(facts.segments[0], "")] * 2,
+        "many": lambda facts, config, now_ms: [Doomed(s, "") for s in facts.segments * 2],
+        "made up": lambda facts, config, now_ms: [Doomed(facts.segments[0]._replace(size=1), "")],
+        "none": lambda facts, config, now_ms: None,
+        "number": lambda facts, config, now_ms: 3,
+        "bases": lambda facts, config, now_ms: [0],
+        "segments": lambda facts, config, now_ms: list(facts.segments),
+        "exit": lambda facts, config, now_ms: sorted(facts.segments)[99],
+    }[argument]
+
+
+def refuses(argument):
+    raise ValueError("to its taste")
+
+
+not_callable = 3
+no_policy = str
+'''
+
+
+@pytest.fixture
+def somebodys_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with policies, as if it were installed."""
+    (tmp_path / "somebodys_policies.py").write_text(SOMEBODYS)
+    information = tmp_path / "somebodys_policies-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys-policies\n")
+    names = ("even", "everything", "raises", "answers", "refuses", "not_callable", "no_policy")
+    lines = [f"{name} = somebodys_policies:{name}\n" for name in (*names, "missing")]
+    lines += ["gone = no_such_module_anywhere:gone\n", "kafka = somebodys_policies:everything\n"]
+    (information / "entry_points.txt").write_text("[kafkafs.retention]\n" + "".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    find_policy.cache_clear()
+
+
+def of_somebody(policy: str, **others: int) -> LogConfig:
+    return LogConfig(kafkafs_retention_policy=policy, retention_ms=others.pop("retention_ms", -1))
+
+
+@pytest.mark.usefixtures("somebodys_package")
+def test_a_policy_of_somebody() -> None:
+    log = facts(9, 9, 9)
+    decision = decide(log, of_somebody("even:nice"), NOW_MS)
+    assert decision.doomed == (Doomed(log.segments[0], "even nice"),)
+    # It is told what the log start leaves, and nothing but that where nothing is to be deleted.
+    assert going(log._replace(log_start_offset=10), of_somebody("even:x")) == [0]
+    config = replace(of_somebody("everything"), cleanup_policy=("compact",))
+    assert going(log, config) == []
+
+
+@pytest.mark.usefixtures("somebodys_package")
+def test_what_holds_for_every_policy() -> None:
+    assert going(facts(9, 9, 9), of_somebody("everything")) == [0, 10, 20]
+    assert going(facts(9, 9, 0, end=20), of_somebody("everything")) == [0, 10]
+    assert going(facts(9, 9, 9, high_watermark=15), of_somebody("everything")) == [0]
+    assert find_policy("kafka") is kafka, "nobody takes this name's place"
+
+
+@pytest.mark.usefixtures("somebodys_package")
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ("raises", "KeyError: 'no such thing'"),
+        ("answers:tail", "named segment 20 where 0 is the oldest"),
+        ("answers:gap", "named segment 20 where 10 is the oldest"),
+        ("answers:twice", "named segment 0 where 10 is the oldest"),
+        ("answers:many", "named 6 of 3 segments"),
+        ("answers:made up", "named segment 0 where 0 is the oldest"),
+        ("answers:none", "TypeError"),
+        ("answers:number", "TypeError"),
+        ("answers:bases", "TypeError"),
+        ("answers:segments", "ValueError"),
+        ("answers:exit", "IndexError"),
+        ("gone-since", "there is no retention policy 'gone-since'"),
+    ],
+)
+def test_a_policy_that_does_wrong_deletes_nothing_and_says_so(policy: str, reason: str) -> None:
+    decision = decide(facts(9, 9, 9), of_somebody(policy), NOW_MS)
+    assert decision.doomed == ()
+    assert decision.fault is not None
+    assert decision.fault.startswith(f"retention policy {policy} deletes nothing: ")
+    assert reason in decision.fault
+
+
+@pytest.mark.usefixtures("somebodys_package")
+def test_the_log_start_holds_whatever_a_policy_does() -> None:
+    log = facts(9, 9, 9, start=10)
+    decision = decide(log, of_somebody("raises"), NOW_MS)
+    assert [doomed.segment.base_offset for doomed in decision.doomed] == [0]
+    assert decision.fault is not None
+
+
+@pytest.mark.usefixtures("somebodys_package")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("refuses:this", "'this' is not to its taste"),
+        ("answers:that", "KeyError: 'that'"),
+        ("gone", "ModuleNotFoundError"),
+        ("missing", "AttributeError"),
+        ("not_callable", "TypeError"),
+        ("no_policy:x", "is no function"),
+        ("nobodys", "there is no retention policy 'nobodys', only answers, even,"),
+    ],
+)
+def test_a_policy_that_cannot_be_had(text: str, reason: str) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        find_policy(text)
+    assert reason in str(raised.value)
+
+
+@pytest.mark.usefixtures("somebodys_package")
+def test_a_name_that_two_packages_have(tmp_path: Path) -> None:
+    other = tmp_path / "others-2.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: others\n")
+    (other / "entry_points.txt").write_text("[kafkafs.retention]\neven = others:even\n")
+    with pytest.raises(InvalidConfig, match="even is several: others:even, somebodys_policies"):
+        find_policy("even")
+
+
+def test_oldest_while_stops_at_the_first_that_stays() -> None:
+    log = facts(9, 9, 9)
+    chosen = oldest_while(log, lambda segment: "x" if segment.base_offset != 10 else None)
+    assert [doomed.segment.base_offset for doomed in chosen] == [0]
+
+
+def test_the_example_of_the_readme() -> None:
+    text = (Path(__file__).parents[3] / "storage" / "README.md").read_text()
+    code = text.split("## A retention policy of your own")[1].split("```python\n")[1]
+    names: dict[str, Any] = {}
+    exec(code.split("```")[0], names)
+    log = facts(9, 9, 9)
+    for argument, expected in [
+        ("1", [0, 10]),
+        ("2", [0]),
+        ("3", []),
+        ("7", []),
+        ("0", [0, 10, 20]),
+    ]:
+        decision = decide(log, FOREVER, NOW_MS, names["newest"](argument))
+        assert [doomed.segment.base_offset for doomed in decision.doomed] == expected
+        assert {doomed.why for doomed in decision.doomed} <= {f"{argument} newer ones stay"}
+    with pytest.raises(ValueError, match="a number of segments"):
+        names["newest"]("x")

@@ -1,0 +1,208 @@
+"""Reading what nobody has read yet: it is checked as it is read, and read once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import LogManager, Record, encode
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.segment.batch_check import Part, sound_start
+from storage.segment.first_read import FirstRead, Known
+from storage.segment.segment import Segment
+from tests.storage.logs import NOW_MS, append, opened
+
+BATCHES = 40
+
+
+class CountedFiles(Files):
+    """Those of the kernel, how many bytes were read in the end, and by how many waits."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.waits = 0
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        self.read += count
+        self.waits += 1
+        return count
+
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        count = super().preadv_nowait(fd, buffer, position)
+        self.read += count or 0
+        return count
+
+
+def write(data: Path) -> bytes:
+    """A log of one closed segment; the bytes of that one."""
+    with opened(data) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for number in range(BATCHES):
+            append(log, *([bytes([number]) * 1000] * 8))
+        log.roll(NOW_MS)
+    return log_path(data).read_bytes()
+
+
+def log_path(data: Path) -> Path:
+    return data / "t-0" / f"{0:020}.log"
+
+
+@contextlib.contextmanager
+def unread(data: Path, files: Files | None = None) -> Iterator[Segment]:
+    """The closed segment, of which nobody has read anything."""
+    manager = LogManager.open(str(data), files=files)
+    try:
+        yield manager.topics["t"].partitions[0].segments[0]
+    finally:
+        manager.abandon()
+
+
+@pytest.mark.parametrize("size", [20_000, 100_000, 1 << 20])
+def test_bytes_at_hand_are_checked_without_waiting_and_read_once(tmp_path: Path, size: int) -> None:
+    data, files = write(tmp_path), CountedFiles()
+    with unread(tmp_path, files) as segment:
+        files.read = 0
+        read = bytearray()
+        while len(read) < len(data):
+            assert not segment.first_read.whole
+            wanted = segment.first_read.to_read(len(read), size)
+            buffer = bytearray(min(wanted, len(data) - len(read)))
+            count = segment.read_into(buffer, len(read), False)
+            assert count
+            read += buffer[:count]
+        assert read == data
+        assert segment.first_read.whole
+        # But for pieces of batches that were not whole in what was asked for.
+        assert files.read < len(data) * 1.6
+
+
+def test_who_reads_anywhere_waits_for_the_disk_once(tmp_path: Path) -> None:
+    """… for the batches that he needs, which are then in the page cache."""
+    data, files = write(tmp_path), CountedFiles()
+    batch_size = len(data) // BATCHES
+    with unread(tmp_path, files) as segment:
+        for number in (30, 12, 21, 3, 36):
+            position = number * batch_size + batch_size // 2
+            files.waits = 0
+            buffer = bytearray(100)
+            assert segment.read_into(buffer, position, True) == 100
+            assert buffer == data[position : position + 100]
+            if number != 30:
+                assert files.waits == 2, "one for the batch, and one for what is there now"
+                assert segment.first_read.knows(number * batch_size, (number + 1) * batch_size)
+
+
+def read_on(
+    segment: Segment, buffer: bytearray, data: bytes, until: type[Exception], *, wait: bool
+) -> int:
+    """Read until that is raised; where that was. All before must be as in `data`."""
+    position = 0
+    while True:
+        try:
+            count = segment.read_into(buffer, position, wait)
+        except until:
+            return position
+        assert count
+        assert buffer[:count] == data[position : position + count]
+        position += count
+
+
+@pytest.mark.parametrize("size", [5_000, 20_000, 1 << 20])
+@pytest.mark.parametrize("number", [0, 1, 17, BATCHES - 1])
+def test_nothing_of_a_damaged_batch_is_read(tmp_path: Path, size: int, number: int) -> None:
+    data = write(tmp_path)
+    batch_size = len(data) // BATCHES
+    start = number * batch_size
+    changed = bytearray(data)
+    changed[start + 5000] ^= 1
+    log_path(tmp_path).write_bytes(changed)
+    with unread(tmp_path) as segment:
+        buffer = bytearray(size)
+        # Whether the batch before it is right, too, may be for who may wait to find out.
+        assert read_on(segment, buffer, data, BlockingIOError, wait=False) <= start
+        assert read_on(segment, buffer, data, CorruptRecord, wait=True) == start
+        assert [place[:2] for place in segment.damages] == [(start, start + batch_size)]
+
+
+def damage(data: Path) -> None:
+    """A bit of the first batch flips."""
+    changed = bytearray(log_path(data).read_bytes())
+    changed[100] ^= 1
+    log_path(data).write_bytes(changed)
+
+
+def test_what_was_written_here_is_checked_once_it_is_sealed(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"a" * 1000)
+    damage(tmp_path)
+    # What the page cache has of it is what was written.
+    assert log.active.read_into(bytearray(200), 0, True) == 200
+    log.roll(NOW_MS)
+    with pytest.raises(CorruptRecord):
+        log.segments[0].read_into(bytearray(200), 0, True)
+    manager.abandon()
+
+
+def test_what_was_written_here_is_checked_when_it_comes_back_from_the_disk(tmp_path: Path) -> None:
+    class Dropped(Files):
+        """The page cache has nothing of it any more."""
+
+        def preadv_nowait(
+            self, fd: int, buffer: bytearray | memoryview, position: int
+        ) -> int | None:
+            return None
+
+    manager = LogManager.open(str(tmp_path), files=Dropped(), clock_ms=lambda: NOW_MS)
+    active = (log := manager.create_topic("t", 1).partitions[0]).active
+    append(log, b"a" * 1000)
+    damage(tmp_path)
+    with pytest.raises(BlockingIOError):
+        active.read_into(bytearray(200), 0, False)
+    with pytest.raises(CorruptRecord):
+        active.read_into(bytearray(200), 0, True)
+    manager.abandon()
+
+
+def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> None:
+    batches = [encode([Record(offset, NOW_MS, 0, None, b"v")]) for offset in (0, 1, 2)]
+    size = len(batches[0])
+    high = (9).to_bytes(8, "big") + batches[1][8:]
+
+    def sound(data: bytes, end: int) -> int:
+        found = sound_start(memoryview(data), Part(0, 0, 0, end, 1 << 20))
+        return 0 if found is None else found[0].end
+
+    assert sound(b"".join(batches), 3 * size) == 3 * size
+    assert sound(b"".join(batches), 4 * size) == 2 * size
+    assert sound(b"".join(batches)[: 2 * size + 17], 3 * size) == 2 * size
+    assert sound(batches[0] + high + batches[2][:17], 3 * size) == size
+    assert sound(batches[0] + high + batches[2], 3 * size) == size
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 100)), max_size=12))
+def test_what_is_known_is_what_was_added(added: list[tuple[int, int]]) -> None:
+    reads = FirstRead()
+    reads.doubt(100)
+    known: set[int] = set()
+    for start, size in added:
+        end = min(start + size, 100)
+        reads.add(Known(start, end, end * 10))
+        known |= set(range(start, end))
+        for position in range(100):
+            part = reads.part_at(position)
+            assert (part is not None) == (position in known)
+            if part is not None:
+                assert {*range(part.start, part.end)} <= known
+                assert part.end not in known
+                assert part.next_offset == part.end * 10
+            for end in (position + 1, min(position + 7, 100)):
+                assert reads.knows(position, end) == ({*range(position, end)} <= known)
+        assert reads.whole == (len(known) == 100)

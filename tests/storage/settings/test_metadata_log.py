@@ -1,0 +1,178 @@
+"""A cluster's metadata log: the state that its snapshot and its records make, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.errors import CorruptRecord
+from storage.files import Files
+from storage.settings.metadata_log import Metadata, read_metadata
+from storage.state.checkpoint import new_topic_id
+from tests import metadata_log as made
+from tests.metadata_log import BROKER, TOPIC, MetadataLog
+
+ORDERS, USERS = new_topic_id(), new_topic_id()
+ORDERS_KEPT = made.config(TOPIC, "orders", "retention.ms", "-1")
+
+
+def read(log: MetadataLog) -> Metadata:
+    return read_metadata(Files(), str(log.directory))
+
+
+def test_topics_and_settings(tmp_path: Path) -> None:
+    log = MetadataLog(tmp_path)
+    log.change_leader()
+    log.append(made.no_op(), made.topic("orders", ORDERS), ORDERS_KEPT)
+    log.append(made.topic("users", USERS), made.config(TOPIC, "users", "retention.ms", "5"))
+    log.append(made.config(BROKER, "", "log.retention.ms", "7"))
+    log.append(made.config(BROKER, "1", "log.retention.ms", "8"))
+    log.append(made.config(TOPIC, "orders", "segment.ms", "9"))
+    log.append(made.config(TOPIC, "orders", "segment.ms", None))
+    found = read(log)
+    assert found.topics == {"orders": ORDERS, "users": USERS}
+    assert found.configs == {
+        (TOPIC, "orders"): {"retention.ms": "-1"},
+        (TOPIC, "users"): {"retention.ms": "5"},
+        (BROKER, ""): {"log.retention.ms": "7"},
+        (BROKER, "1"): {"log.retention.ms": "8"},
+    }
+    log.append(made.removed(USERS))
+    found = read(log)
+    assert found.topics == {"orders": ORDERS}
+    assert (TOPIC, "users") not in found.configs
+
+
+def test_a_snapshot_stands_for_what_lies_below_it(tmp_path: Path) -> None:
+    log = MetadataLog(tmp_path)
+    log.append(made.topic("gone", USERS))
+    log.snapshot(made.topic("gone", USERS))
+    log.append(made.removed(USERS), made.topic("orders", ORDERS))
+    log.snapshot(made.topic("orders", ORDERS), ORDERS_KEPT)
+    log.append(made.config(TOPIC, "orders", "retention.bytes", "7"))
+    assert read(log).configs == {(TOPIC, "orders"): {"retention.ms": "-1", "retention.bytes": "7"}}
+    # The log may begin within what the snapshot holds, or behind it be gone.
+    first = log.path
+    log.roll()
+    log.append(made.config(TOPIC, "orders", "retention.bytes", None))
+    assert read(log).configs == {(TOPIC, "orders"): {"retention.ms": "-1"}}
+    log.snapshot(made.topic("orders", ORDERS))
+    first.unlink()
+    assert read(log) == Metadata({"orders": ORDERS}, {})
+    log.path.unlink()
+    assert read(log) == Metadata({"orders": ORDERS}, {})
+
+
+def test_what_the_snapshot_holds_is_not_replayed(tmp_path: Path) -> None:
+    """Some thousand batches lie before its end, and behind it."""
+    log = MetadataLog(tmp_path)
+    for number in range(3000):
+        log.append(made.no_op(), made.config(TOPIC, "orders", "retention.ms", str(number)))
+    log.snapshot(made.topic("orders", ORDERS), ORDERS_KEPT)
+    assert read(log).configs == {(TOPIC, "orders"): {"retention.ms": "-1"}}
+    log.append(made.config(TOPIC, "orders", "retention.bytes", "1"))
+    for number in range(2000):
+        log.append(made.config(TOPIC, "orders", "retention.bytes", str(number)))
+    assert read(log).configs == {
+        (TOPIC, "orders"): {"retention.ms": "-1", "retention.bytes": "1999"}
+    }
+
+
+def test_transactions_count_when_they_have_ended(tmp_path: Path) -> None:
+    log = MetadataLog(tmp_path)
+    log.append(made.begin(), made.topic("orders", ORDERS), ORDERS_KEPT)
+    assert read(log) == Metadata()
+    log.append(made.end())
+    assert read(log).topics == {"orders": ORDERS}
+    log.append(made.begin(), made.removed(ORDERS))
+    log.append(made.abort())
+    log.append(made.topic("users", USERS))
+    assert read(log).topics == {"orders": ORDERS, "users": USERS}
+
+
+def filled(tmp_path: Path) -> MetadataLog:
+    log = MetadataLog(tmp_path)
+    log.append(made.topic("orders", ORDERS), made.config(TOPIC, "orders", "retention.ms", "5"))
+    log.append(ORDERS_KEPT)
+    return log
+
+
+@pytest.mark.parametrize("left", [1, 12, 60, 61, 70, -1])
+def test_a_batch_that_is_not_whole_was_never_decided(tmp_path: Path, left: int) -> None:
+    log = filled(tmp_path)
+    size = log.path.stat().st_size
+    log.append(made.config(TOPIC, "orders", "retention.ms", "1"))
+    data = log.path.read_bytes()
+    end = size + left if left > 0 else len(data) + left
+    log.path.write_bytes(data[:end])
+    assert read(log).configs == {(TOPIC, "orders"): {"retention.ms": "-1"}}
+    log.path.write_bytes(data[:size] + bytes(4096))
+    assert read(log).configs == {(TOPIC, "orders"): {"retention.ms": "-1"}}
+
+
+def damage(at: int) -> Callable[[MetadataLog], None]:
+    def apply(log: MetadataLog) -> None:
+        data = bytearray(log.path.read_bytes())
+        data[at] ^= 0x40
+        log.path.write_bytes(data)
+
+    return apply
+
+
+def lose_the_first(log: MetadataLog) -> None:
+    log.path.unlink()
+    log.roll()
+    log.append(ORDERS_KEPT)
+
+
+def lose_one(log: MetadataLog) -> None:
+    log.next_offset += 1
+    log.append(ORDERS_KEPT)
+
+
+def lose_a_segment(log: MetadataLog) -> None:
+    log.next_offset += 1
+    log.roll()
+    log.append(ORDERS_KEPT)
+
+
+def cut_the_first(log: MetadataLog) -> None:
+    path = log.path
+    log.roll()
+    log.append(ORDERS_KEPT)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def cut_the_snapshot(log: MetadataLog) -> None:
+    path = log.snapshot(made.topic("orders", ORDERS), ORDERS_KEPT)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty_the_snapshot(log: MetadataLog) -> None:
+    log.snapshot(ORDERS_KEPT).write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(damage(at) for at in (7, 10, 16, 20, 23, 70, 100)),
+        *(lose_the_first, lose_one, lose_a_segment, cut_the_first),
+        *(cut_the_snapshot, empty_the_snapshot),
+    ],
+)
+def test_what_is_damaged_or_missing_tells_nothing(
+    tmp_path: Path, spoil: Callable[[MetadataLog], None]
+) -> None:
+    log = filled(tmp_path)
+    spoil(log)
+    with pytest.raises(CorruptRecord):
+        read(log)
+
+
+def test_an_unknown_record_tells_nothing(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.append(bytes([1, 111, 0, 0]))
+    with pytest.raises(CorruptRecord, match="Unknown metadata id 111"):
+        read(log)

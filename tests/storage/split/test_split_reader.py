@@ -1,0 +1,215 @@
+"""storage.split.split_reader: a split's records, of any format, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.errors import CorruptRecord, OffsetOutOfRange
+from storage.files import Files
+from storage.split.split import Wanted, read_split
+from tests.oracle import Shown
+from tests.storage.logs import NOW_MS, append, write_settings
+from tests.storage.old_logs import old_file, write_legacy, write_old
+from tests.storage.splitting import (
+    EVERYTHING,
+    a_log,
+    check_splits,
+    lines,
+    plan,
+    read,
+    read_all,
+    records,
+)
+from tests.storage.transactions import Client
+
+
+def test_only_what_is_wanted_is_decoded(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        lines(log, 3)
+        (split,) = plan(log)
+        (columns,) = read_split(Files(), split, Wanted(*[False] * 6))
+        assert columns.rows == 30
+        assert not columns.offsets + columns.timestamps
+        for name in ("keys", "values", "header_positions", "timestamp_types"):
+            assert getattr(columns, name) is None
+        (columns,) = read_split(Files(), split, Wanted(headers=False))
+        assert columns.header_positions is None
+        assert columns.values is not None
+
+
+def test_batches_larger_than_a_chunk(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        append(log, b"1")
+        append(log, *(b"%d" % n + b"y" * 5000 for n in range(100)))
+        append(log, b"2")
+        (split,) = plan(log, 50, 51)
+        for chunk in (1, 1000, 1 << 20):
+            assert [row.offset for row in read(split, chunk_bytes=chunk)] == [50]
+            assert read_all(plan(log), chunk) == records(log, 0, 102)
+
+
+def test_what_lies_behind_a_split_is_not_looked_at(tmp_path: Path) -> None:
+    """A broker appends there, and has preallocated the file perhaps."""
+    with a_log(tmp_path) as log:
+        lines(log, 3)
+        expected = records(log, 0, 30)
+        (split,) = plan(log)
+    path = Path(split.directory) / f"{0:020}.log"
+    stored = path.read_bytes()
+    for tail in (bytes(1 << 20), stored[:100], b"\xff" * 5000, stored):
+        path.write_bytes(stored + tail)
+        for chunk in (100, 1 << 20):
+            assert read(split, chunk_bytes=chunk) == expected
+            assert read(split._replace(to_offset=25), chunk_bytes=chunk) == expected[:25]
+    path.write_bytes(stored[:-1])
+    with pytest.raises(OffsetOutOfRange, match="runs from 0 to 20"):
+        read(split)
+
+
+def test_damage(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        lines(log, 30)
+        log.roll(NOW_MS)
+        lines(log, 1)
+        expected = records(log, 0, 310)
+        splits = plan(log, target=3000)
+        path = Path(log.directory) / f"{0:020}.log"
+    stored = path.read_bytes()
+    size = len(stored) // 30
+    wrong = bytearray(stored)
+    at = stored.index(b"17.3x")
+    wrong[at] ^= 1
+    path.write_bytes(wrong)
+    batch = stored.rindex((170).to_bytes(8, "big"), 0, at)
+    sound: list[Shown] = []
+    for split in splits:
+        if split.from_offset <= 170 < split.to_offset:
+            with pytest.raises(CorruptRecord, match="CRC") as caught:
+                read(split)
+            error = caught.value
+            assert (error.path, error.position, error.offset) == (str(path), batch, 170)
+        else:
+            sound += read(split)
+    assert sound == [row for row in expected if row in sound]
+    assert len(sound) >= 310 - 3 * 3000 // size * 10
+    # No CRC covers a base offset.
+    far = bytearray(stored)
+    far[batch : batch + 8] = (5000).to_bytes(8, "big")
+    path.write_bytes(far)
+    with pytest.raises(CorruptRecord, match="not below the next segment's") as caught:
+        read(splits[0]._replace(to_offset=310))
+    assert caught.value.position == batch
+    between = bytearray(stored)
+    between[batch : batch + 8] = (300).to_bytes(8, "big")
+    path.write_bytes(between)
+    with pytest.raises(CorruptRecord, match="309 is not below the next segment's"):
+        read(splits[0]._replace(to_offset=310))
+    near = bytearray(stored)
+    near[batch : batch + 8] = (160).to_bytes(8, "big")
+    path.write_bytes(near)
+    with pytest.raises(CorruptRecord, match="go on"):
+        read(splits[0]._replace(to_offset=310))
+    path.write_bytes(stored[:-10])
+    with pytest.raises(CorruptRecord, match="incomplete") as caught:
+        read(splits[0]._replace(to_offset=310))
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("bit", [*range(10), 20, 40, 62])
+@pytest.mark.parametrize("number", [0, 3, 10, 14, 15, 16, 29])
+def test_a_base_offset_hides_no_record(tmp_path: Path, number: int, bit: int) -> None:
+    """No CRC covers one: a split gets all of its records, as they are, or an error."""
+    with a_log(tmp_path) as log:
+        lines(log, 30)
+        log.roll(NOW_MS)
+        lines(log, 1)
+        splits = plan(log, target=3000)
+        splits += [split._replace(to_offset=split.to_offset - 3) for split in splits]
+        expected = [read(split) for split in splits]
+        path = Path(log.directory) / f"{0:020}.log"
+        position, header = list(log.segments[0].batches())[number]
+    stored = bytearray(path.read_bytes())
+    stored[position + 7 - bit // 8] ^= 1 << bit % 8
+    path.write_bytes(stored)
+    touched = 0
+    for split, rows in zip(splits, expected, strict=True):
+        for chunk in (1000, 1 << 20):
+            try:
+                found = read(split, chunk_bytes=chunk)
+            except CorruptRecord:
+                touched += 1
+                continue
+            assert found == rows, (split, header)
+    assert touched
+
+
+def test_batches_of_markers_and_of_nothing(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        one = Client(log, 1)
+        one.send(b"0")
+        one.commit()
+        one.send(b"2")
+        one.abort()
+        assert [list(read_split(Files(), split)) for split in plan(log, 1, 2)] == [[]]
+        assert read_all(plan(log, 1, 4)) == []
+        assert [row.offset for row in read_all(plan(log))] == [0]
+
+
+# -- other formats -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("chunk", [1, 300, 1 << 20])
+def test_older_formats(tmp_path: Path, magic: int, chunk: int) -> None:
+    write_legacy(tmp_path, "t", magic)
+    write_settings(tmp_path, log_index_interval_bytes=1)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        append(log, b"of today")
+        expected = records(log, 5, log.log_end_offset)
+        for target in (1, 300, EVERYTHING):
+            splits = plan(log, target=target)
+            assert read_all(splits, chunk) == expected
+            check_splits(splits, 5, log.log_end_offset)
+            for first, end in ((30, 31), (47, 110), (100, 206)):
+                some = read_all(plan(log, first, end, target), chunk)
+                assert some == [row for row in expected if first <= row.offset < end]
+
+
+@pytest.mark.parametrize("chunk", [1, 50, 1 << 20])
+def test_format_07(tmp_path: Path, chunk: int) -> None:
+    first = old_file(b"one", b"two", b"three" * 20)
+    second = old_file(b"four", b"", b"six")
+    directory = write_old(tmp_path, "t", first, second)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        log = manager.log("t", 0)
+        end = log.log_end_offset
+        expected = records(log, 0, end)
+        for row in expected:
+            assert row.timestamp == -1
+        types = b"".join(
+            columns.timestamp_types or b""
+            for split in plan(log)
+            for columns in read_split(Files(), split)
+        )
+        assert types == b"\xff" * 4 * len(expected)
+        for target in (1, EVERYTHING):
+            splits = plan(log, target=target)
+            assert len(splits) == (2 if target == 1 else 1)
+            assert read_all(splits, chunk) == expected
+            for a, b in ((1, end), (expected[2].offset, expected[-2].offset), (5, 6), (0, 1)):
+                some = read_all(plan(log, a, b, target), chunk)
+                assert some == [row for row in expected if a <= row.offset < b]
+        (split,) = plan(log)
+        last = directory / f"{len(first):020}.kafka"
+        last.write_bytes(second + b"\0\0\0")
+        assert read(split, chunk_bytes=chunk) == expected
+        wrong = bytearray(first)
+        wrong[first.index(b"two")] ^= 1
+        (directory / f"{0:020}.kafka").write_bytes(wrong)
+        with pytest.raises(CorruptRecord) as caught:
+            read(split, chunk_bytes=chunk)
+        assert caught.value.position == caught.value.offset == expected[1].offset

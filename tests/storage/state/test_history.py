@@ -1,0 +1,347 @@
+"""The nonce stays while the past does, and never longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from storage import LogManager
+from storage.directory.retain import delete_records, retain
+from storage.record.header import size_at
+from storage.task import Task
+from tests.storage.logs import NOW_MS, append, batch, opened, values
+from tests.storage.recovery.test_recovery import fill, last_log
+
+
+def nonce(data: Path, **options: bool) -> int:
+    with LogManager.open(str(data), **options) as manager:  # type: ignore[arg-type]
+        return manager.log("t", 0).history.nonce
+
+
+def test_it_stays_over_appends_rolls_and_clean_restarts(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        log.history.set_base("values", 0, -17)
+        append(log, b"more")
+        log.roll(NOW_MS)
+        append(log, b"more")
+    with opened(tmp_path) as manager:
+        history = manager.log("t", 0).history
+        assert history.nonce == first
+        assert history.base("values") == (0, -17)
+        assert history.base("other") == (-1, 0)
+
+
+def test_it_stays_over_a_kill_that_lost_nothing(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    append(manager.log("t", 0), b"more")
+    manager.abandon()
+    assert nonce(tmp_path) == first
+
+
+@pytest.mark.parametrize("size", [1, 60, 61, 62, 3000])
+def test_it_stays_where_a_kill_fell_into_a_write(tmp_path: Path, size: int) -> None:
+    """Of a batch that was not acknowledged nothing has ever been shown."""
+    fill(tmp_path)
+    first, follow = nonce(tmp_path), follow_nonce(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    append(manager.log("t", 0), b"more")
+    manager.abandon()
+    with last_log(tmp_path).open("ab") as file:
+        file.write(batch([b"x" * 9000])[:size].replace(b"\0", b"\1", 1))
+    assert (nonce(tmp_path), follow_nonce(tmp_path)) == (first, follow)
+    assert list((tmp_path / "t-0").glob("*.cut"))
+
+
+def test_a_new_one_where_recovery_has_cut_what_was_shown(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    append(manager.log("t", 0), b"more")
+    manager.abandon()
+    data = bytearray(last_log(tmp_path).read_bytes())
+    data[-3] ^= 1
+    last_log(tmp_path).write_bytes(data)
+    assert nonce(tmp_path) != first
+
+
+def test_a_new_one_after_the_machine_went_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
+    assert nonce(tmp_path) == first, "closed cleanly before"
+    manager = LogManager.open(str(tmp_path))
+    assert manager.log("t", 0).history.nonce == first
+    manager.abandon()
+    monkeypatch.setattr("storage.state.history.boot_id", lambda: "a third")
+    assert nonce(tmp_path) != first
+
+
+def mark_as_brokers(data: Path) -> None:
+    """What is gone of its logs a broker has deleted or cleaned."""
+    (data / "meta.properties").write_text("version=1\nnode.id=1\n")
+
+
+@pytest.mark.parametrize("change", ["head", "sealed", "last batch", "its bytes"])
+def test_a_new_one_where_another_program_rewrote_the_log(tmp_path: Path, change: str) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    mark_as_brokers(tmp_path)
+    logs = sorted((tmp_path / "t-0").glob("*.log"))
+    if change == "head":
+        for path in (tmp_path / "t-0").glob(f"{0:020d}.*"):
+            path.unlink()
+    elif change == "sealed":
+        data = logs[0].read_bytes()
+        logs[0].write_bytes(data[: len(data) // 4])
+        for suffix in (".index", ".timeindex"):
+            logs[0].with_suffix(suffix).unlink()
+    elif change == "its bytes":
+        other = bytearray(logs[-1].read_bytes())
+        at = 0
+        while (behind := at + size_at(other, at)) < len(other):
+            at = behind
+        other[at + 42] ^= 1
+        other[at + 17 : at + 21] = crc32c(bytes(other[at + 21 :])).to_bytes(4, "big")
+        logs[-1].write_bytes(other)
+    else:
+        data = logs[-1].read_bytes()
+        logs[-1].write_bytes(data[: 3 * len(data) // 4])
+        for suffix in (".index", ".timeindex"):
+            logs[-1].with_suffix(suffix).write_bytes(b"")
+    assert nonce(tmp_path) != first
+
+
+def test_read_only_it_is_the_same_each_time_and_nothing_is_written(tmp_path: Path) -> None:
+    fill(tmp_path)
+    before = sorted(os.listdir(tmp_path / "t-0"))
+    assert nonce(tmp_path, read_only=True) == nonce(tmp_path, read_only=True)
+    assert sorted(os.listdir(tmp_path / "t-0")) == before
+    first = nonce(tmp_path)
+    assert nonce(tmp_path, read_only=True) == first
+
+
+def test_one_that_is_kept_aside(tmp_path: Path) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    data.mkdir()
+    fill(data)
+    before = sorted(os.listdir(data / "t-0"))
+
+    def kept() -> int:
+        with LogManager.open(str(data), read_only=True) as manager:
+            log = manager.log("t", 0)
+            log.history_directory = str(aside)
+            return log.history.nonce
+
+    drawn = {kept() for _ in range(2)}
+    assert len(drawn) == 2, "there is no such directory"
+    aside.mkdir()
+    first = kept()
+    assert first not in drawn
+    assert kept() == first
+    assert sorted(os.listdir(data / "t-0")) == before
+    logs = sorted((data / "t-0").glob("*.log"))
+    with open(logs[-1], "ab") as file:
+        file.write(b"half a batch")
+    assert kept() == first, "it may be that it is just being written"
+    os.truncate(logs[-1], logs[-1].stat().st_size // 2)
+    for suffix in (".index", ".timeindex"):
+        logs[-1].with_suffix(suffix).write_bytes(b"")
+    cut = kept()
+    assert cut != first
+    (aside / "kafkafs.history").write_text("nonsense")
+    assert kept() not in (first, cut)
+
+
+def test_one_that_is_kept_aside_begins_as_the_writers(tmp_path: Path) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    data.mkdir()
+    aside.mkdir()
+    fill(data)
+    first = nonce(data)
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        log.history_directory = str(aside)
+        assert log.history.nonce == first
+        log.history.nonce = 7
+        log.history.save(log.segments)
+        again = log.history.nonce
+    with LogManager.open(str(data), read_only=True) as manager:
+        log = manager.log("t", 0)
+        log.history_directory = str(aside)
+        assert log.history.nonce == again
+    assert nonce(data) == first
+
+
+def test_a_file_that_is_none_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fill(tmp_path)
+    nonce(tmp_path)
+    path = tmp_path / "t-0" / "kafkafs.history"
+    path.write_text("version 0\nnonce zz\n")
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        assert manager.log("t", 0).history.nonce
+    assert str(path) in caplog.text
+    assert path.read_text() == "version 0\nnonce zz\n"
+    first = nonce(tmp_path)
+    assert path.with_name("kafkafs.history.bad").read_text() == "version 0\nnonce zz\n"
+    assert nonce(tmp_path) == first
+
+
+def follow_nonce(data: Path) -> int:
+    with LogManager.open(str(data)) as manager:
+        return manager.log("t", 0).history.follow_nonce
+
+
+def delete(data: Path, base: int) -> None:
+    """As a broker does."""
+    mark_as_brokers(data)
+    for path in (data / "t-0").glob(f"{base:020d}.*"):
+        path.unlink()
+
+
+def bases(data: Path) -> list[int]:
+    return [int(path.stem) for path in sorted((data / "t-0").glob("*.log"))]
+
+
+def test_the_base_holds_while_the_segments_behind_it_do(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        first = history.nonce, history.follow_nonce
+        second = bases(tmp_path)[1]
+        history.set_base("values", second, 700)
+    delete(tmp_path, 0)
+    assert nonce(tmp_path) != first[0]
+    assert follow_nonce(tmp_path) == first[1]
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.log("t", 0).history.base("values") == (second, 700)
+    delete(tmp_path, second)
+    assert follow_nonce(tmp_path) != first[1]
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.log("t", 0).history.base("values") == (-1, 0)
+
+
+def test_a_later_base_takes_the_place_of_one_that_others_have_deleted(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        history.set_later("values", 5, 5)
+        assert history.base("values") == (-1, 0), "later than none"
+        history.set_base("values", 0, -3)
+        last = bases(tmp_path)[-1]
+        history.set_later("values", last, 900)
+        assert history.base("values") == (0, -3)
+        first = history.follow_nonce
+    delete(tmp_path, 0)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert history.follow_nonce == first
+        assert history.base("values") == (last, 900)
+        assert history.passed("values") == ((0, -3),)
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_what_is_written_ahead_holds_before_and_after(tmp_path: Path, is_carried_out: bool) -> None:
+    fill(tmp_path)
+    second = bases(tmp_path)[1]
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    history = log.history
+    history.set_base("values", 0, 0)
+    old, follow = history.nonce, history.follow_nonce
+    past = history.moved(4711, second, {"values": ((0, 0), (second, 50))})
+    version = history.version
+    last = history.save_ahead(past, log.segments[1:], log.active.last_batch(), version)
+    assert last == version + 1
+    assert history.save_ahead(past, log.segments[1:], None, version) == last, "too late"
+    assert (history.nonce, history.base("values")) == (old, (0, 0))
+    manager.abandon()
+    if is_carried_out:
+        delete(tmp_path, 0)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert (history.nonce == 4711) == is_carried_out
+        assert history.nonce != old
+        assert (history.follow_nonce, history.base("values")) == (follow, (second, 50))
+        assert history.passed("values") == ((0, 0),)
+
+
+def test_a_file_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
+    fill(tmp_path)
+    first = nonce(tmp_path)
+    path = tmp_path / "t-0" / "kafkafs.history"
+    kept = [line for line in path.read_text().splitlines() if not line.startswith("follow")]
+    path.write_text("\n".join([*kept, "base values 0 -5", ""]))
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert (history.nonce, history.base("values")) == (first, (0, -5))
+        drawn = history.follow_nonce
+        assert drawn
+    assert follow_nonce(tmp_path) == drawn
+
+
+def test_segments_below_the_log_start_do_not_count(tmp_path: Path) -> None:
+    """Nothing is shown of them: they may be there or not."""
+    fill(tmp_path)
+    second = bases(tmp_path)[1]
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        assert log.history.nonce
+        log.raise_log_start(second + 1)
+        manager.checkpoint()
+        first = log.history.nonce
+    delete(tmp_path, 0)
+    assert nonce(tmp_path) == first
+
+
+def test_a_base_is_durable_when_it_is_saved(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        history = log.history
+        assert history.is_durable("values")
+        history.set_base("values", 0, 0)
+        assert not history.is_durable("values")
+        history.save(log.segments)
+        assert history.is_durable("values")
+
+
+def test_positions_that_hang_on_a_segment_below_the_log_start_stay_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    """All is deleted, and the segment that it was in is sealed later: nobody has prepared for that
+    one to go.
+    """
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        history = log.history
+        history.set_base("values", log.active.base_offset, 1234)
+        history.save(log.segments)
+        follow = history.follow_nonce
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    base, end = log.active.base_offset, log.log_end_offset
+    delete_records(manager, log, end, Task())
+    log.roll(NOW_MS)
+    append(log, b"after")
+    manager.abandon()
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert log.log_start_offset == end
+        assert values(log) == [b"after"]
+        assert log.history.follow_nonce == follow
+        assert log.history.base("values") == (base, 1234)
+        # What nothing hangs on goes.
+        assert log.segments[0].base_offset == base
+        retain(manager, [log], Task(), NOW_MS)
+        assert log.segments[0].base_offset == end

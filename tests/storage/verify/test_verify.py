@@ -1,0 +1,561 @@
+"""Verify names every fault with its place, and nothing that is none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import Log, LogManager, paths
+from storage.files import Files
+from storage.record.batch import Record
+from storage.record.batch import encode as encode_batch
+from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.state.book_file import drop
+from storage.state.producer_state import ProducerEntry, encode
+from storage.verify.verify import Report, log_bytes, verify
+from storage.verify.verify_piece import Found, Piece, verify_piece
+from tests import oracle
+from tests.crash.failing_disk import FailingDisk
+from tests.storage.logs import NOW_MS, append, batch, opened, write_settings
+from tests.storage.old_logs import (
+    content,
+    copy,
+    old_file,
+    wrapper,
+    write_legacy,
+    write_old,
+)
+
+INTERVAL = 200
+
+
+def fill(data: Path) -> None:
+    """A topic `t` of several segments with many index entries, and one aborted transaction."""
+    write_settings(data, log_index_interval_bytes=INTERVAL)
+    with opened(data) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "internal.segment.bytes", "2000")
+        for number in range(60):
+            append(log, b"%d" % number * 20, timestamp_ms=NOW_MS + number)
+        transaction(log, 7, ABORT)
+        transaction(log, 8, COMMIT)
+        append(log, b"end")
+
+
+def transaction(log: Log, producer: int, kind: int) -> None:
+    record = Record(0, NOW_MS, 0, None, b"in a transaction")
+    data = encode_batch(
+        [record], attributes=0x10, producer_id=producer, producer_epoch=0, base_sequence=0
+    )
+    log.append_batches(data, now_ns=NOW_MS * 1_000_000)
+    marker = encode_marker(kind, producer, 0, 0, 0, NOW_MS, 0)
+    log.append_batches(marker, now_ns=NOW_MS * 1_000_000)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of `fill` that nobody changes."""
+    path = tmp_path_factory.mktemp("filled")
+    fill(path)
+    return path
+
+
+def checked(data: Path) -> Report:
+    """Verify, here and piece by piece elsewhere, and see that nothing has changed."""
+    before = content(data)
+    found = verify(str(data))
+    assert verify(str(data), read_ahead=read_elsewhere) == found
+    assert content(data) == before
+    return found
+
+
+def read_elsewhere(pieces: Sequence[Piece]) -> Sequence[Found]:
+    """As other processes may: in any order, and what they find is sent back."""
+    found = {piece: pickle.dumps(verify_piece(piece)) for piece in reversed(pieces)}
+    return [pickle.loads(found[piece]) for piece in pieces]
+
+
+def faults(data: Path) -> list[tuple[str, int | None, int | None, str]]:
+    return [
+        (Path(fault.path).name, fault.position, fault.offset, fault.reason)
+        for fault in checked(data).faults
+    ]
+
+
+def segments(data: Path, suffix: str = ".log") -> list[Path]:
+    return sorted((data / "t-0").glob(f"*{suffix}"))
+
+
+def patch(path: Path, at: int, new: bytes) -> None:
+    data = bytearray(path.read_bytes())
+    data[at : at + len(new)] = new
+    path.write_bytes(data)
+
+
+# -- what is whole -------------------------------------------------------------------------------
+
+
+def test_what_we_wrote_is_whole(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert len(segments(tmp_path)) > 3
+    assert segments(tmp_path, ".txnindex")
+    read: list[int] = []
+    found = verify(str(tmp_path), progress=read.append)
+    assert (found.faults, found.left_over) == ([], [])
+    assert (found.partitions, found.records) == (1, 63), "markers are no records"
+    assert found.size == sum(read) == log_bytes(str(tmp_path))
+
+
+def test_an_empty_directory_is_whole(tmp_path: Path) -> None:
+    assert checked(tmp_path) == Report()
+
+
+def test_one_partition_is_checked_alone(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert verify(str(tmp_path / "t-0")) == verify(str(tmp_path))
+    text(paths.RECOVERY_POINTS, "0\n1\nt 0 1000\n")(tmp_path)
+    assert len(verify(str(tmp_path / "t-0")).faults) == 1
+    assert log_bytes(str(tmp_path / "t-0")) == log_bytes(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        verify(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_looked_into(tmp_path: Path, codec: str) -> None:
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.set_topic_setting("t", "compression.type", codec)
+        append(log, *[b"value %d" % n for n in range(500)])
+    assert checked(tmp_path).records == 500
+    # The stream is damaged and the CRC is right: only who decompresses it sees that.
+    path = segments(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[-20:] = bytes(20)
+    path.write_bytes(with_crc(data))
+    assert [fault[:3] for fault in faults(tmp_path)] == [(path.name, 0, 0)]
+
+
+def with_crc(data: bytes | bytearray) -> bytes:
+    """The one batch, its CRC made right."""
+    return bytes(data[:17]) + struct.pack(">I", crc32c(data[21:])) + bytes(data[21:])
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_logs_of_old_brokers_are_whole(tmp_path: Path, magic: int) -> None:
+    directory = write_legacy(tmp_path, "t", magic)
+    found = checked(tmp_path)
+    assert found.records == 200
+    missing = {".index"} if magic == 0 else {".index", ".timeindex"}
+    assert found.faults == []
+    assert {(Path(f.path).suffix, f.reason) for f in found.left_over} == {
+        (suffix, "it is missing: the next start makes it anew") for suffix in missing
+    }
+    with LogManager.open(str(tmp_path)):
+        pass
+    assert checked(tmp_path).faults == []
+    # A set whose CRC is right and which holds too little.
+    broken = wrapper([oracle.Message(300, None, b"x" * 50, 0)], magic, 0)
+    broken = oracle.put_message(oracle.Message(300, None, broken[:-3], 0), magic, 1)
+    path = max(directory.glob("*.log"))
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + broken)
+    assert [fault[:2] for fault in faults(tmp_path)] == [(path.name, size)]
+
+
+def test_logs_of_0_7_are_whole(tmp_path: Path) -> None:
+    one, two = old_file(b"one", b"two"), old_file(b"three")
+    directory = write_old(tmp_path, "t", one, two)
+    found = checked(tmp_path)
+    assert (found.faults, found.records, found.size) == ([], 9 + 6, len(one + two))
+    path = directory / f"{len(one):020}.kafka"
+    path.write_bytes(two[:-1])
+    assert [fault[3] for fault in faults(tmp_path)] == ["the last entry is incomplete"]
+    patch(path, 12, b"?")
+    assert [fault[1] for fault in faults(tmp_path)] == [0]
+    path.unlink()
+    (directory / f"{len(one) + 1:020}.kafka").write_bytes(two)
+    assert [fault[0] for fault in faults(tmp_path)] == [f"{0:020}.kafka"]
+
+
+def per_append(first: list[int], positions: list[int]) -> bytes:
+    """An index as older brokers wrote it: the largest offset of an append, where it began."""
+    return b"".join(map(struct.Struct(">ii").pack, first, positions))
+
+
+def test_indexes_of_older_brokers_are_sound(tmp_path: Path) -> None:
+    write_settings(tmp_path, log_index_interval_bytes=INTERVAL)
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for number in range(0, 9, 3):
+            data = bytearray()
+            for n in range(3):
+                data += batch([b"%d" % n * 60], NOW_MS + number + n)
+            log.append(data, now_ns=NOW_MS * 1_000_000)
+    size = segments(tmp_path)[0].stat().st_size // 9
+    index, times = segments(tmp_path, ".index")[0], segments(tmp_path, ".timeindex")[0]
+    index.write_bytes(per_append([5, 8], [3 * size, 6 * size]))
+    times.write_bytes(b"".join(struct.pack(">qi", NOW_MS + n, n) for n in (2, 5, 8)))
+    assert checked(tmp_path).faults == []
+    # Not rising, no batch there, beyond what the batch holds, beyond the log.
+    for offsets, positions, bad in (
+        ([5, 5], [3 * size, 6 * size], (6 * size, 5)),
+        ([5, 8], [3 * size, 6 * size + 1], (6 * size + 1, 8)),
+        ([2, 8], [3 * size, 6 * size], (3 * size, 2)),
+        ([5, 9], [3 * size, 6 * size], (6 * size, 9)),
+        ([5, 8], [3 * size, 9 * size], (9 * size, 8)),
+    ):
+        index.write_bytes(per_append(offsets, positions))
+        assert [fault[1:3] for fault in faults(tmp_path)] == [bad]
+    index.write_bytes(per_append([5], [3 * size]))
+    for entries, offset in (
+        ([(2, 2), (1, 5)], 5),
+        ([(2, 5), (8, 2)], 2),
+        ([(1, 2)], 2),
+        ([(3, 2)], 2),
+        ([(8, 9)], 9),
+    ):
+        times.write_bytes(b"".join(struct.pack(">qi", NOW_MS + time, at) for time, at in entries))
+        assert [fault[2] for fault in faults(tmp_path)] == [offset]
+
+
+# -- faults --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [0, 1, -1])
+def test_a_damaged_batch_is_named_with_its_place(tmp_path: Path, where: int) -> None:
+    fill(tmp_path)
+    path = segments(tmp_path)[where]
+    starts = [batch.position for batch in oracle.walk(path.read_bytes())]
+    offset = [batch.base_offset for batch in oracle.walk(path.read_bytes())]
+    last = len(starts) - 1
+    patch(path, starts[last] + 70, b"\xff\xff")
+    assert faults(tmp_path) == [(path.name, starts[last], offset[last], "the CRC is wrong")]
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_changed_byte_is_found(
+    tmp_path_factory: pytest.TempPathFactory, filled: Path, data: st.DataObject
+) -> None:
+    target = copy(filled, tmp_path_factory.getbasetemp() / "changed")
+    path = data.draw(st.sampled_from(segments(target)))
+    log = path.read_bytes()
+    at = data.draw(st.integers(0, len(log) - 1))
+    patch(path, at, bytes([log[at] ^ data.draw(st.integers(1, 255))]))
+    batch = next(batch for batch in oracle.walk(log) if batch.position <= at < batch.end)
+    # No CRC covers the first sixteen bytes: a changed epoch may be one, an offset a gap.
+    expected = {(path.name, batch.position)} if at >= batch.position + 16 else set()
+    assert expected <= {fault[:2] for fault in faults(target)}
+
+
+def test_an_incomplete_batch_at_the_end_is_a_fault_where_nobody_writes(tmp_path: Path) -> None:
+    fill(tmp_path)
+    path = segments(tmp_path)[-1]
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(bytes(batch([b"torn"]))[:-1])
+    assert [fault[:2] for fault in faults(tmp_path)] == [(path.name, size)]
+
+
+def test_offsets_that_do_not_rise(tmp_path: Path) -> None:
+    fill(tmp_path)
+    second = segments(tmp_path)[1]
+    base = int(second.name[:20])
+    first = segments(tmp_path)[0]
+    patch(first, list(oracle.walk(first.read_bytes()))[-1].position, struct.pack(">q", base + 3))
+    found = faults(tmp_path)
+    assert (second.name, None, base, f"the segment before it ends at {base + 4}") in found
+    patch(second, 0, struct.pack(">q", base - 1))
+    assert (second.name, 0, base) in [fault[:3] for fault in faults(tmp_path)]
+
+
+def test_records_whose_offsets_do_not_rise(tmp_path: Path) -> None:
+    rows = [oracle.Row(0, delta, None, b"x") for delta in (0, 2, 2, 3)]
+    records = b"".join(map(oracle.put_row, rows))
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    for name, data in (
+        (".log", oracle.put_batch(records, 4)),
+        (".index", b""),
+        (".timeindex", b""),
+    ):
+        (directory / f"{0:020}{name}").write_bytes(data)
+    assert [fault[1:] for fault in faults(tmp_path)] == [
+        (0, 0, "a record's offset is not above the one before it")
+    ]
+
+
+def cut_index(data: Path) -> str:
+    path = segments(data, ".index")[1]
+    path.write_bytes(path.read_bytes()[:-3])
+    return path.name
+
+
+def no_index(data: Path) -> str:
+    path = segments(data, ".index")[1]
+    path.unlink()
+    return path.name
+
+
+def no_time_index(data: Path) -> str:
+    path = segments(data, ".timeindex")[1]
+    path.unlink()
+    return path.name
+
+
+def no_final_time(data: Path) -> str:
+    path = segments(data, ".timeindex")[0]
+    path.write_bytes(path.read_bytes()[:-12])
+    return path.name
+
+
+def not_trimmed(data: Path) -> str:
+    path = segments(data, ".index")[0]
+    path.write_bytes(path.read_bytes() + bytes(80))
+    return path.name
+
+
+def no_abort(data: Path) -> str:
+    path = segments(data, ".txnindex")[0]
+    path.unlink()
+    return path.name
+
+
+def other_producer(data: Path) -> str:
+    path = segments(data, ".txnindex")[0]
+    patch(path, 2, struct.pack(">q", 8))
+    return path.name
+
+
+def late_transaction(data: Path) -> str:
+    path = segments(data, ".txnindex")[0]
+    patch(path, 10, struct.pack(">q", 61))
+    return path.name
+
+
+def snapshot(data: Path) -> str:
+    path = segments(data, ".snapshot")[0]
+    patch(path, 3, b"?")
+    return path.name
+
+
+def snapshot_beyond_the_log(data: Path) -> str:
+    path = data / "t-0" / paths.file_name(1000, ".snapshot")
+    path.write_bytes(encode(()))
+    return path.name
+
+
+def snapshot_of_the_future(data: Path) -> str:
+    path = segments(data, ".snapshot")[0]
+    offset = int(path.name[:20])
+    path.write_bytes(encode([ProducerEntry(1, 0, 0, offset, 0, NOW_MS, -1, -1)]))
+    return path.name
+
+
+def text(name: str, content: str) -> Callable[[Path], str]:
+    def write(data: Path) -> str:
+        (data / name).write_text(content)
+        return Path(name).name
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut_index,
+        no_index,
+        no_time_index,
+        no_final_time,
+        not_trimmed,
+        no_abort,
+        other_producer,
+        late_transaction,
+        snapshot,
+        snapshot_beyond_the_log,
+        snapshot_of_the_future,
+        text("t-0/partition.metadata", "version: 0"),
+        text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n"),
+        text("t-0/leader-epoch-checkpoint", "0\n2\n-1 0\n0 10\n"),
+        text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n0 10\n"),
+        text("t-0/leader-epoch-checkpoint", "0\n2\n0 0\n5 1000\n"),
+        text(paths.RECOVERY_POINTS, "0\n1\nt 0 1000\n"),
+        text(paths.LOG_STARTS, "0\n1\nt 0 1000\n"),
+        text(paths.HIGH_WATERMARKS, "0\n1\nt 0 1000\n"),
+        text(paths.CLEANER_OFFSETS, "0\n1\nt 0 1000\n"),
+        text(paths.RECOVERY_POINTS, "0\n1\nt 0\n"),
+    ],
+)
+def test_a_fault_beside_the_log_is_named(tmp_path: Path, damage: Callable[[Path], str]) -> None:
+    fill(tmp_path)
+    name = damage(tmp_path)
+    found = faults(tmp_path)
+    assert found
+    assert {fault[0] for fault in found} == {name}
+
+
+def test_topic_ids_that_differ(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 2)
+    (tmp_path / "t-1" / paths.PARTITION_METADATA).write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+    )
+    assert [fault[0] for fault in faults(tmp_path)] == [paths.PARTITION_METADATA]
+
+
+def test_a_file_that_is_wrong_everywhere_is_named_a_few_times(tmp_path: Path) -> None:
+    write_settings(tmp_path, log_index_interval_bytes=0)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        for number in range(100):
+            append(log, b"%d" % number)
+    index = segments(tmp_path, ".index")[0]
+    data = index.read_bytes()
+    entries = [(offset, at + 1) for offset, at in struct.Struct(">ii").iter_unpack(data)]
+    index.write_bytes(per_append(*map(list, zip(*entries, strict=True))))
+    found = faults(tmp_path)
+    assert len(found) == 21
+    assert found[-1][3] == "79 more entries are wrong"
+
+
+# -- what is left over, and what lives -----------------------------------------------------------
+
+
+def test_what_is_left_over_is_named_and_is_no_fault(tmp_path: Path) -> None:
+    fill(tmp_path)
+    names = {
+        "t-0/00000000000000000000.log.200.cut",
+        "t-0/00000000000000000000.log.deleted",
+        "t-0/00000000000000000000.index.cleaned",
+        "t-0/00000000000000000000.log.swap",
+        "t-0/00000000000000099999.index",
+        "recovery-point-offset-checkpoint.tmp",
+    }
+    for name in names:
+        (tmp_path / name).touch()
+    for name in (
+        "x-0.0123456789abcdef0123456789abcdef-delete",
+        "lost+found",
+        "remote-log-index-cache",
+    ):
+        (tmp_path / name).mkdir()
+        names.add(name)
+    found = checked(tmp_path)
+    assert found.faults == []
+    named = {str(Path(item.path).relative_to(tmp_path)) for item in found.left_over}
+    assert named == names - {"remote-log-index-cache"}
+
+
+def test_what_a_living_writer_is_at_work_on_is_no_fault(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.log("t", 0)
+        append(log, b"more")
+        path = segments(tmp_path)[-1]
+        for tail in (bytes(batch([b"half written"]))[:-1], bytes(100), b""):
+            size = path.stat().st_size
+            with path.open("ab") as file:
+                file.write(tail)
+            assert checked(tmp_path).faults == []
+            with path.open("ab") as file:
+                file.truncate(size)
+        patch(path, path.stat().st_size - 3, b"???")
+        assert [fault[0] for fault in faults(tmp_path)] == [path.name]
+        patch(path, path.stat().st_size - 5, b"more\0")
+        snapshot = segments(tmp_path)[-1].with_suffix(".snapshot")
+        whole = snapshot.read_bytes()
+        for written in (b"", whole[:-1]):
+            snapshot.write_bytes(written)
+            assert checked(tmp_path).faults == []
+        snapshot.write_bytes(whole)
+        # As sealed segments are not being written, theirs is one.
+        with segments(tmp_path)[0].open("ab") as file:
+            file.write(b"\0" * 5)
+        assert [fault[0] for fault in faults(tmp_path)] == [segments(tmp_path)[0].name]
+        manager.abandon()
+
+
+def test_a_roll_that_found_no_room_leaves_no_fault(tmp_path: Path) -> None:
+    fill(tmp_path)
+    disk = FailingDisk(str(tmp_path))
+    with LogManager.open(str(tmp_path), files=disk) as manager:
+        log = manager.log("t", 0)
+        append(log, b"more")
+        snapshots = set((tmp_path / "t-0").glob("*.snapshot"))
+        for at in (1, 2, 3):
+            disk.fail_from_now(errno.ENOSPC, at)
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                log.roll(NOW_MS)
+            disk.fail_from_now(0, 0)
+            assert manager.check() == []
+            assert set((tmp_path / "t-0").glob("*.snapshot")) >= snapshots
+
+
+def test_what_vanishes_meanwhile_was_deleted(tmp_path: Path) -> None:
+    fill(tmp_path)
+    doomed = segments(tmp_path)[0]
+
+    class Deleting(Files):
+        def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+            if path == str(doomed) and doomed.exists():
+                # As its owner does: what is claimed of it goes before it.
+                drop(Files(), str(doomed.parent))
+                doomed.unlink()
+            return super().open(path, flags, mode)
+
+    with LogManager.open(str(tmp_path)) as manager:
+        assert verify(str(tmp_path), files=Deleting()).faults == []
+        manager.abandon()
+
+
+def test_an_aborted_transaction_of_several_segments(tmp_path: Path) -> None:
+    write_settings(tmp_path, log_index_interval_bytes=INTERVAL)
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        record = Record(0, NOW_MS, 0, None, b"in a transaction")
+        for sequence in range(3):
+            append(log, b"plain")
+            data = encode_batch(
+                [record._replace(value=b"%d" % sequence)],
+                attributes=0x10,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+            log.append_batches(data, now_ns=NOW_MS * 1_000_000)
+            log.roll(NOW_MS)
+        marker = encode_marker(ABORT, 7, 0, 0, 0, NOW_MS, 0)
+        log.append_batches(marker, now_ns=NOW_MS * 1_000_000)
+        transaction(log, 7, COMMIT)
+    assert checked(tmp_path).faults == []
+    (path,) = segments(tmp_path, ".txnindex")
+    patch(path, 10, struct.pack(">q", 2))
+    begins_late = "the transaction begins before the entry says"
+    assert faults(tmp_path) == [(path.name, None, 2, begins_late)]
+    path.unlink()
+    has_none = "the aborted transaction of producer 7 has no entry"
+    assert faults(tmp_path) == [(path.name, None, 6, has_none)]
+
+
+def test_only_wanted_partitions(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("other", 1).partitions[0], b"other")
+    patch(segments(tmp_path)[0], 80, b"?")
+    found = verify(str(tmp_path), wanted=lambda topic, partition: topic == "other")
+    assert (found.partitions, found.records, found.faults) == (1, 1, [])
+
+
+def test_indexes_of_another_interval_are_as_sound(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "kafkafs.properties").unlink()
+    assert checked(tmp_path).faults == []
