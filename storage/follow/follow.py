@@ -80,6 +80,8 @@ class LogFollower(LogTail):
         self._names_seen: int | None = None
         # Segments whose files' names still end in ``.swap``, though they are taken for swapped.
         self._swapped: frozenset[int] = frozenset()
+        # The offsets of what a cleaner is just swapping in: from, and up to before.
+        self._replaced = 0, 0
         # What the book has of segments that are gone or shorter than they were, by base offset.
         self._claims: dict[int, Claim] = {}
         if log.losses:
@@ -120,15 +122,15 @@ class LogFollower(LogTail):
         if stamp != self._names_seen:
             found, deleted, is_mixed = self._find()
             self._swapped = frozenset()
+            self._replaced = self._decide_swaps() if is_mixed else (0, 0)
             if not is_mixed:
                 self._strip_swap()
                 self._claims = self._lacking(found, stamp)
                 is_done = self._compare(found, deleted)
-            elif self._keep_readable(*self._decide_swaps()):
-                self._go_on_while_mixed(found, deleted)
-                is_done = False
             else:
-                self._compare(self._find_as_if_finished(), deleted)
+                all_can = self._keep_readable(*self._replaced)
+                if not all_can or not self._go_on_while_mixed(found, deleted):
+                    self._compare(self._find_as_if_finished(), deleted)
                 is_done = False
             if is_done and stamp + FRESH_NS < self._clock_ns():
                 self._names_seen = stamp
@@ -293,13 +295,20 @@ class LogFollower(LogTail):
             kept -= 1
         return kept
 
-    def _go_on_while_mixed(self, found: _Found, deleted: _Found) -> None:
-        """Take what follows the active segment, which is as it is: it is never cleaned."""
+    def _go_on_while_mixed(self, found: _Found, deleted: _Found) -> bool:
+        """Take what follows the active segment, which is as it is: it is never cleaned.
+
+        False where some of that came and went unread.
+        """
         kept = self._first_kept(found)
         self._learn_limit(kept, found)
-        lost = kept == len(self.log.segments)
-        if not lost or (not self._is_written_over(found) and self._outlive(found, deleted)):
-            self._roll_all(found)
+        if kept == len(self.log.segments):
+            if self._is_written_over(found):
+                return True
+            if not self._outlive(found, deleted):
+                return all(base <= self.log.active.base_offset for base in found)
+        self._roll_all(found)
+        return True
 
     def _compare(self, found: _Found, deleted: _Found) -> bool:
         """Make the log's segments those of these names; False where it has to be done again."""
@@ -521,8 +530,13 @@ class LogFollower(LogTail):
 
         Who reads on would pass them over: it is told of a cut before them.
         """
+        if start == end:
+            return False
+        low, high = self._replaced
+        if low <= start < high:
+            return True
         before = [base for base in found if base < end]
-        if start == end or not before:
+        if not before:
             return False
         suffix = paths.SWAP if before[-1] in self._swapped else ""
         name = paths.file_name(before[-1], paths.LOG) + suffix

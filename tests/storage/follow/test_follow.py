@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -547,10 +548,12 @@ def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
     follow.check()
 
 
-@pytest.mark.parametrize("is_read", [False, True])
-@pytest.mark.parametrize("stopped", [3, 4, 5])
+@pytest.mark.parametrize(
+    ("stopped", "is_read", "is_open"),
+    [*itertools.product([3, 4, 5], [False, True], [False]), (4, False, True), (5, False, True)],
+)
 def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
-    follow: Follow, stopped: int, is_read: bool
+    follow: Follow, stopped: int, is_read: bool, is_open: bool
 ) -> None:
     """A broker that was killed in it removes what is put aside first when it starts."""
     partition = follow.partition
@@ -558,7 +561,10 @@ def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
     if is_read:
         follow.look()
     for segment in follow.log.segments:
-        segment.close_descriptors()
+        if is_open:
+            segment.open_log()
+        else:
+            segment.close_descriptors()
     steps = 0
     seen: list[Any] = []
 
