@@ -131,6 +131,9 @@ class Followed(RuleBasedStateMachine):
         count = data.draw(st.integers(1, len(self.log().segments) - 1))
         first = self.log().segments[count].base_offset
         scratch = self.data / "scratch"
+        # Before a cleaner makes holes, what is flushed is written down.
+        self.log().flush()
+        self.mounted.manager.checkpoint()
         self.change(
             "mounted" if way == "prepared" else way,
             lambda log: clean(log, count, lambda record: record.offset % divisor == 0, scratch),
