@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.hang import HANG_S
+
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 30
 
 
 @dataclass
@@ -28,7 +29,7 @@ class RunningMount:
         """Unmount it with this command, if one is given; what it printed until its good end."""
         if unmount:
             subprocess.run([*unmount, str(self.path)], check=True)
-        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        output, _ = self.process.communicate(timeout=HANG_S)
         assert self.process.returncode == 0
         return output
 

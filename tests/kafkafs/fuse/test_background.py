@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafkafs.fuse.conftest import PATIENCE_S, ROOT
+from tests.hang import HANG_S
+from tests.kafkafs.fuse.conftest import ROOT
 
 START = """
 import os, signal, sys
@@ -47,7 +48,7 @@ def start(body: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=PATIENCE_S,
+        timeout=HANG_S,
     )
 
 
@@ -109,8 +110,8 @@ def test_who_gives_up_waiting_ends_it(tmp_path: Path, number: signal.Signals) ->
         started.read_text()
         with ended.open("w") as writer:
             caller.send_signal(number)
-            caller.communicate(timeout=PATIENCE_S)
+            caller.communicate(timeout=HANG_S)
             poller = select.poll()
             poller.register(writer, 0)
-            assert poller.poll(PATIENCE_S * 1000) == [(writer.fileno(), select.POLLERR)]
+            assert poller.poll(HANG_S * 1000) == [(writer.fileno(), select.POLLERR)]
     assert caller.returncode == (-number if number == signal.SIGINT else 128 + number)

@@ -21,7 +21,8 @@ from kafkafs.fuse.notify import KernelNotices
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import LogManager
-from tests.kafkafs.fuse.conftest import PATIENCE_S, RunningMount, serving
+from tests.hang import HANG_S
+from tests.kafkafs.fuse.conftest import RunningMount, serving
 from tests.storage.logs import values
 
 
@@ -105,7 +106,7 @@ def test_a_held_fsync_delays_neither_reads_nor_another_partitions_appends(
         assert waiting.is_alive()
     finally:
         mount.release()
-    waiting.join(PATIENCE_S)
+    waiting.join(HANG_S)
     assert not waiting.is_alive()
     offsets = mount.running.path / "slow/.meta/0/offsets"
     assert "recovery_point 1\n" in offsets.read_text()
@@ -120,7 +121,7 @@ def test_a_synchronous_write_is_answered_when_it_is_on_the_disk(mount: SlowMount
         append(mount.quick, b"line\n", flags)
         assert waiting.is_alive()
         mount.release()
-        waiting.join(PATIENCE_S)
+        waiting.join(HANG_S)
         assert not waiting.is_alive()
     mount.running.ended("fusermount3", "-u")
 

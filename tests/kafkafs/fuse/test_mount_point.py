@@ -115,7 +115,8 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
         mount_point.clean(path)
     assert mount_point.find(path) == mounted, "its daemon lives"
     os.kill(pid, signal.SIGCONT)
-    mount.ended("fusermount3", "-u")
+    # Who has asked it is there still, until it is answered.
+    mount.ended("sh", "-c", 'until fusermount3 -u "$0"; do sleep 0.1; done')
 
 
 def test_a_stopped_process_with_an_old_connection_is_not_the_daemon(

@@ -20,7 +20,8 @@ import trio.testing
 
 from kafkafs.fuse import session_loop
 from kafkafs.fuse.session_loop import BargingLock, Spinner, install, restore
-from tests.kafkafs.fuse.conftest import PATIENCE_S, BareMount
+from tests.hang import HANG_S
+from tests.kafkafs.fuse.conftest import BareMount
 
 Mount = Callable[..., BareMount]
 UNMOUNT = ("fusermount3", "-u")
@@ -81,7 +82,7 @@ def test_the_lock_is_never_held_twice_and_no_waiter_is_lost() -> None:
                     await trio.lowlevel.checkpoint()
             done += 1
 
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(HANG_S):
             async with trio.open_nursery() as nursery:
                 for rounds in range(1, 30):
                     nursery.start_soon(worker, rounds)
@@ -101,7 +102,7 @@ def test_a_waiter_that_is_cancelled_leaves_the_lock_to_the_others() -> None:
                     took.append(number)
 
         scopes = [trio.CancelScope() for _ in range(4)]
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(HANG_S):
             async with trio.open_nursery() as nursery, lock:
                 for number, scope in enumerate(scopes):
                     nursery.start_soon(waiter, number, scope)
@@ -210,7 +211,7 @@ def test_cancellation_is_seen_while_requests_keep_coming() -> None:
         spinner = Spinner()
         with a_pipe() as (reader, writer):
             os.write(writer, b"x")
-            with trio.fail_after(PATIENCE_S), trio.move_on_after(0.01) as scope:
+            with trio.fail_after(HANG_S), trio.move_on_after(0.01) as scope:
                 while True:
                     await spinner.wait_readable(reader)
         assert scope.cancelled_caught
@@ -292,7 +293,7 @@ def pouring(path: Path) -> Iterator[list[int]]:
     thread = threading.Thread(target=pour)
     thread.start()
     try:
-        assert going.wait(PATIENCE_S)
+        assert going.wait(HANG_S)
         yield answered
     finally:
         stop.set()
