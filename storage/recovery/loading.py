@@ -576,7 +576,7 @@ def reaches(origin: Origin, segment: Segment, offset: int) -> bool:
     source = FileSource(files, fd, segment.log_path)
     try:
         _, indexed = segment.offset_index.lookup(offset)
-        for position in sorted({indexed, 0}, reverse=True):
+        for position in sorted({max(indexed, 0), 0}, reverse=True):
             # An index that is wrong leads to no batch, and what is damaged ends the log.
             with contextlib.suppress(CorruptRecord):
                 if any(header.last_offset >= offset for _, header in batches(source, position)):

@@ -719,3 +719,21 @@ def test_a_time_entry_that_was_half_written(tmp_path: Path, written: int) -> Non
         assert len(values(log)) == 6
         assert log.active.largest_timestamp == NOW_MS + 5_000_000
     assert verify(str(tmp_path)).faults == []
+
+
+@pytest.mark.parametrize("position", [-(2**31), -1, 2**31 - 1])
+def test_an_index_that_leads_nowhere_before_a_roll_that_was_just_made(
+    tmp_path: Path, position: int
+) -> None:
+    """Whether the new segment is half a roll is asked of the log itself then."""
+    manager = LogManager.open(str(tmp_path))
+    manager.create_topic("t", 1)
+    log = manager.log("t", 0)
+    append(log, b"one", b"two")
+    log.roll(NOW_MS)
+    manager.abandon()
+    entry = (0).to_bytes(4, "big") + position.to_bytes(4, "big", signed=True)
+    index = Path(log.directory) / "00000000000000000000.index"
+    index.write_bytes(entry * 2)
+    with LogManager.open(str(tmp_path), read_only=True) as again:
+        assert values(again.log("t", 0)) == [b"one", b"two"]
