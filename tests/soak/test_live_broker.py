@@ -392,6 +392,7 @@ def mounts(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Mount]]:
 
 
 @pytest.mark.soak
+@pytest.mark.open
 def test_what_a_live_broker_does_is_shown(
     broker: Broker,
     mounts: dict[str, Mount],
