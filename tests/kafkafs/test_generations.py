@@ -165,6 +165,15 @@ History.TestCase.settings = settings(max_examples=150, stateful_step_count=25, d
 TestHistory = History.TestCase
 
 
+def test_a_placed_piece_grows_before_anybody_is_told() -> None:
+    timeline = Timeline([FakePiece("aa"), FakePiece("b"), FakePiece()])
+    timeline.place(1, 1, 10)
+    timeline.placed[1][0].text = "bbb"
+    timeline.placed[1][1].text = "c"
+    timeline.place()
+    assert (timeline.placed[0], timeline.end) == ((8, 10, 13), 14)
+
+
 def test_places_before_and_behind_the_anchor() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
     timeline.place(0, 1, -10)

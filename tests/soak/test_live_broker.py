@@ -60,7 +60,7 @@ TOPICS: dict[str, dict[str, object]] = {
         "cleanup.policy": "compact,delete",
         "retention.bytes": 200_000,
         "min.compaction.lag.ms": 0,
-        "file.delete.delay.ms": 2000,
+        "file.delete.delay.ms": 15_000,
         "internal.segment.bytes": 10_000,
     },
 }
