@@ -21,7 +21,7 @@ they had:
 Pure: no file, clock or thread. Pieces are anything with a length of text.
 
 Invariants: the starts of a timeline's pieces rise by their lengths; first_valid ≤ end.
-Not here: rendering (`tree.text`), inode numbers, who is open (`tree.partition_view`).
+Not here: rendering (`tree.partition.text`), inode numbers, who is open (`partition_view`).
 """
 
 from __future__ import annotations

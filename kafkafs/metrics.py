@@ -4,8 +4,8 @@ Counting is adding to a number. `exposition` makes the text from `Numbers`, whic
 tree has taken; it may run in any thread, and imports prometheus_client when it is first called, so
 that a mount whose metrics nobody reads never loads it.
 
-Not here: where the numbers come from (`tree.about`), and serving them by HTTP: a scraper reads the
-file, as node_exporter's textfile collector does.
+Not here: where the numbers come from (`tree.directories.about`), and serving them by HTTP: a
+scraper reads the file, as node_exporter's textfile collector does.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def command(
     DATA_DIR may be mounted where settings are only shown; write to TOPIC/.config to change them
     there.
     """
-    from kafkafs.tree.topic_config import config_text, defaults_text
+    from kafkafs.tree.control.topic_config import config_text, defaults_text
     from storage.directory.manager import LogManager, check_topic
     from storage.errors import StorageError
     from storage.files import Files

@@ -14,7 +14,7 @@ Batches that have to be decoded first, and what is shown of transactions: `encod
 from a place inside a segment: `places.py`; where the log is damaged: `damaged.py`. The view of
 stored batches needs no index, and looks the same from outside (`segment_batches.py`).
 
-Not here: positions beyond one segment (`generations`), when to save (`tree.partition_view`).
+Not here: positions beyond one segment (`generations`), when to save (`tree.partition`).
 """
 
 from kafkafs.line_index.places import BytesPlace, Damaged, TextPlace

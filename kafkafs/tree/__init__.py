@@ -1,7 +1,9 @@
 """The tree of the mounted file system: nodes and handles, without FUSE.
 
-Layers: `filesystem.py` is what `kafkafs.fuse.operations` talks to; nodes (`inodes.py`) stand for
-names, handles (`handles.py`) for open files. Nothing here knows trio or pyfuse3.
+`filesystem` is what `kafkafs.fuse.operations` talks to; nodes (`inodes`) stand for names, handles
+(`handles`) for open files, `jobs` for work that goes on after the request which asked for it.
+`directories` lead to `files`, which show a `partition`; `append` writes to one, `control` and
+`owner` take lines and act on them. Nothing here knows trio or pyfuse3.
 
 **Waiting.** What could wait for a disk takes `wait: bool`. With wait=False it raises
 BlockingIOError instead of waiting, with no state changed, and the caller repeats it in a worker

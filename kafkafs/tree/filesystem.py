@@ -23,10 +23,12 @@ from kafkafs.config import MountOptions
 from kafkafs.line_index import LineStore
 from kafkafs.line_index.lines_file import file_suffix
 from kafkafs.metrics import MountCounters
-from kafkafs.tree.about import ABOUT, texts
-from kafkafs.tree.append_handle import AppendHandle
-from kafkafs.tree.directories import Root
+from kafkafs.tree.append.append_handle import AppendHandle
+from kafkafs.tree.directories.about import ABOUT, texts
+from kafkafs.tree.directories.root import Root
 from kafkafs.tree.events import Events
+from kafkafs.tree.files.start_file import StartNames
+from kafkafs.tree.files.virtual_file import Owner
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import (
     KEEP_S,
@@ -39,11 +41,9 @@ from kafkafs.tree.inodes import (
 )
 from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import NoNotices, Notices
-from kafkafs.tree.owner_requests import OwnerRequests
-from kafkafs.tree.partition import Partition
-from kafkafs.tree.start_file import StartNames
-from kafkafs.tree.unsaved import Unsaved
-from kafkafs.tree.virtual_file import Owner
+from kafkafs.tree.owner.owner_requests import OwnerRequests
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.unsaved import Unsaved
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
 from kafkafs.views.json_lines import JsonLines

@@ -7,10 +7,11 @@ The table holds a node for as long as the kernel remembers it: its lookup count 
 entry handed out (lookup, create, mkdir, readdirplus) and falls with FORGET.
 
 What this does *not* do: hold open files (`handles.py`), or decide what a name leads to
-(`directories.py`).
+(`directories`).
 """
 
 import errno
+import os
 import stat
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -68,6 +69,11 @@ def inode_number(*parts: object) -> int:
     text = "\0".join(map(str, parts)).encode()
     number = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
     return number if number > ROOT_INODE else number + 2
+
+
+def missing(name: str) -> OSError:
+    """ENOENT"""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
 
 class Node:

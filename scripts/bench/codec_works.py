@@ -12,7 +12,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import render
-from storage.record._columns import decode_columns
+from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS
 from storage.record.plain import plain, recompress
 

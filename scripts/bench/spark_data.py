@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kafkafs.spark.sink.sink_columns import columns_of
 from storage import LogManager
-from storage.record._rows import RowEncoder
+from storage.record.columns._rows import RowEncoder
 
 KEY_BYTES = 16
 VALUE_BYTES = 100

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from storage.compaction import cleaner, swap_in
+from storage.compaction import cleaner
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable
 from storage.compaction.cleaner import Cleaned
-from storage.compaction.swap_request import SwapRequest
+from storage.compaction.shared import swap_in
+from storage.compaction.shared.swap_request import SwapRequest
 from storage.directory.manager import LogManager
 from storage.errors import StorageError, SwapRefused, TaskCancelled
 from storage.log.log import Log

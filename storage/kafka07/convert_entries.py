@@ -11,8 +11,8 @@ Pure.  Not here: files.
 from __future__ import annotations
 
 from storage.errors import InvalidRecord
-from storage.record._columns import decode_columns
 from storage.record.batch import Record, encode_records
+from storage.record.columns._columns import decode_columns
 from storage.record.compression import compress
 from storage.record.header import (
     CREATE_TIME,

@@ -31,8 +31,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import CorruptRecord, InvalidFetchResponse, InvalidFetchSize
-from storage.record._columns import decode_columns
 from storage.record.batch import decode_plain
+from storage.record.columns._columns import decode_columns
 from storage.record.header import Buffer, parse_header
 from storage.record.legacy_07 import encode_entry, plain_07
 from storage.record.plain import plain

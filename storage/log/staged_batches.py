@@ -17,8 +17,8 @@ from typing import NamedTuple
 from storage.errors import CorruptRecord, InvalidRecord, NoThread, RecordTooLarge
 from storage.files import Files
 from storage.log.validator import Admitted, admitted, check_keys, check_not_ahead, rewrites
-from storage.record._columns import decode_columns
 from storage.record._stamp import stamp_transaction, survey_staged
+from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS
 from storage.record.header import parse_header
 from storage.record.scan import whole_batches

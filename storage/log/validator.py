@@ -22,7 +22,6 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from storage.errors import CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge
-from storage.record._columns import Columns, decode_columns
 from storage.record.batch import (
     APPEND_TIME_BIT,
     CODECS,
@@ -31,6 +30,7 @@ from storage.record.batch import (
     Buffer,
     parse_header,
 )
+from storage.record.columns._columns import Columns, decode_columns
 from storage.record.compression import codec_number
 from storage.record.control import Marker, parse_marker
 from storage.record.plain import plain, recompress, to_v2

@@ -32,7 +32,7 @@ from storage.adopt.adopt import Adopted, adopt
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.swap_request import SwapRequest
+from storage.compaction.shared.swap_request import SwapRequest
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, StorageError, TaskCancelled
 from storage.task import Task

@@ -4,7 +4,7 @@ Its owner may roll, delete or clean segments all the while: what is not there, o
 read, is looked for again, from the offset that was reached.  A position, from the split or from an
 index, counts where a sound batch lies there that begins at or before the offset that is looked for.
 
-The protocol: ``read_split`` yields ``Columns`` (``record._columns`` describes the buffers), each of
+The protocol: ``read_split`` yields ``Columns`` (``record.columns`` describes the buffers), each of
 one row or more, in the order of offsets, timestamps in µs.  Control records and those of aborted
 transactions are left out; every CRC is checked.
 
@@ -24,7 +24,7 @@ from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import ByteSource, Files, FileSource
 from storage.index.offset_index import OffsetIndex
 from storage.record._batch import find_next_batch, walk_batches
-from storage.record._columns import AbortedSpans, Columns, decode_columns
+from storage.record.columns._columns import AbortedSpans, Columns, decode_columns
 from storage.record.header import (
     HEADER_SIZE,
     LOG_OVERHEAD,

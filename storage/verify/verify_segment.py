@@ -20,7 +20,7 @@ from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
 from storage.index import txn_index
 from storage.record._batch import Rebuild
-from storage.record._columns import decode_columns
+from storage.record.columns._columns import decode_columns
 from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.swap_request import SwapRequest
+from storage.compaction.shared.swap_request import SwapRequest
 from storage.errors import SwapRefused
 from storage.task import Task
 from tests.compaction_model import clean, cleanable

@@ -18,7 +18,7 @@ LOG = "tests/storage/log/test_log.py"
 MANAGER = "tests/storage/directory/test_manager.py"
 RESCUE = "tests/storage/log/test_rescue.py"
 FILES = "tests/storage/test_files.py"
-REWRITE = "tests/kafkafs/tree/test_rewrite.py"
+REWRITE = "tests/kafkafs/tree/partition/test_rewrite.py"
 
 FAULTS = [
     Fault(

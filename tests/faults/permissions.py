@@ -7,9 +7,9 @@ from tests.faults.fault import Fault
 BENEATH = "tests/storage/test_beneath.py"
 FILES = "tests/storage/test_files.py"
 BAD_FILES = "tests/storage/recovery/test_bad_files.py"
-DIRECTORIES = "tests/kafkafs/tree/test_directories.py"
+DIRECTORIES = "tests/kafkafs/tree/directories/test_directories.py"
 MOUNT_DIRECTORIES = "tests/mount/contract/test_directories.py"
-APPEND_HANDLE = "tests/kafkafs/tree/test_append_handle.py"
+APPEND_HANDLE = "tests/kafkafs/tree/append/test_append_handle.py"
 HANDLES = "tests/kafkafs/tree/test_handles.py"
 VIEW_FILE = "tests/kafkafs/tree/test_view_file.py"
 DETACH = "tests/storage/directory/test_detach.py"
@@ -222,7 +222,7 @@ FAULTS = [
     ),
     Fault(
         "mkdir-takes-another-mode",
-        "kafkafs/tree/directories.py",
+        "kafkafs/tree/directories/root.py",
         "        owner = (caller.uid, caller.gid, mode & 0o7777)\n        try:",
         "        owner = (caller.uid, caller.gid, 0o755)\n        try:",
         "mkdir -m 700 makes what all may read.",
@@ -230,7 +230,7 @@ FAULTS = [
     ),
     Fault(
         "touch-takes-another-mode",
-        "kafkafs/tree/directories.py",
+        "kafkafs/tree/directories/root.py",
         "        owner = (caller.uid, caller.gid, mode & 0o7777)\n        if owner",
         "        owner = (caller.uid, caller.gid, 0o644)\n        if owner",
         "A partition made under umask 077 can be read by all.",
@@ -238,7 +238,7 @@ FAULTS = [
     ),
     Fault(
         "rmdir-though-it-is-switched-off",
-        "kafkafs/tree/directories.py",
+        "kafkafs/tree/directories/root.py",
         "        if not manager.settings.broker.delete_topic_enable:",
         "        if manager.settings.broker.delete_topic_enable is None:",
         "delete.topic.enable=false does not keep a topic.",
@@ -270,11 +270,11 @@ FAULTS = [
     ),
     Fault(
         "raw-files-can-be-written",
-        "kafkafs/tree/raw_file.py",
+        "kafkafs/tree/files/raw_file.py",
         "            file_mode(mode & 0o444),",
         "            file_mode(mode & 0o666),",
         "ls says that segment files can be written.",
-        ("tests/kafkafs/tree/test_raw_file.py",),
+        ("tests/kafkafs/tree/files/test_raw_file.py",),
     ),
     Fault(
         "chmod-on-a-read-only-mount",
@@ -296,7 +296,7 @@ FAULTS = [
     ),
     Fault(
         "written-without-o-append",
-        "kafkafs/tree/append_handle.py",
+        "kafkafs/tree/append/append_handle.py",
         "            if not self._flags & os.O_APPEND:",
         "            if self._flags < 0:",
         "A plain write into the middle of a partition appends.",
@@ -304,7 +304,7 @@ FAULTS = [
     ),
     Fault(
         "written-while-stopping",
-        "kafkafs/tree/append_handle.py",
+        "kafkafs/tree/append/append_handle.py",
         "            self._check_stopping()\n            if not self._flags",
         "            if not self._flags",
         "A line is acknowledged while the logs are being closed.",
@@ -312,7 +312,7 @@ FAULTS = [
     ),
     Fault(
         "synced-writes-are-not",
-        "kafkafs/tree/append_handle.py",
+        "kafkafs/tree/append/append_handle.py",
         "_SYNC = os.O_SYNC | os.O_DSYNC",
         "_SYNC = os.O_SYNC & ~os.O_DSYNC",
         "dd oflag=dsync returns before anything is on the disk.",
@@ -320,7 +320,7 @@ FAULTS = [
     ),
     Fault(
         "refused-rest-goes-on",
-        "kafkafs/tree/lines_handle.py",
+        "kafkafs/tree/append/lines_handle.py",
         "        self._discarding = data[-1] != _NEWLINE\n",
         "        self._discarding = not data\n",
         "The remainder of a line that was too large becomes a record.",

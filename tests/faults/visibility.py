@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.faults.fault import Fault
 
-APPEND_HANDLE = "tests/kafkafs/tree/test_append_handle.py"
+APPEND_HANDLE = "tests/kafkafs/tree/append/test_append_handle.py"
 VIEW_FILE = "tests/kafkafs/tree/test_view_file.py"
-TREE_TRANSACTIONS = "tests/kafkafs/tree/test_transactions.py"
-FOLLOW_FILE = "tests/kafkafs/tree/test_follow_file.py"
-FOLLOW_HISTORY = "tests/kafkafs/tree/test_follow_history.py"
-REWRITE = "tests/kafkafs/tree/test_rewrite.py"
+TREE_TRANSACTIONS = "tests/kafkafs/tree/partition/test_transactions.py"
+FOLLOW_FILE = "tests/kafkafs/tree/files/test_follow_file.py"
+FOLLOW_HISTORY = "tests/kafkafs/tree/files/test_follow_history.py"
+REWRITE = "tests/kafkafs/tree/partition/test_rewrite.py"
 GENERATIONS = "tests/kafkafs/test_generations.py"
 TRANSACTIONS = "tests/storage/log/test_transactions.py"
 PRODUCERS = "tests/storage/state/test_producer_state.py"
@@ -190,7 +190,7 @@ FAULTS = [
         " trusted.get(facts.producer_id) == producer.last_offset",
         "            follows = trusted is not None",
         "A gap in a producer's sequences is taken.",
-        (APPEND, "tests/kafkafs/tree/test_batches_handle.py"),
+        (APPEND, "tests/kafkafs/tree/append/test_batches_handle.py"),
     ),
     # -- reading what is damaged ---------------------------------------------------------------
     Fault(
@@ -400,7 +400,7 @@ FAULTS = [
     ),
     Fault(
         "attributes-dropped-after-the-views-learn",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        self.grows()\n        for view in self.views.values():\n"
         "            view.appended(position, data)\n",
         "        for view in self.views.values():\n            view.appended(position, data)\n"
@@ -410,7 +410,7 @@ FAULTS = [
     ),
     Fault(
         "attributes-kept-beside-appends",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        if self._growing and (inode != self._kept or self._writing is not None):\n"
         "            return 0.0\n        return self.fs.attr_timeout",
         "            pass\n        return self.fs.attr_timeout",
@@ -419,7 +419,7 @@ FAULTS = [
     ),
     Fault(
         "attributes-kept-beside-an-unfinished-line",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        if self._unfinished:\n            return 0.0\n        if self._growing",
         "        if self._growing",
         "printf x >> p; stat p: the line that close(2) made a record is not there.",
@@ -427,15 +427,15 @@ FAULTS = [
     ),
     Fault(
         "attributes-not-dropped-when-a-line-begins",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        if self._unfinished == 1:\n            self._drop_attributes()\n",
         "        _ = self._drop_attributes\n",
         "The kernel's old size stays when an unfinished line becomes a record.",
-        ("tests/kafkafs/tree/test_topic_append.py",),
+        ("tests/kafkafs/tree/append/test_topic_append.py",),
     ),
     Fault(
         "attributes-of-the-written-file-told-to-others",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "                self.fs.notices.attributes_changed(self._kept)\n",
         "                pass\n",
         "The size goes backwards between two who ask while a write is answered.",
@@ -443,7 +443,7 @@ FAULTS = [
     ),
     Fault(
         "mtime-stands-still",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1",
         "        self.mtime_ns = max(mtime_ns, self.mtime_ns)",
         "make and rsync see no append within one tick of the clock.",
@@ -451,7 +451,7 @@ FAULTS = [
     ),
     Fault(
         "names-stay-after-the-past-has-changed",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        history.nonce = rewrite.nonce\n        if not rewrite.is_written:",
         "        if not rewrite.is_written:",
         "Readers who come after retention get the old inode.",
@@ -459,7 +459,7 @@ FAULTS = [
     ),
     Fault(
         "kernel-not-told-of-names",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        if any(node.loses_name() for node in list(self.known.values())):\n"
         "            self.fs.notices.names_changed()",
         "        _ = self.known",
@@ -468,11 +468,14 @@ FAULTS = [
     ),
     Fault(
         "owner-changed-not-told",
-        "kafkafs/tree/partition.py",
+        "kafkafs/tree/partition/partition.py",
         "        self._owner = None\n        self._drop_attributes()\n",
         "        self._owner = None\n",
         "chmod 600 leaves a file readable for an hour.",
-        ("tests/kafkafs/tree/test_directories.py", "tests/mount/contract/test_directories.py"),
+        (
+            "tests/kafkafs/tree/directories/test_directories.py",
+            "tests/mount/contract/test_directories.py",
+        ),
     ),
     Fault(
         "owner-of-a-topic-not-told-to-its-partitions",
@@ -481,7 +484,10 @@ FAULTS = [
         "                self.partition(log).owner_changed()\n",
         "            pass\n",
         "chmod 700 of a topic leaves its partitions readable.",
-        ("tests/kafkafs/tree/test_directories.py", "tests/mount/contract/test_directories.py"),
+        (
+            "tests/kafkafs/tree/directories/test_directories.py",
+            "tests/mount/contract/test_directories.py",
+        ),
     ),
     Fault(
         "kernel-without-epochs-keeps-names",
@@ -550,7 +556,7 @@ FAULTS = [
     ),
     Fault(
         "follow-file-gives-out-what-is-not-durable",
-        "kafkafs/tree/follow_file.py",
+        "kafkafs/tree/files/follow_file.py",
         "            if not log.history.is_durable(self.part.view.name):\n",
         "            if False:\n",
         "A shipper comes back after a kill with a position that means something else.",
@@ -558,7 +564,7 @@ FAULTS = [
     ),
     Fault(
         "follow-file-of-other-positions",
-        "kafkafs/tree/follow_file.py",
+        "kafkafs/tree/files/follow_file.py",
         '            raise OSError(errno.ESTALE, "positions have begun anew, in another inode")',
         "            _ = errno.ESTALE",
         "A shipper goes on at a position that means something else.",
@@ -582,7 +588,7 @@ FAULTS = [
     ),
     Fault(
         "view-file-of-another-nonce",
-        "kafkafs/tree/view_file.py",
+        "kafkafs/tree/files/view_file.py",
         "        if generation.nonce != self._nonce or (self.lookups",
         "        if (self.lookups",
         "An inode shows another history than when it was looked up.",
@@ -590,11 +596,11 @@ FAULTS = [
     ),
     Fault(
         "raw-file-that-was-replaced",
-        "kafkafs/tree/raw_file.py",
+        "kafkafs/tree/files/raw_file.py",
         "        if _number(self.partition, self._name, found) != self.inode:",
         "        if _number(self.partition, self._name, found) < 0:",
         "An inode of .raw shows another file than before.",
-        ("tests/kafkafs/tree/test_raw_file.py",),
+        ("tests/kafkafs/tree/files/test_raw_file.py",),
     ),
     # -- a log that another process writes -----------------------------------------------------
     Fault(

@@ -33,8 +33,8 @@ from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, Storage
 from storage.index import txn_index
 from storage.kafka07 import fetch
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
-from storage.record._columns import decode_columns
 from storage.record.batch import Record, decode_plain
+from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS, compress, decompress
 from storage.record.control import parse_marker
 from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header

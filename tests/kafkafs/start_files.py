@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kafkafs.tree.start_file import StartFile
-from kafkafs.tree.view_file import ViewFile
+from kafkafs.tree.files.start_file import StartFile
+from kafkafs.tree.files.view_file import ViewFile
 from storage.record.batch import parse_header
 from tests.kafkafs.trees import Tree
 

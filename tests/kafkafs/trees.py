@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
-from kafkafs.tree.view_file import ViewFile
 from storage import LogManager, Record, encode
 from storage.files import Files
 from storage.log.log import Log

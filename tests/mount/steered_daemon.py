@@ -36,14 +36,14 @@ from kafkafs.config import parse_mount_options
 from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
-from kafkafs.tree import view_file
-from kafkafs.tree.control_file import ControlFile, Effects
-from kafkafs.tree.directories import TopicDirectory
-from kafkafs.tree.dot_names import DOT_NAMES
+from kafkafs.tree.control.control_file import ControlFile, Effects
+from kafkafs.tree.directories.dot_names import DOT_NAMES
+from kafkafs.tree.directories.root import TopicDirectory
 from kafkafs.tree.events import Events
+from kafkafs.tree.files import view_file
+from kafkafs.tree.files.virtual_file import Text
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.inodes import Node
-from kafkafs.tree.virtual_file import Text
 from storage.directory.manager import LogManager
 from storage.files import Files, is_temporary
 from storage.log.log import Log

@@ -16,14 +16,14 @@ from kafkafs.spark.place import owner
 from kafkafs.spark.place.owner import OwnerNotReached
 from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared_plan import Limits
+from storage.compaction.shared.plan import Limits
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.task import Task
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, check_data, mounted
 from tests.mount.programs import Running
 from tests.storage.compaction.cleaned import Clock
-from tests.storage.compaction.test_shared_round import Writer, files_of
+from tests.storage.compaction.shared.test_round import Writer, files_of
 from tests.storage.logs import opened, write_settings
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from kafkafs.spark.jobs.facts import WIDTHS_MS, Facts
 from kafkafs.spark.jobs.failures import reason
 from kafkafs.spark.jobs.stats_report import Counted
 from storage.errors import InvalidConfig
-from storage.record._columns import decode_columns
 from storage.record.batch import Record, encode
+from storage.record.columns._columns import decode_columns
 from tests.storage.logs import NOW_MS
 
 GAP_MS = 5000

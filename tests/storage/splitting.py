@@ -13,7 +13,7 @@ from storage.split.split import Split, plan_splits, read_split
 from tests.oracle import Shown
 from tests.storage.compaction.cleaned import Clock
 from tests.storage.logs import NOW_MS, append, write_settings
-from tests.storage.record.test__columns import shown
+from tests.storage.record.columns.test__columns import shown
 
 COMMITTED: Isolation = "read_committed"
 UNCOMMITTED: Isolation = "read_uncommitted"

@@ -8,7 +8,7 @@ where its log is not what was read any more he refuses, and nothing has changed.
 
 Three stages (`compact_tasks`): the ranges of all partitions are scanned, keys are merged in
 buckets, groups of segments are written. Memory that a task needs depends on what is done at a time
-(`storage.compaction.shared_plan.Limits`), not on how many keys there are.
+(`storage.compaction.shared.plan.Limits`), not on how many keys there are.
 
 Executors need the directory under the same path as the driver, and may write to it.
 """
@@ -44,9 +44,9 @@ from kafkafs.spark.place.owner import OwnerNotReached, ask_owner, check_owner
 from storage.adopt.staged import parse_name
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared_plan import Limits, SharedRound, plan
-from storage.compaction.shared_round import Kept, finished, openings_of
-from storage.compaction.swap_in import cleaned_of
+from storage.compaction.shared.plan import Limits, SharedRound, plan
+from storage.compaction.shared.round import Kept, finished, openings_of
+from storage.compaction.shared.swap_in import cleaned_of
 from storage.compaction.transactions import Met, Opening
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files

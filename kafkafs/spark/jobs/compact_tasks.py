@@ -6,7 +6,7 @@ bucket or of a group, and bytes. A task has several small ranges, buckets or gro
 A fault of a log (damage, files that were replaced meanwhile) is an item too: it ends its round and
 no other one.
 
-Not here: what is done (`storage.compaction.shared_round`), how stages follow each other
+Not here: what is done (`storage.compaction.shared.round`), how stages follow each other
 (`compact`).
 """
 
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import KeyMerge, Superseded
-from storage.compaction.shared_plan import SharedRound
-from storage.compaction.shared_round import keep, new_superseded, scan
-from storage.compaction.swap_request import staged_suffix
+from storage.compaction.shared.plan import SharedRound
+from storage.compaction.shared.round import keep, new_superseded, scan
+from storage.compaction.shared.swap_request import staged_suffix
 from storage.compaction.transactions import Opening
 from storage.errors import StorageError
 from storage.files import Files

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.record._census import Census
-from storage.record._columns import Columns
+from storage.record.columns._columns import Columns
 
 _Longs = npt.NDArray[np.int64]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafkafs.spark.jobs.facts import Facts
     from kafkafs.spark.place.opened import Place
     from storage.log.read import Isolation
-    from storage.record._columns import Columns
+    from storage.record.columns._columns import Columns
 
 #: Up to so many keys, each split's counted for itself, the different ones are counted exactly.
 EXACT_KEYS = 20_000_000

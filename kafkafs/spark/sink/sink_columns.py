@@ -6,7 +6,7 @@ not know: the record's time, null as if there were no such column. `offset` and 
 which the source gives too, say where a record came from and are left out. Any other column is
 refused: nobody would find it again.
 
-Not here: what a row has to be like (`storage.record._rows`).
+Not here: what a row has to be like (`storage.record.columns._rows`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from storage.record._cells import BytesColumn, HeadersColumn, NumbersColumn
+from storage.record.columns._cells import BytesColumn, HeadersColumn, NumbersColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,7 +30,7 @@ from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files
 from storage.log.partitioner import STAY_BYTES, another
 from storage.log.validator import rewrites, rewritten
-from storage.record._rows import RowEncoder
+from storage.record.columns._rows import RowEncoder
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.settings.settings import Settings
 from storage.threads import side_by_side

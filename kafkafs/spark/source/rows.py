@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage.files import Files
-    from storage.record._columns import Columns
+    from storage.record.columns._columns import Columns
 
 HEADERS = "headers"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])

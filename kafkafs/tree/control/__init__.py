@@ -1,5 +1,6 @@
-"""The files of `.control`: what can be done with a topic, a module for each.
+"""Files that take lines and act on them: `.config` (`topic_config`), and those of `.control`.
 
-Most of them begin jobs (`kafkafs.tree.jobs`): `job_file` has what those share, `commands` the words
-that they take.
+`control_file` collects lines and has them carried out. In `.control` there is a module for each
+command; most begin jobs (`kafkafs.tree.jobs`): `job_file` has what those share, `commands` the
+words that they take. The directory itself is `directories.control_directory`.
 """

@@ -20,7 +20,7 @@ from storage.log.log import Log
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
-    from kafkafs.tree.partition import Partition
+    from kafkafs.tree.partition.partition import Partition
     from storage.directory.manager import Topic
 
 NAME = "abort-transaction"

@@ -25,7 +25,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkafs.tree.control_file import Effects
+from kafkafs.tree.control.control_file import Effects
 from kafkafs.tree.jobs import Job, State, Work
 
 if TYPE_CHECKING:

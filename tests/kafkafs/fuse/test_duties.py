@@ -326,7 +326,7 @@ def lines(world: World, part: str) -> list[str]:
 def test_it_goes_on_when_what_was_wrong_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty, error: int, times: int
 ) -> None:
-    monkeypatch.setattr("kafkafs.tree.unsaved.SAVE_BYTES", 1000)
+    monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_BYTES", 1000)
 
     async def test(world: World) -> None:
         is_done = duty.begin(world)
@@ -360,7 +360,7 @@ def test_it_goes_on_when_what_was_wrong_is_over(
 def test_it_goes_on_when_there_are_threads_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty
 ) -> None:
-    monkeypatch.setattr("kafkafs.tree.unsaved.SAVE_BYTES", 1000)
+    monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_BYTES", 1000)
 
     async def test(world: World) -> None:
         with no_free_threads():

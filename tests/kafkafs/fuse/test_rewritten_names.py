@@ -18,9 +18,9 @@ import trio.testing
 from kafkafs.fuse import operations
 from kafkafs.fuse.operations import TRIES, Operations
 from kafkafs.fuse.session_loop import Spinner
+from kafkafs.tree.files.start_file import KEPT
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.inodes import KEEP_S
-from kafkafs.tree.start_file import KEPT
 from storage.files import Files
 from tests.broker_files import Between, BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Tree

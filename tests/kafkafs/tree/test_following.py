@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
-from kafkafs.tree.view_file import ViewFile
 from storage.errors import SegmentGone
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Tree, a_tree, in_thread, read

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.line_index import places
+from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
-from kafkafs.tree.partition_view import PartitionView
-from kafkafs.tree.view_file import ViewFile
+from kafkafs.tree.partition.partition_view import PartitionView
 from storage.errors import SegmentGone
 from storage.files import Files
 from tests.hang import HANG_S
@@ -237,7 +237,7 @@ def test_measuring_that_takes_long_is_eagain_and_a_line_in_the_log(
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
         append(tree.log(), b"value")
-    monkeypatch.setattr("kafkafs.tree.view_file.MEASURE_S", 0)
+    monkeypatch.setattr("kafkafs.tree.files.view_file.MEASURE_S", 0)
     with a_tree(tmp_path / "data") as tree:
         file = asked(lambda wait: tree.directory("t").lookup("0", wait))
         with pytest.raises(BlockingIOError) as caught:

@@ -10,16 +10,9 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import KeyMerge
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared_plan import Limits, SharedRound, plan
-from storage.compaction.shared_round import (
-    Kept,
-    finished,
-    keep,
-    new_superseded,
-    openings_of,
-    scan,
-)
-from storage.compaction.swap_request import SwapRequest, staged_suffix
+from storage.compaction.shared.plan import Limits, SharedRound, plan
+from storage.compaction.shared.round import Kept, finished, keep, new_superseded, openings_of, scan
+from storage.compaction.shared.swap_request import SwapRequest, staged_suffix
 from storage.task import Task
 
 SECRET = bytes(range(16))

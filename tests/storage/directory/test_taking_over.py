@@ -8,7 +8,7 @@ import pytest
 
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared_plan import Limits, plan
+from storage.compaction.shared.plan import Limits, plan
 from storage.errors import SwapRefused
 from storage.files import Files
 from storage.settings.settings import Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.control_file import ControlHandle
+from kafkafs.tree.control.control_file import ControlHandle
 from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.jobs import Job
 from storage.files import Files

@@ -1,0 +1,145 @@
+"""Where the records of an `AppendHandle` go: what any target does, and the one partition.
+
+Everything here runs on the owner's thread. Where the kernel's guess of the file's size, the place
+of the write and its length, is not the size that came out of it, the kernel keeps none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.handles import FlushPlan
+    from kafkafs.tree.partition.partition import Partition
+    from kafkafs.tree.partition.partition_view import ViewGeneration
+    from storage.log.append import Appended
+    from storage.log.validator import Admitted
+    from storage.settings.config import LogConfig
+
+
+class AppendTarget(Protocol):
+    """See the module."""
+
+    @property
+    def fs(self) -> FileSystem: ...
+
+    @property
+    def name(self) -> str:
+        """What the events call it."""
+        ...
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings of now. LogClosed where nothing is left that has any."""
+        ...
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether flush.messages asks for a flush after what was appended last."""
+        ...
+
+    def append(self, batches: bytearray, now_ns: int) -> None:
+        """Append batches that were made here. What `Log.prepared` refuses, and OSError."""
+        ...
+
+    def check(self, batches: bytearray, now_ns: int) -> None:
+        """What `append` would refuse; nothing is appended."""
+        ...
+
+    def flush_plan(self) -> FlushPlan | None:
+        """What fsync has to do; None where all is on the disk."""
+        ...
+
+    def line_begun(self) -> None:
+        """A handle holds an unfinished line, of which a record may come at any time."""
+        ...
+
+    def line_ended(self) -> None:
+        """It has become a record, or was dropped."""
+        ...
+
+    def written(self, guess: int) -> None:
+        """A write is done, after which the kernel takes the file to be `guess` bytes long."""
+        ...
+
+    def released(self) -> None:
+        """There will be no more writes, and the kernel has the answers to all."""
+        ...
+
+
+class PartitionTarget:
+    """One partition, through one of its files: that of a generation in a view."""
+
+    __slots__ = ("_generation", "fs", "inode", "partition")
+
+    def __init__(self, partition: Partition, inode: int, generation: ViewGeneration) -> None:
+        self.fs = partition.fs
+        self.partition = partition
+        self.inode = inode
+        self._generation = generation
+
+    @property
+    def name(self) -> str:
+        log = self.partition.log
+        return f"{log.topic}/{log.partition}"
+
+    @property
+    def config(self) -> LogConfig:
+        return self.partition.log.config
+
+    @property
+    def flush_due(self) -> bool:
+        return self.partition.log.flush_due
+
+    def append(self, batches: bytearray, now_ns: int) -> None:
+        partition = self.partition
+        log = partition.log
+        ready = log.prepared(batches, now_ns=now_ns)
+        partition.writer = self
+        try:
+            log.append_prepared(ready, now_ns=now_ns)
+        finally:
+            partition.writer = None
+
+    def append_batches(
+        self,
+        batches: bytes,
+        now_ns: int,
+        trusted: dict[int, int],
+        checked: list[Admitted] | None,
+    ) -> list[Appended]:
+        """`Log.append_batches`"""
+        partition = self.partition
+        partition.writer = self
+        try:
+            return partition.log.append_batches(
+                batches,
+                now_ns=now_ns,
+                trusted=trusted,
+                defer_flush=True,
+                checked=checked,
+            )
+        finally:
+            partition.writer = None
+
+    def check(self, batches: bytearray, now_ns: int) -> None:
+        self.partition.log.prepared(batches, now_ns=now_ns)
+
+    def flush_plan(self) -> FlushPlan | None:
+        return self.partition.flush_plan()
+
+    def line_begun(self) -> None:
+        self.partition.line_begun()
+
+    def line_ended(self) -> None:
+        self.partition.line_ended()
+
+    def written(self, guess: int) -> None:
+        generation = self._generation
+        if generation.timeline.end - generation.shift != guess:
+            # Otherwise who asks between our answer and its end would make the guess a valid size.
+            self.partition.grows()
+
+    def released(self) -> None:
+        self.partition.released(self)

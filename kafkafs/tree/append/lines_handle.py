@@ -1,0 +1,157 @@
+"""Appending to a view of text: lines become records.
+
+All complete lines of one write are appended together, or none of them. What follows the last
+newline is joined with the next write, and becomes a record at release. A line that is too large is
+refused with EMSGSIZE, and the handle then drops what comes up to its newline, so that no remainder
+becomes a record of its own: as after any write whose content was refused and that ended inside a
+line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.append.append_handle import AppendHandle
+from kafkafs.tree.append.append_target import AppendTarget
+from kafkafs.tree.handles import Handle
+from storage.errors import InvalidRecord, RecordTooLarge, StorageError
+
+if TYPE_CHECKING:
+    from kafkafs.views import TextView
+
+_OVERHEAD = 128
+"""Bytes that a record's batch has at most besides its value."""
+_TEXT_PER_BYTE = 10
+"""How much text a byte of a record can be at most, in any view: as JSON a header of one byte that
+is not UTF-8 is 38 bytes for 4."""
+_NEWLINE = 10
+
+
+class LinesHandle(AppendHandle[AppendTarget]):
+    """See the module."""
+
+    __slots__ = ("_discarding", "_unfinished", "_view")
+
+    def __init__(
+        self, target: AppendTarget, view: TextView, flags: int, reader: Handle | None
+    ) -> None:
+        super().__init__(target, flags, reader)
+        self._view = view
+        self._discarding = False
+        # Whether the target counts this handle's line among the unfinished ones.
+        self._unfinished = False
+
+    def _take(self, data: bytes) -> None:
+        if self._discarding or self._rest or data[-1] != _NEWLINE:
+            self._take_in_parts(data)
+            self._count_unfinished()
+        else:
+            self._append(data, 0, len(data))
+
+    def _take_in_parts(self, data: bytes) -> None:
+        """A write that begins or ends inside a line."""
+        start = 0
+        if self._discarding:
+            start = data.find(b"\n") + 1
+            if not start:
+                return
+        end = data.rfind(b"\n") + 1
+        if end <= start:
+            # No complete line.
+            self._check_unfinished(self._rest, data, start)
+            self._rest += data[start:]
+        else:
+            self._check_unfinished(b"", data, end)
+            if self._rest:
+                lines = self._rest + data[start:end]
+                self._append(lines, 0, len(lines))
+            else:
+                self._append(data, start, end)
+            self._rest = bytearray(data[end:])
+        self._discarding = False
+
+    def _check_unfinished(self, rest: bytes | bytearray, data: bytes, start: int) -> None:
+        """Whether a line that goes on after `rest` and `data[start:]` can still be a record."""
+        size = len(rest) + len(data) - start
+        limit = self._target.config.max_message_bytes
+        if self._view.whole_records:
+            # Where such a line is cut says nothing of its syntax.
+            if size > limit * _TEXT_PER_BYTE:
+                raise RecordTooLarge(size, limit)
+        elif size > limit - _OVERHEAD:
+            self._check_line(rest + data[start:])
+
+    def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
+        limit = self._target.config.max_message_bytes
+        batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit)
+        try:
+            self._target.append(batches, now_ns)
+        except InvalidRecord as error:
+            raise self._of_its_line(error, data, start, end, now_ns) from None
+
+    def _of_its_line(
+        self, error: InvalidRecord, data: bytes | bytearray, start: int, end: int, now_ns: int
+    ) -> InvalidRecord:
+        """What the target refused of these lines, as it says of the first such line alone."""
+        good, bad = start, end
+        while data.find(b"\n", good, bad) + 1 < bad:
+            # Refused is what ends at `bad`, not what ends at `good`: look at half of the lines.
+            middle = (good + bad) // 2
+            half = data.rfind(b"\n", good, middle) + 1 or data.find(b"\n", middle, bad) + 1
+            try:
+                self._check(data, good, half, now_ns)
+                good = half
+            except InvalidRecord:
+                bad = half
+        try:
+            self._check(data, good, bad, now_ns)
+        except InvalidRecord as found:
+            error = found
+        number = data.count(b"\n", start, good) + 1
+        error.message = f"line {number}: {error.message}"
+        return error
+
+    def _check_rest(self) -> None:
+        self._check_line(self._rest)
+
+    def _check_line(self, line: bytes | bytearray) -> None:
+        """Whether an unfinished line would be accepted as it is."""
+        self._check(line + b"\n", 0, len(line) + 1, self._target.fs.clock_ns())
+
+    def _check(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
+        limit = self._target.config.max_message_bytes
+        batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit)
+        self._target.check(batches, now_ns)
+
+    def _is_inside(self) -> bool:
+        return self._discarding or bool(self._rest)
+
+    def _begin_again(self) -> None:
+        self._discarding = False
+
+    def _drop_rest(self, data: bytes) -> None:
+        self._rest = bytearray()
+        self._count_unfinished()
+        self._discarding = data[-1] != _NEWLINE
+
+    def _count_unfinished(self) -> None:
+        if self._unfinished != bool(self._rest):
+            self._unfinished = not self._unfinished
+            if self._unfinished:
+                self._target.line_begun()
+            else:
+                self._target.line_ended()
+
+    def release(self) -> None:
+        """The unfinished line becomes a record."""
+        rest, self._rest = self._rest, bytearray()
+        if rest:
+            self._count_unfinished()
+            try:
+                self._append(rest + b"\n", 0, len(rest) + 1)
+            except (StorageError, OSError) as error:
+                self._tell(error)
+                raise
+            # The kernel has counted the line without its newline.
+            self._target.written(-1)
+        super().release()

@@ -1,0 +1,161 @@
+"""`.append`, `.kv/append`, `.jsonl/append`: lines for a topic, each for one of its partitions.
+
+Write-only, and always empty: `>` has nothing to cut, and where a write goes is not the writer's
+choice. A line is a record as in the view whose directory the file is in. Which partition gets it
+says `log.partitioner`; the files of one topic have a partitioner each, which all that write to
+the file share.
+
+All complete lines of a write are judged, each by the log that it is for, before the first one is
+appended. A disk error then ends the write where it is: what earlier partitions were given stays,
+and a line in the log names it.
+
+Everything here runs on the owner's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.append.lines_handle import LinesHandle
+from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
+from kafkafs.tree.partition.flush_plans import planned
+from storage.errors import LogClosed, StorageError
+from storage.log.partitioner import Partitioner, Routed
+
+if TYPE_CHECKING:
+    from kafkafs.tree.directories.root import TopicDirectory
+    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.partition.partition import Partition
+    from kafkafs.views import TextView
+    from storage.directory.manager import Topic
+    from storage.log.append import Prepared
+    from storage.settings.config import LogConfig
+
+
+class TopicAppend(Node):
+    """The file. `name` is its path in the topic, for the events."""
+
+    __slots__ = ("_name", "_partitioner", "_topic", "_view")
+
+    def __init__(self, topic: TopicDirectory, inode: int, name: str, view: TextView) -> None:
+        super().__init__(inode)
+        self._topic = topic
+        self._name = name
+        self._view = view
+        self._partitioner = Partitioner()
+
+    def attributes(self, wait: bool) -> Attributes:
+        mode, uid, gid = self._topic.owner()
+        fs = self._topic.fs
+        return Attributes(
+            self.inode, file_mode(mode & 0o222), 0, fs.started_ns, 1, uid, gid, 0, 0.0, 0.0
+        )
+
+    def set_attributes(self, change: Change) -> None:
+        """`>` cuts it to nothing first, which it is already; its mode is the topic's."""
+        if change.mode is not None or change.uid is not None or change.gid is not None:
+            super().set_attributes(change)
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        if flags & os.O_ACCMODE != os.O_WRONLY:
+            raise OSError(errno.EACCES, "this file can only be written")
+        topic = self._topic
+        target = TopicTarget(
+            topic.fs, topic.topic, f"{topic.topic.name}/{self._name}", self._partitioner
+        )
+        # Wherever a write is meant to go, it is appended.
+        return LinesHandle(target, self._view, flags | os.O_APPEND, None)
+
+
+class TopicTarget:
+    """The partitions of a topic, also those that it gets later."""
+
+    __slots__ = ("_partitioner", "_topic", "_unfinished", "flush_due", "fs", "name")
+
+    def __init__(self, fs: FileSystem, topic: Topic, name: str, partitioner: Partitioner) -> None:
+        self.fs = fs
+        self.name = name
+        self.flush_due = False
+        self._topic = topic
+        self._partitioner = partitioner
+        # Those that have been told of an unfinished line.
+        self._unfinished: list[Partition] = []
+
+    @property
+    def config(self) -> LogConfig:
+        # Threads that make and delete partitions change the dict: nobody walks over itself.
+        partitions = self._topic.partitions
+        log = partitions.get(0) or next(iter(partitions.copy().values()), None)
+        if log is None:
+            self._topic.check(next(iter(self._topic.numbers), 0))
+            raise LogClosed("the topic has been deleted")
+        return log.config
+
+    def append(self, batches: bytearray, now_ns: int) -> None:
+        routed, prepared = self._prepared(batches, now_ns)
+        grown: list[tuple[Partition, int]] = []
+        try:
+            for partition, ready in prepared:
+                first = partition.log.append_prepared(ready, now_ns=now_ns)
+                grown.append((partition, first))
+        except (StorageError, OSError):
+            self._tell_of(grown)
+            raise
+        self._partitioner.sticky = routed.sticky
+        self.flush_due = any(partition.log.flush_due for partition, _ in grown)
+
+    def check(self, batches: bytearray, now_ns: int) -> None:
+        self._prepared(batches, now_ns)
+
+    def _prepared(
+        self, batches: bytearray, now_ns: int
+    ) -> tuple[Routed, list[tuple[Partition, Prepared]]]:
+        """What each partition is to append; or why one of them refuses it."""
+        limit = self.config.max_message_bytes
+        partitions = self._topic.partitions
+        # Keys go by all that there are, whether they can be opened or not.
+        there = self._topic.numbers if self._topic.faults else partitions
+        routed = self._partitioner.route(batches, there, limit)
+        prepared = []
+        for number, part in routed.batches.items():
+            log = partitions.get(number)
+            if log is None:
+                self._topic.check(number)
+                raise LogClosed("the topic is being deleted")
+            prepared.append((self.fs.partition(log), log.prepared(part, now_ns=now_ns)))
+        return routed, prepared
+
+    def _tell_of(self, grown: Sequence[tuple[Partition, int]]) -> None:
+        """Name what there is of a write that failed, by partition and its first new offset."""
+        parts = [
+            f"{partition.name} (offsets {first} to {partition.log.log_end_offset - 1})"
+            for partition, first in grown
+        ]
+        if parts:
+            self.fs.events(f"{self.name}: of a write that failed there are in {', '.join(parts)}")
+
+    def flush_plan(self) -> FlushPlan | None:
+        """Of the whole topic: what was written may be anywhere, also through another handle."""
+        logs = self._topic.partitions.copy().values()
+        return planned(self.fs.partition(log) for log in logs)
+
+    def line_begun(self) -> None:
+        logs = self._topic.partitions.copy().values()
+        self._unfinished = [self.fs.partition(log) for log in logs]
+        for partition in self._unfinished:
+            partition.line_begun()
+
+    def line_ended(self) -> None:
+        for partition in self._unfinished:
+            partition.line_ended()
+        self._unfinished = []
+
+    def written(self, guess: int) -> None:
+        """The kernel keeps no size of this file."""
+
+    def released(self) -> None:
+        """Of no partition either, by what is written here."""

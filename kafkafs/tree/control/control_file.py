@@ -1,0 +1,160 @@
+"""Files that take lines and act on them: `.config`, and those in `.control`.
+
+A line acts inside the `write()` that carries its newline, which returns the errno; `>` and `>>` are
+the same. What follows the last newline waits for the next write, and acts at release. All lines of
+a write are looked at before the first one acts: a wrong one is EINVAL and changes nothing.
+
+Reading gives the state as text, made at open as for any virtual file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkafs.tree.files.virtual_file import Content, Owner, VirtualFile
+from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.inodes import Change
+from kafkafs.tree.jobs import State
+from kafkafs.tree.partition.flush_plans import planned
+from storage.errors import InvalidConfig, StorageError
+
+if TYPE_CHECKING:
+    from kafkafs.tree.jobs import Job
+    from kafkafs.tree.partition.partition import Partition
+
+LONGEST_LINE = 1 << 16
+
+
+class Effects(NamedTuple):
+    """What lines have led to: partitions whose logs have grown; jobs that have begun and should be
+    done, and others that should have stopped, when the write is answered.
+    """
+
+    grown: Sequence[Partition] = ()
+    begun: Sequence[Job] = ()
+    stopped: Sequence[Job] = ()
+
+
+Act = Callable[[Sequence[str]], Effects]
+"""Carries out lines, all of them or none. Raises StorageError or OSError."""
+_SYNC = os.O_SYNC | os.O_DSYNC
+
+
+class ControlFile(VirtualFile):
+    """`act` takes the complete lines of a write, without newlines.
+
+    `structural`: it waits for the disk, and changes the tree or its settings, but no log.
+    """
+
+    __slots__ = ("_act", "_structural")
+
+    def __init__(
+        self,
+        inode: int,
+        make: Callable[[], Content],
+        act: Act,
+        owner: Callable[[], Owner],
+        mtime_ns: Callable[[], int],
+        *,
+        structural: bool,
+    ) -> None:
+        super().__init__(inode, make, owner, mtime_ns)
+        self._act = act
+        self._structural = structural
+
+    def set_attributes(self, change: Change) -> None:
+        """`>` cuts it to nothing first, which means nothing here."""
+        if change.mode is not None or change.uid is not None or change.gid is not None:
+            super().set_attributes(change)
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        access = flags & os.O_ACCMODE
+        if access == os.O_RDONLY:
+            return self.open_content(wait)
+        reader = self.open_content(wait) if access == os.O_RDWR else None
+        return ControlHandle(self._act, flags, reader, structural=self._structural)
+
+
+class ControlHandle(Handle):
+    """Collects lines and has them carried out."""
+
+    __slots__ = (
+        "_act",
+        "_begun",
+        "_flags",
+        "_grown",
+        "_reader",
+        "_rest",
+        "awaited",
+        "structural",
+        "sync_due",
+    )
+
+    direct_io = True
+
+    def __init__(self, act: Act, flags: int, reader: Handle | None, *, structural: bool) -> None:
+        self._act = act
+        self._flags = flags
+        self._reader = reader
+        self._rest = b""
+        # Partitions that may still have to be flushed.
+        self._grown: dict[Partition, None] = {}
+        # What the last write has begun, and wants to know the end of.
+        self._begun: Sequence[Job] = ()
+        self.awaited: Sequence[Job] = ()
+        self.structural = structural
+        self.sync_due = False
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        if self._reader is None:
+            return super().read(position, size, wait)
+        return self._reader.read(position, size, wait)
+
+    def write(self, position: int, data: bytes) -> int:
+        *lines, rest = (self._rest + data).split(b"\n")
+        # A refused write leaves nothing behind: the next one begins with a new line.
+        self._rest = b""
+        self.awaited = self._begun = ()
+        if len(rest) > LONGEST_LINE:
+            raise InvalidConfig(f"a line of more than {LONGEST_LINE} bytes")
+        self._carry_out(lines)
+        self._rest = rest
+        return len(data)
+
+    def release(self) -> None:
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._carry_out([rest])
+
+    def _carry_out(self, lines: Sequence[bytes]) -> None:
+        if lines:
+            try:
+                text = [line.decode() for line in lines]
+            except UnicodeDecodeError:
+                raise InvalidConfig("a line is not UTF-8") from None
+            effects = self._act(text)
+            self._grown.update(dict.fromkeys(effects.grown))
+            self._begun = effects.begun
+            self.awaited = (*effects.begun, *effects.stopped)
+            asked = self._flags & _SYNC != 0
+            self.sync_due = any(asked or partition.log.flush_due for partition in self._grown)
+
+    def awaited_over(self) -> None:
+        for job in self._begun:
+            if isinstance(job.error, StorageError | OSError):
+                raise job.error
+            if job.state is State.FAILED:
+                raise OSError(errno.EIO, "unforeseen")  # the log has its traceback
+            deleted = job.topic is not None and not job.topic.partitions
+            if job.state is State.CANCELLED and deleted:
+                raise OSError(errno.ENOENT, "the topic has been deleted")
+            if job.state is State.CANCELLED:
+                raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+
+    def sync_plan(self) -> FlushPlan | None:
+        self.sync_due = False
+        grown, self._grown = self._grown, {}
+        return planned(grown)

@@ -1,0 +1,259 @@
+"""`.kafkafs`: the daemon as files.
+
+    version, help, log   short texts
+    config               the mount options, and what is set for all topics, as `.config` shows it
+    topics               a header line and a line per topic, in columns of fixed width, and `#`
+                         lines for what keeps topics from being deleted from
+    metrics              Prometheus text (`kafkafs.metrics`)
+    adopt                takes requests to the owner of the directory (`adopt_file`); only where
+                         the mount may write
+
+`topics` and `metrics` grow with the number of partitions, so they are made in a worker thread, anew
+for each open. Their numbers are taken there too, each as it is at that moment: none of them needs
+another one of the same moment.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from kafkafs import config, metrics
+from kafkafs.tree.control.topic_config import defaults_text
+from kafkafs.tree.directories.tree_directory import TreeDirectory
+from kafkafs.tree.files.virtual_file import MadeFile, Owner, Text, VirtualFile
+from kafkafs.tree.inodes import Node, inode_number, missing
+from kafkafs.tree.owner.adopt_file import NAME as ADOPT
+from kafkafs.tree.owner.adopt_file import AdoptFile
+from kafkafs.views.batches import Batches
+from storage.settings.config import format_value
+from storage.settings.settings import SETTINGS_FILE
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from storage.directory.manager import Topic
+
+ABOUT = ".kafkafs"
+FOLLOW_S = 0.02
+"""How long the owner's thread looks, at most, for what another process has appended."""
+
+HELP = """\
+A topic is a directory, a partition a file: each record's value is a line.
+
+  mkdir TOPIC                   creates a topic (rmdir deletes it, with everything in it)
+  touch TOPIC/N                 creates the next partition
+  echo line >> TOPIC/0          appends a record
+  cat TOPIC/0, tail -f TOPIC/0  read
+  TOPIC/0@1234, 0@-10, 0@-15m, 0@08:00..09:00, 0@start, 0@end
+                                read from an offset, a count of records, a time on
+  TOPIC/.kv/N                   key TAB value; >> appends (\\N is null; \\\\, \\t, \\n)
+  TOPIC/.jsonl/N                whole records as JSON; >> appends
+  TOPIC/.append                 >> appends, and the partitioner chooses where; so do
+                                .kv/append and .jsonl/append, by key
+  TOPIC/.batches/N              the record batches as they are stored; >> appends ready ones
+  TOPIC/.follow/N               the values for log shippers: one inode, and positions that never
+                                move, whatever is deleted (tail -F TOPIC/.follow/0)
+  TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
+  TOPIC/.raw/N/                 the segment files
+  TOPIC/.control/NAME           > run does it now, for partition N: > run N; reading tells the
+                                outcome (kafkafs wait FILE waits for it). NAME:
+      retention, compaction       > dry-run tells what would go
+      roll, flush, verify         (> cancel ends compaction and verify)
+      delete-records              > PARTITION OFFSET lets go of what lies below
+      abort-transaction           the open transactions; > PARTITION PRODUCER_ID aborts one
+  TOPIC/.config                 the topic's settings: name=value lines; >> changes one
+  .kafkafs/log                  recent events, and why something was refused
+  .kafkafs/topics, config       all topics with their sizes; what the mount was started with
+  .kafkafs/metrics              counters and sizes for Prometheus
+  .kafkafs/adopt                what Spark jobs ask the daemon for, a line of JSON each; reading
+                                tells what has become of it (not with -o ro)
+"""
+
+
+class AboutDirectory(TreeDirectory):
+    """See the module."""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        fs = self.fs
+        inode = inode_number(ABOUT, name)
+        if name in fs.about:
+            make = fs.about[name]
+            return VirtualFile(inode, lambda: Text(make()), self._file_owner, fs.clock_ns)
+        if name in _MADE:
+            make_of = _MADE[name]
+            return self.known_or(
+                MadeFile,
+                inode,
+                lambda: MadeFile(
+                    inode,
+                    lambda: make_of(fs),
+                    self._file_owner,
+                    fs.clock_ns,
+                    lambda: fs.follow_all(time.monotonic() + FOLLOW_S),
+                ),
+            )
+        if name == ADOPT and self._takes_requests:
+            return AdoptFile(fs, inode)
+        raise missing(name)
+
+    @property
+    def _takes_requests(self) -> bool:
+        return not (self.fs.manager.read_only or self.fs.options.read_only)
+
+    def _file_owner(self) -> Owner:
+        mode, uid, gid = self.owner()
+        return mode & 0o444, uid, gid
+
+    def names(self) -> list[str]:
+        adopt = [ADOPT] if self._takes_requests else []
+        return sorted([*adopt, *self.fs.about, *_MADE])
+
+
+def texts(fs: FileSystem) -> dict[str, Callable[[], str]]:
+    """The short texts, by name."""
+    return {
+        "config": lambda: config_text(fs),
+        "help": lambda: HELP,
+        "log": fs.events.text,
+        "version": lambda: version("kafkafs") + "\n",
+    }
+
+
+def config_text(fs: FileSystem) -> str:
+    """`name=value` for what was said at the mount and in the settings' file, each under the place
+    where that was; `# name=value (where it comes from)` for all that is in force besides.
+    """
+    settings = fs.manager.settings
+    given, rest = config.explain(fs.mounted_with)
+    lines = ["# mount -o"]
+    lines += [f"{name}={value}" for name, value in given]
+    lines += [f"# {name}={value} (default)" for name, value in rest]
+    lines.append(f"# {SETTINGS_FILE}")
+    return "".join(line + "\n" for line in lines) + defaults_text(settings)
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+_TOPIC_COLUMNS = (
+    ("partitions", 10),
+    ("offsets", 20),
+    ("bytes", 20),
+    ("segments", 10),
+    ("last_append", 20),
+    ("cleanup.policy", 14),
+    ("id", 22),
+)
+
+
+def topics_text(fs: FileSystem) -> str:
+    """A line per topic. `offsets` is from the log starts to the log ends: where nothing was
+    compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. Lines
+    from `#` on, at the end, say of which topics nothing is deleted or compacted, which partitions
+    could not be opened, and why, and what is gone of logs.
+    """
+    topics = sorted(fs.manager.topics.items())
+    width = max([len("topic"), *(len(name) for name, _ in topics)])
+    rows = [_row("topic", width, (name for name, _ in _TOPIC_COLUMNS))]
+    rows += [_row(name, width, _topic_facts(fs, topic)) for name, topic in topics]
+    rows += [f"# {line}\n" for line in fs.manager.kept_topics()]
+    rows += [f"# {reason}\n" for _, topic in topics for reason in topic.faults.copy().values()]
+    rows += [f"# {log.name}: {loss}\n" for log in fs.manager.logs() for loss in log.losses]
+    return "".join(rows)
+
+
+def _row(name: str, width: int, values: Iterable[object]) -> str:
+    columns = zip(values, _TOPIC_COLUMNS, strict=True)
+    return f"{name:<{width}} " + " ".join(f"{value:>{size}}" for value, (_, size) in columns) + "\n"
+
+
+def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
+    logs = list(topic.partitions.values())
+    config = fs.manager.settings.log_config(topic.name)
+    unknown = "cleanup.policy" in config.unknown
+    return (
+        len(topic.numbers),
+        sum(log.log_end_offset - log.log_start_offset for log in logs),
+        sum(log.size for log in logs),
+        sum(len(log.segments) for log in logs),
+        max((log.active.mtime_ns // 1_000_000 for log in logs if log.log_end_offset), default=-1),
+        "unknown" if unknown else format_value(config.cleanup_policy),
+        topic.id,
+    )
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def metrics_text(fs: FileSystem) -> str:
+    """As Prometheus reads it."""
+    manager = fs.manager
+    cuts = list(manager.cuts)
+    numbers = metrics.Numbers(
+        version=version("kafkafs"),
+        python=platform.python_version(),
+        read_only=manager.read_only,
+        logs=manager.counters,
+        mount=fs.counters,
+        cleaner=fs.cleaner.counters,
+        uncleanable=sum(not log.closed for log in list(fs.cleaner.uncleanable)),
+        duty_failures=manager.duties.failures,
+        failing_duties=manager.duties.failing,
+        dirty_ratios=_dirty_ratios(fs),
+        checked=fs.checker.all_bytes_checked,
+        topics=len(manager.topics),
+        partitions=[
+            metrics.PartitionNumbers(
+                log.topic,
+                log.partition,
+                log.log_start_offset,
+                log.log_end_offset,
+                log.last_stable_offset,
+                log.size,
+                len(log.segments),
+            )
+            for log in manager.logs()
+        ],
+        views=_views(fs),
+        mapped_bytes=fs.store.mapped_bytes,
+        open_handles=len(fs.handles.handles),
+        known_inodes=len(fs.inodes.nodes),
+        events=fs.events.count,
+        started_clean=manager.clean,
+        opening_s=manager.opening_s,
+        opening_bytes=manager.opening_bytes,
+        cuts=len(cuts),
+        cut_bytes=sum(cut.size for cut in cuts),
+        faults=len(manager.faults),
+    )
+    return metrics.exposition(numbers).decode()
+
+
+def _dirty_ratios(fs: FileSystem) -> dict[str, float]:
+    """By compacted topic: the largest of its partitions', as the cleaner sees them."""
+    now_ms = fs.manager.clock_ms()
+    ratios: dict[str, float] = {}
+    for log in fs.manager.logs():
+        if log.config.is_compacted:
+            ratio = fs.cleaner.plan(log, now_ms).ratio
+            ratios[log.topic] = max(ratios.get(log.topic, 0.0), ratio)
+    return ratios
+
+
+def _views(fs: FileSystem) -> list[metrics.ViewNumbers]:
+    """How far each view's indexes have come, of the partitions that were looked at in it."""
+    known = {view.name: [0, 0] for view in fs.views if not isinstance(view, Batches)}
+    for partition in fs.partitions():
+        for name, part in partition.views.items():
+            if name in known:
+                measured = sum(piece.covered for piece in part.timeline.pieces)
+                known[name][0] += measured
+                known[name][1] += max(partition.log.size - measured, 0)
+    return [metrics.ViewNumbers(name, *sizes) for name, sizes in known.items()]
+
+
+_MADE: dict[str, Callable[[FileSystem], str]] = {"metrics": metrics_text, "topics": topics_text}

@@ -1,0 +1,108 @@
+"""`.control`: the directory, and what its files and `.config` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.control.abort_transaction import NAME, abort_transactions, transactions_text
+from kafkafs.tree.control.compaction import COMPACTION
+from kafkafs.tree.control.control_file import Act, ControlFile, Effects
+from kafkafs.tree.control.delete_records import DELETE_RECORDS
+from kafkafs.tree.control.flush import FLUSH
+from kafkafs.tree.control.job_file import Control, begin, state_text
+from kafkafs.tree.control.retention import RETENTION
+from kafkafs.tree.control.roll import ROLL
+from kafkafs.tree.control.verify import VERIFY
+from kafkafs.tree.directories.tree_directory import InTopic
+from kafkafs.tree.files.virtual_file import Content, Owner, Text
+from kafkafs.tree.inodes import Node, inode_number, missing
+from storage.errors import StorageError, UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from kafkafs.tree.directories.root import TopicDirectory
+
+
+class ControlDirectory(InTopic):
+    """`.control`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        make = CONTROLS.get(name)
+        if make is None:
+            raise missing(name)
+        topic = self.topic.topic
+        inode = inode_number(topic.name, topic.id, ".control", name)
+        return self.fs.inodes.find(inode) or make(self.topic, inode)
+
+    def names(self) -> list[str]:
+        return list(CONTROLS)
+
+
+def line_file(
+    topic: TopicDirectory,
+    inode: int,
+    name: str,
+    make: Callable[[], Content],
+    act: Act,
+    *,
+    structural: bool,
+) -> Node:
+    """A file that takes lines; why it refuses some is a line in the log."""
+    fs = topic.fs
+
+    def owner() -> Owner:
+        mode, uid, gid = topic.owner()
+        return mode & 0o666, uid, gid
+
+    def carry_out(lines: Sequence[str]) -> Effects:
+        try:
+            if fs.manager.topics.get(topic.topic.name) is not topic.topic:
+                # One of the same name is another one.
+                raise UnknownTopicOrPartition("the topic is deleted")
+            return act(lines)
+        except (StorageError, OSError) as error:
+            reason = str(error) if isinstance(error, StorageError) else error.strerror
+            fs.events(f"{topic.topic.name}/{name}: {reason}")
+            raise
+
+    return ControlFile(inode, make, carry_out, owner, fs.clock_ns, structural=structural)
+
+
+def _job_file(control: Control) -> Callable[[TopicDirectory, int], Node]:
+    def make(topic: TopicDirectory, inode: int) -> Node:
+        fs, what = topic.fs, topic.topic
+        return line_file(
+            topic,
+            inode,
+            f".control/{control.name}",
+            lambda: Text(state_text(fs, what, control)),
+            lambda lines: begin(fs, what, control, lines),
+            structural=False,
+        )
+
+    return make
+
+
+def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
+    fs, what = topic.fs, topic.topic
+
+    def text() -> Content:
+        return Text(transactions_text(what, fs.outcomes.get((what.name, what.id, NAME), "none")))
+
+    def act(lines: Sequence[str]) -> Effects:
+        return Effects(grown=abort_transactions(fs, what, lines))
+
+    # It appends, so it is the owner's.
+    return line_file(topic, inode, f".control/{NAME}", text, act, structural=False)
+
+
+CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {
+    NAME: _abort_transaction,
+    **{
+        control.name: _job_file(control)
+        for control in (COMPACTION, DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
+    },
+}
+"""What can be done with a topic, by the names of files."""

@@ -1,0 +1,235 @@
+"""What a topic has besides partitions: the names that begin with a dot.
+
+    InTopic             a directory in a topic:
+      ViewNames           a file of another view per partition: `.kv`, `.jsonl`, `.batches`
+      FollowNames         a file per partition whose positions never move: `.follow`
+      PartitionNames      a directory per partition: `.raw`, `.meta`
+      ControlDirectory    a file per command: `.control` (`control_directory.py`)
+    OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
+
+Inside of them everything is listed, but for `append` (`topic_append.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.append.topic_append import TopicAppend
+from kafkafs.tree.control.control_file import Effects
+from kafkafs.tree.control.topic_config import apply_config, config_text
+from kafkafs.tree.directories.control_directory import ControlDirectory, line_file
+from kafkafs.tree.directories.tree_directory import InTopic, TreeDirectory
+from kafkafs.tree.files import meta
+from kafkafs.tree.files.follow_file import look_up_follow
+from kafkafs.tree.files.raw_file import RawFile, is_shown
+from kafkafs.tree.files.start_file import look_up_start
+from kafkafs.tree.files.view_file import MEASURE_S
+from kafkafs.tree.files.virtual_file import Content, Owner, Text, VirtualFile
+from kafkafs.tree.inodes import Node, inode_number, missing
+from kafkafs.views.batches import Batches
+
+if TYPE_CHECKING:
+    from kafkafs.tree.directories.root import TopicDirectory
+    from kafkafs.tree.partition.partition import Partition
+
+
+APPEND = "append"
+"""The file that takes records for any partition; in the topic itself with a dot before it."""
+
+
+class ViewNames(InTopic):
+    """The partitions of a topic in another view than its own files have.
+
+    `append`, which takes lines for any of them, is listed with `show_dot` only, so that `.kv/*` is
+    the partitions.
+    """
+
+    __slots__ = ("_name", "_view")
+
+    def __init__(self, topic: TopicDirectory, inode: int, name: str) -> None:
+        super().__init__(topic, inode)
+        self._name = name
+        self._view = topic.fs.dot_views[name]
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        if name == APPEND and not isinstance(self._view, Batches):
+            topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
+            inode = inode_number(topic.topic.name, topic.topic.id, path)
+            return self.known_or(TopicAppend, inode, lambda: TopicAppend(topic, inode, path, view))
+        if "@" in name:
+            return look_up_start(self.topic, self.inode, name, self._view, wait)
+        partition = self.fs.find_partition(self.topic.topic, name)
+        if partition is None:
+            raise missing(name)
+        return self.topic.view_file(partition, self._view, wait)
+
+    def names(self) -> list[str]:
+        names = self.topic.partition_names()
+        if isinstance(self._view, Batches) or not self.fs.options.show_dot:
+            return names
+        return [*names, APPEND]
+
+
+class FollowNames(InTopic):
+    """`.follow`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        return look_up_follow(self.topic, self.inode, name, wait)
+
+    def names(self) -> list[str]:
+        return self.topic.partition_names()
+
+
+class PartitionNames(InTopic):
+    """A directory in a topic that has a directory for each partition."""
+
+    __slots__ = ("_make", "_what")
+
+    def __init__(
+        self,
+        topic: TopicDirectory,
+        inode: int,
+        what: str,
+        make: Callable[[TopicDirectory, Partition, int], Node],
+    ) -> None:
+        super().__init__(topic, inode)
+        self._what = what
+        self._make = make
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        partition = self.fs.find_partition(self.topic.topic, name)
+        if partition is None:
+            raise missing(name)
+        topic = self.topic.topic
+        inode = inode_number(topic.name, topic.id, self._what, name)
+        return self.fs.inodes.find(inode) or self._make(self.topic, partition, inode)
+
+    def names(self) -> list[str]:
+        return self.topic.partition_names()
+
+
+class OfPartition(TreeDirectory):
+    """A directory of one partition: who may read that may read this."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, topic: TopicDirectory, partition: Partition, inode: int) -> None:
+        super().__init__(topic.fs, inode)
+        self.partition = partition
+
+    def owner(self) -> Owner:
+        mode, uid, gid = self.partition.owner
+        read = mode & 0o444
+        return read | read >> 2, uid, gid
+
+    def file_owner(self) -> Owner:
+        mode, uid, gid = self.partition.owner
+        return mode & 0o444, uid, gid
+
+
+class RawDirectory(OfPartition):
+    """`.raw/N`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        if not is_shown(name):
+            raise missing(name)
+        inode = RawFile.number(self.partition, name)
+        return self.known_or(RawFile, inode, lambda: RawFile(inode, self.partition, name))
+
+    def names(self) -> list[str]:
+        log = self.partition.log
+        return sorted(name for name, _ in log.files.scan(log.directory) if is_shown(name))
+
+
+class MetaDirectory(OfPartition):
+    """`.meta/N`"""
+
+    __slots__ = ()
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        partition = self.partition
+        if not wait:
+            partition.follow()
+        log = partition.log
+        values = partition.view(self.fs.views[0])
+        txn_index = meta.TxnIndex(log)
+        content: dict[str, Callable[[], Content]] = {
+            "offsets": lambda: meta.offsets(log),
+            "segments": lambda: meta.segments(log, values),
+            "index": lambda: meta.EntryTable(log, meta.OFFSET_INDEX),
+            "timeindex": lambda: meta.EntryTable(log, meta.TIME_INDEX),
+            "txnindex": txn_index.content,
+            "producers": lambda: meta.producers(log),
+        }
+        if name not in content:
+            raise missing(name)
+
+        def measured(wait: bool) -> None:
+            partition.nonce(wait)
+            values.prepare(wait, time.monotonic() + MEASURE_S)
+
+        prepare = {"segments": measured, "txnindex": txn_index.prepare}
+
+        return VirtualFile(
+            inode_number(log.topic, log.topic_id, log.partition, ".meta", name),
+            content[name],
+            self.file_owner,
+            lambda: partition.mtime_ns,
+            prepare.get(name),
+        )
+
+    def names(self) -> list[str]:
+        return ["offsets", "segments", "index", "timeindex", "txnindex", "producers"]
+
+
+def _raw(topic: TopicDirectory, inode: int) -> Node:
+    return PartitionNames(topic, inode, ".raw", RawDirectory)
+
+
+def _meta(topic: TopicDirectory, inode: int) -> Node:
+    return PartitionNames(topic, inode, ".meta", MetaDirectory)
+
+
+def _view_names(name: str) -> Callable[[TopicDirectory, int], Node]:
+    return lambda topic, inode: ViewNames(topic, inode, name)
+
+
+def _append(topic: TopicDirectory, inode: int) -> Node:
+    view = topic.fs.views[0]
+    assert not isinstance(view, Batches)
+    return TopicAppend(topic, inode, f".{APPEND}", view)
+
+
+def _config(topic: TopicDirectory, inode: int) -> Node:
+    manager, name = topic.fs.manager, topic.topic.name
+
+    def act(lines: Sequence[str]) -> Effects:
+        said = apply_config(manager, name, lines)
+        if said is not None:
+            topic.fs.events(f"{name}: {said}")
+        return Effects()
+
+    def text() -> Content:
+        return Text(config_text(manager.settings, name))
+
+    return line_file(topic, inode, ".config", text, act, structural=True)
+
+
+DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
+    f".{APPEND}": _append,
+    ".batches": _view_names(".batches"),
+    ".config": _config,
+    ".control": ControlDirectory,
+    ".follow": FollowNames,
+    ".jsonl": _view_names(".jsonl"),
+    ".kv": _view_names(".kv"),
+    ".meta": _meta,
+    ".raw": _raw,
+}
+"""What a topic has besides partitions."""

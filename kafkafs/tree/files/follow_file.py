@@ -1,0 +1,210 @@
+"""`.follow/N`: the values again, for who remembers an inode and a position: neither ever changes.
+
+Its positions are the absolute ones that are written down in the partition's history: byte 0 is the
+first record that there was when counting began, and the size counts every byte since. What is below
+the log start or has been cleaned is ESTALE. Its inode is made from the history's follow nonce,
+which is another one only where positions had to begin anew: a crash of the machine or a broker has
+cut the log, or another program has rewritten it.
+
+An open handle goes on reading what was there when it was opened for as long as the files are on the
+disk (file.delete.delay.ms), as any reader does; what is opened later begins behind it.
+
+The kernel caches nothing of it: a page may reach below a cut.
+
+Not here: how positions are kept (`placed_view.py`, `rewrite.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.files.start_file import look_up_start
+from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
+from kafkafs.tree.handles import Handle, ToldError
+from kafkafs.tree.inodes import Attributes, inode_number, missing
+from storage.errors import SegmentGone, StorageError
+
+if TYPE_CHECKING:
+    from kafkafs.tree.directories.root import TopicDirectory
+    from kafkafs.tree.inodes import Node
+    from kafkafs.tree.partition.partition import Partition
+    from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+
+FIRST_POSITION = "user.kafkafs.first_position"
+
+_FINGERPRINT = 512
+"""What rsyslog's imfile reads of a file's beginning to tell it from others of that inode number.
+
+When those bytes have been deleted it would take the file for another and begin at 0. It leaves
+files alone that have less, and goes by the number: so this very read gets a byte less.
+"""
+
+
+class FollowFile(ViewFile):
+    """See the module."""
+
+    __slots__ = ("_shift",)
+
+    def __init__(self, inode: int, partition: Partition, part: PartitionView, nonce: int) -> None:
+        """`nonce`: the history's follow nonce."""
+        super().__init__(inode, partition, part, nonce)
+        # By how much the timeline's positions are more than its own; None: not known yet.
+        self._shift: int | None = None
+
+    def followed(self, wait: bool) -> ViewGeneration:
+        """What can be read by who opens it now.
+
+        BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
+        """
+        until = time.monotonic() + MEASURE_S
+        generation = self._within(wait, lambda: self.part.following(wait, until))
+        if self.partition.log.history.follow_nonce != self._nonce:
+            raise OSError(errno.ESTALE, "positions have begun anew, in another inode")
+        self._shift = generation.shift
+        return generation
+
+    def _known_attributes(self, wait: bool) -> Attributes:
+        part, shift = self.part, self._shift
+        if shift is None:
+            shift = self.followed(wait).shift
+        part.settle(wait, time.monotonic() + MEASURE_S)
+        return self._attributes(part.timeline.end - shift, wait)
+
+    def loses_name(self) -> bool:
+        return self.partition.log.history.follow_nonce != self._nonce
+
+    def xattr_names(self) -> Sequence[str]:
+        return [*super().xattr_names(), FIRST_POSITION]
+
+    def xattr(self, name: str, wait: bool) -> bytes:
+        if name != FIRST_POSITION:
+            return super().xattr(name, wait)
+        generation = self.followed(wait)
+        return b"%d" % (generation.first_valid - generation.shift)
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        """EPERM for writing."""
+        partition = self.partition
+        log = partition.log
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            name = f"{log.topic}/{partition.name}"
+            reason = f"{log.topic}/.follow/{partition.name} is for reading; >> {name} appends"
+            raise OSError(errno.EPERM, reason)
+        while True:
+            generation = self.followed(wait)
+            if not log.history.is_durable(self.part.view.name):
+                # Who has read at a position may come back with it after a kill.
+                if not wait:
+                    raise BlockingIOError
+                partition.save_history()
+            if self.part.attach(generation):
+                break
+        handle = FollowHandle(self, generation)
+        partition.followers[handle] = None
+        return handle
+
+
+class FollowHandle(ReadHandle):
+    """Reading; what was missed is a line in the log, once."""
+
+    __slots__ = ("_followed", "_is_told", "_noted")
+
+    def __init__(self, file: FollowFile, generation: ViewGeneration) -> None:
+        super().__init__(file, generation)
+        self.direct_io = True
+        self.keep_cache = False
+        self._followed = file
+        self._is_told = False
+        # A position, and the offset of the record there: of a segment that is gone by now.
+        self._noted: tuple[int, int] | None = None
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        if position == 0 and size == _FINGERPRINT:
+            size -= 1
+        try:
+            return super().read(position, size, wait)
+        except SegmentGone as error:
+            if not self._is_told:
+                if not wait:
+                    raise BlockingIOError from error
+                self._is_told = True
+                self._tell(position)
+            raise ToldError(errno.ESTALE, str(error)) from error
+
+    def release(self) -> None:
+        generation = self._generation
+        assert generation is not None
+        self._followed.partition.followers.pop(self, None)
+        self._part.detach(generation)
+
+    def note_offset(self, end: int) -> None:
+        """All before the offset `end` is about to go: note which record comes next, if it is there.
+
+        In any thread; it waits.
+        """
+        generation, position = self._generation, self._last[0]
+        assert generation is not None
+        absolute = position + generation.shift
+        if not generation.first_valid <= absolute < generation.timeline.end:
+            return
+        with contextlib.suppress(StorageError, OSError):
+            piece, start = generation.locate(absolute)
+            if piece.segment.base_offset < end:
+                self._noted = (position, piece.offset_at(absolute - start))
+
+    def _tell(self, position: int) -> None:
+        """Name the offsets that its reader has missed."""
+        file = self._followed
+        log = file.partition.log
+        said = f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed"
+        if log.closed:
+            file.partition.fs.events(f"{said} what comes there: the partition was deleted")
+            return
+        try:
+            generation = file.followed(True)
+        except (StorageError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            file.partition.fs.events(f"{said} what comes there: {reason}")
+            return
+        base = file.part.base
+        first = max(log.log_start_offset, base[0] if base is not None else 0)
+        places = [(at, offset) for offset, at in log.history.passed(file.part.view.name)]
+        if self._noted is not None:
+            places = sorted([*places, self._noted])
+        number = bisect_right(places, position, key=lambda place: place[0]) - 1
+        if number < 0:
+            missed = f"what was before offset {first}"
+        elif places[number][0] == position:
+            missed = f"offsets {places[number][1]} to {first - 1}"
+        else:
+            missed = f"offsets up to {first - 1}, at the earliest from {places[number][1]} on"
+        file.partition.fs.events(
+            f"{said} {missed}: deleted or rewritten by now; it can go on at position "
+            f"{generation.first_valid - generation.shift}"
+        )
+
+
+def look_up_follow(topic: TopicDirectory, parent: int, name: str, wait: bool) -> Node:
+    """What a name in `.follow` leads to; one with an `@` is the same as in the topic. ENOENT."""
+    fs = topic.fs
+    view = fs.views[0]
+    if "@" in name:
+        return look_up_start(topic, parent, name, view, wait)
+    partition = fs.find_partition(topic.topic, name)
+    if partition is None:
+        raise missing(name)
+    if not wait:
+        partition.follow()
+    part = partition.view(view)
+    partition.nonce(wait)
+    log = partition.log
+    nonce = log.history.follow_nonce
+    where = (log.topic, log.topic_id, log.partition)
+    inode = inode_number(*where, "follow", fs.options.isolation, nonce)
+    return topic.known_or(FollowFile, inode, lambda: FollowFile(inode, partition, part, nonce))

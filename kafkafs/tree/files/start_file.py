@@ -1,0 +1,385 @@
+"""A partition's file that starts somewhere else, and perhaps ends: what `N@…` leads to.
+
+It shows the same text as the partition's own file in that view, from the record of its first offset
+on, and grows with it, or up to its end (exclusive). An end that the log has not reached is looked
+for whenever somebody asks for the size or for bytes; once it is found it stays where it is.
+
+A view that ends at the last stable offset may have nothing of such a file yet, not even the place
+where it begins: then it is empty.
+
+Names lead to it by what they mean at the time of the lookup, but while it is open, and as long as
+all that it shows is still in the log, each name that has led to it leads to it again. The kernel
+keeps no entries and, where anything can grow, no attributes of it: there may be any number of these
+inodes, and none has to be told of an append.
+
+History: only while it is open it has a generation that is told of what becomes of the past.
+
+Not here: what names mean (`start_names.py`, `start_points.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.files.start_names import parse_start_name
+from kafkafs.tree.files.start_points import End, end_of, offset_of_time, start_offset
+from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Attributes, Change, Node, missing
+from storage.errors import OffsetOutOfRange, StorageError
+
+if TYPE_CHECKING:
+    from kafkafs.tree.directories.root import TopicDirectory
+    from kafkafs.tree.partition.partition import Partition
+    from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+    from kafkafs.views import View
+
+KEPT = 64
+"""Of those that were looked up last, how many are told of changes before they are opened."""
+
+# Held where a file is opened, closed, or given its generation: in any thread, and never for long.
+_lock = threading.Lock()
+
+
+class StartFile(ViewFile):
+    """See the module. `start` is its first offset; `_end` the absolute position where it ends."""
+
+    __slots__ = ("_end", "_handles", "_is_kept", "_looked", "_size", "_until", "start")
+
+    def __init__(
+        self,
+        inode: int,
+        partition: Partition,
+        part: PartitionView,
+        nonce: int,
+        start: int,
+        until: End,
+        looked: int,
+    ) -> None:
+        """`looked`: the bound of the view before its end was looked for."""
+        super().__init__(inode, partition, part, nonce)
+        self.start = start
+        self._until = until
+        self._end: int | None = None
+        # Up to where no record has reached the time of its end.
+        self._looked = looked
+        # The largest size that was told.
+        self._size = 0
+        self._handles: set[StartHandle] = set()
+        # Whether its generation is told of changes though it is not open.
+        self._is_kept = False
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether it has an end of its own."""
+        return self._until != End()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its names lead to it whatever they would mean by now."""
+        generation = self._generation
+        return bool(self._handles) and (generation is None or generation.is_whole)
+
+    # -- what it shows -------------------------------------------------------------------------
+
+    def shown(self, wait: bool, until: float | None = None) -> ViewGeneration | None:
+        """What it shows; None where it begins behind all that its view shows yet.
+
+        BlockingIOError, StorageError, OSError; ESTALE as `generation`.
+        """
+        generation = self._generation
+        told = self._handles or self._is_kept
+        if generation is not None and not told and not generation.is_current:
+            if generation.nonce != self.part.nonce:
+                raise self._stale()
+            # Only what was not shown has left the log.
+            generation = self._generation = None
+        if generation is not None:
+            return generation
+        if self.start > self.part.bound:
+            return None
+        end = time.monotonic() + MEASURE_S if until is None else until
+        while generation is None:
+            # Who looks it up only leaves the rest of its measurement to others.
+            is_told = wait and until is None
+            made = self._within(is_told, lambda: self.part.generation_from(self.start, wait, end))
+            if not self._handles and made.nonce != self._nonce:
+                raise self._stale()
+            with _lock:
+                if self._generation is None and (not self._handles or self.part.attach(made)):
+                    self._generation = made
+                generation = self._generation
+        return generation
+
+    def text_end(self, generation: ViewGeneration, wait: bool, limit: int | None = None) -> int:
+        """The absolute position behind what it shows now. BlockingIOError, StorageError, OSError.
+
+        `limit`: the records from this offset on are not those that are shown.
+        """
+        if self._end is not None:
+            return self._end
+        shown = generation.timeline.end
+        offset = self._end_offset(wait)
+        # Asked after `shown`: what has come between is not in that.
+        bound = self.part.bound if limit is None else min(limit, self.part.bound)
+        if offset is None or offset > bound:
+            return shown
+        if offset <= self.start:
+            self._end = generation.shift
+        elif not wait:
+            raise BlockingIOError
+        else:
+            # What was told stays told.
+            least = generation.shift + self._size
+            self._end = max(self.part.position_behind(offset), least)
+        return self._end
+
+    def _end_offset(self, wait: bool) -> int | None:
+        """The offset of its end; None where it has none, or no record has reached its time."""
+        offset, timestamp_ms = self._until
+        if timestamp_ms is None:
+            return offset
+        bound = self.part.bound
+        if bound == self._looked or not self._may_have_reached(timestamp_ms):
+            return None
+        if not wait:
+            raise BlockingIOError
+        found = offset_of_time(self.part, timestamp_ms)
+        if found is None:
+            self._looked = bound
+            return None
+        offset = max(found, self._looked)
+        self._until = End(offset)
+        return offset
+
+    def _may_have_reached(self, timestamp_ms: int) -> bool:
+        """Whether a segment that has come or grown since it was looked into is as late as that."""
+        for segment in reversed(self.part.log.segments):
+            if segment.next_offset <= self._looked:
+                return False
+            if segment.largest_timestamp >= timestamp_ms:
+                return True
+        return False
+
+    def history_ends(self, limit: int | None = None) -> None:
+        """The past is about to change: find its end now, if the log has reached it. Waits.
+
+        Where it begins too: what its view has just come to show may go before anybody asks for it.
+        """
+        if self._generation is None and limit is None:
+            with contextlib.suppress(StorageError, OSError):
+                self.shown(True)
+        generation = self._generation
+        if generation is not None:
+            # Who reads it gets the error.
+            with contextlib.suppress(StorageError, OSError):
+                self.text_end(generation, True, limit)
+
+    # -- attributes ----------------------------------------------------------------------------
+
+    def _known_attributes(self, wait: bool) -> Attributes:
+        generation = self.shown(wait)
+        if generation is not None:
+            self.part.settle(wait, time.monotonic() + MEASURE_S)
+            size = self.text_end(generation, wait) - generation.shift
+            self._size = max(self._size, size)
+        return self._attributes(self._size, wait)
+
+    def _attributes(self, size: int, wait: bool) -> Attributes:
+        attributes = super()._attributes(size, wait)
+        timeout = 0.0 if self.partition.fs.grows else attributes.attr_timeout
+        return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
+
+    def listed_attributes(self) -> Attributes:
+        attributes = super().listed_attributes()
+        self._keep()
+        return attributes._replace(entry_timeout=0.0)
+
+    def _size_told(self) -> int:
+        return self._size
+
+    def set_attributes(self, change: Change) -> None:
+        if not change.is_touch:
+            name = self._own_name()
+            raise OSError(errno.EPERM, f"{name}@… is a place to read, and has no mode; {name} has")
+
+    def _own_name(self) -> str:
+        return f"{self.partition.log.topic}/{self.partition.name}"
+
+    def loses_name(self) -> bool:
+        return False
+
+    @property
+    def is_behind(self) -> bool:
+        return self._generation is None and self.start <= self.part.bound
+
+    def _measure_ahead(self, until: float) -> None:
+        self.shown(True, until)
+
+    def remembered(self) -> None:
+        """Nobody has to be told of it, and it holds nothing before it is opened."""
+
+    def _keep(self) -> None:
+        """Hold what it shows for a while where another process may rewrite it at any moment: who
+        has looked it up is about to ask what it is, or to open it.
+        """
+        generation = self._generation
+        if self.partition.fs.follows and generation is not None:
+            with _lock:
+                self._is_kept = self._is_kept or self.part.attach(generation)
+            if self._is_kept:
+                self.partition.fs.start_names.keep(self)
+
+    def forgotten(self) -> None:
+        self.partition.fs.start_names.forget(self.inode)
+        self.keep_no_longer()
+
+    def keep_no_longer(self) -> None:
+        """Others have been looked up since."""
+        with _lock:
+            self._is_kept = False
+            self._detach()
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        """EPERM for writing."""
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
+            name = self._own_name()
+            raise OSError(errno.EPERM, f"{name}@… is a place to read; >> {name} appends")
+        self.shown(wait)
+        handle = StartHandle(self)
+        with _lock:
+            self._handles.add(handle)
+            generation = self._generation
+            if self.is_ranged or generation is None:
+                self.partition.ranges[self] = None
+            if generation is not None and not self.part.attach(generation):
+                self._let_go(handle)
+                raise self._stale()
+        return handle
+
+    def closed(self, handle: StartHandle) -> None:
+        """A handle is released."""
+        with _lock:
+            self._let_go(handle)
+
+    def _let_go(self, handle: StartHandle) -> None:
+        self._handles.discard(handle)
+        if not self._handles:
+            self.partition.ranges.pop(self, None)
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._generation is not None and not self._handles and not self._is_kept:
+            self.part.detach(self._generation)
+
+
+class StartHandle(ReadHandle):
+    """Reading such a file."""
+
+    __slots__ = ("_start_file",)
+
+    def __init__(self, file: StartFile) -> None:
+        super().__init__(file, None)
+        self._start_file = file
+
+    def _read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        file = self._start_file
+        generation = self._generation = file.shown(wait)
+        if generation is None:
+            return b""
+        if file.is_ranged:
+            file.part.settle(wait, time.monotonic() + MEASURE_S)
+            size = min(size, file.text_end(generation, wait) - generation.shift - position)
+            if size <= 0:
+                return b""
+        return super()._read(position, size, wait)
+
+    def release(self) -> None:
+        self._start_file.closed(self)
+
+
+class StartNames:
+    """Which inodes the names with an `@` have led to, of those that the kernel knows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[StartFile, None] = OrderedDict()
+        self._inodes: dict[tuple[int, str], list[int]] = {}
+        self._names: dict[int, set[tuple[int, str]]] = {}
+
+    def inodes(self, parent: int, name: str) -> list[int]:
+        """Where a name in a directory has led to, the latest last."""
+        return self._inodes.get((parent, name), [])
+
+    def note(self, parent: int, name: str, inode: int) -> None:
+        """The name leads to an inode now."""
+        with self._lock:
+            known = self._inodes.get((parent, name), [])
+            self._inodes[parent, name] = [*(other for other in known if other != inode), inode]
+            self._names.setdefault(inode, set()).add((parent, name))
+
+    def keep(self, file: StartFile) -> None:
+        """It has just been looked up: the one for which that is longest ago is kept no longer."""
+        self._kept[file] = None
+        self._kept.move_to_end(file)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)[0].keep_no_longer()
+
+    def forget(self, inode: int) -> None:
+        """The kernel knows the inode no longer."""
+        with self._lock:
+            for name in self._names.pop(inode, ()):
+                left = [other for other in self._inodes[name] if other != inode]
+                if left:
+                    self._inodes[name] = left
+                else:
+                    del self._inodes[name]
+
+
+def look_up_start(topic: TopicDirectory, parent: int, name: str, view: View, wait: bool) -> Node:
+    """What a name with an `@` leads to in a view's directory. ENOENT where it says nothing.
+
+    BlockingIOError, StorageError, OSError; OffsetOutOfRange where the mount has it so.
+    """
+    fs = topic.fs
+    said = parse_start_name(name, fs.clock_ns() // 1_000_000)
+    partition = None if said is None else fs.find_partition(topic.topic, said.partition)
+    if said is None or partition is None:
+        raise missing(name)
+    if not wait:
+        partition.follow()
+        # Made on the owner's thread: counts need it.
+        partition.view(fs.views[0])
+    for inode in reversed(fs.start_names.inodes(parent, name)):
+        held = fs.inodes.find(inode)
+        if isinstance(held, StartFile) and held.is_held:
+            return held
+    part = partition.view(view)
+    nonce = partition.nonce(wait)
+    strict = fs.options.out_of_range == "error"
+    try:
+        start = start_offset(partition, part, said.start, strict=strict, wait=wait)
+        looked = part.bound
+        until = end_of(partition, part, said.end, wait)
+    except OffsetOutOfRange as error:
+        fs.events(f"lookup of {topic.topic.name}/{name} refused: {error}")
+        raise
+    except BlockingIOError as error:
+        if wait:
+            fs.events(f"lookup of {topic.topic.name}/{name}: {error.strerror}")
+        raise
+    inode = StartFile.number(partition, view, nonce, str(start), str(until))
+    fs.start_names.note(parent, name, inode)
+
+    def make() -> StartFile:
+        return StartFile(inode, partition, part, nonce, start, until, looked)
+
+    return topic.known_or(StartFile, inode, make)

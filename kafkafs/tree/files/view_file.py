@@ -1,0 +1,359 @@
+"""A partition's file in a view: the node, and its handle for reading.
+
+The node of an inode number shows one generation. Which one is decided by the nonce when its name
+was looked up; what the generation's positions are is known once the partition is measured.
+
+Appending is `lines_handle.py` and `batches_handle.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.line_index import Damaged, Place
+from kafkafs.tree.append.append_target import PartitionTarget
+from kafkafs.tree.append.batches_handle import BatchesHandle
+from kafkafs.tree.append.lines_handle import LinesHandle
+from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
+from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+from kafkafs.tree.partition.text import render_text
+from kafkafs.views.batches import Batches
+from storage.errors import CorruptRecord, SegmentGone, StorageError
+
+if TYPE_CHECKING:
+    from kafkafs.tree.partition.partition import Partition
+    from kafkafs.views import View
+
+MEASURE_S = 10.0
+"""How long stat and open wait for a partition's measurement."""
+
+MEASURED_WHEN_LISTED = 64 << 10
+"""Bytes of log that are measured when a partition is listed; more only when that is asked for."""
+LISTED_S = 0.01
+"""How long listing it waits, at most, for another thread that is measuring it."""
+
+_PREFIX = "user.kafkafs."
+_FACTS = (
+    "log_start",
+    "log_end",
+    "records",
+    "bytes",
+    "segments",
+    "first_timestamp",
+    "last_timestamp",
+    "generation",
+)
+
+
+class ViewFile(Node):
+    __slots__ = ("_generation", "_nonce", "part", "partition")
+
+    def __init__(self, inode: int, partition: Partition, part: PartitionView, nonce: int) -> None:
+        super().__init__(inode)
+        self.partition = partition
+        self.part = part
+        self._nonce = nonce
+        self._generation: ViewGeneration | None = None
+
+    @staticmethod
+    def number(partition: Partition, view: View, nonce: int, start: str = "", end: str = "") -> int:
+        """The inode number of a generation, of all of it or from an offset on, up to an end."""
+        log = partition.log
+        isolation = partition.fs.options.isolation
+        where = (log.topic, log.topic_id, log.partition)
+        return inode_number(*where, view.name, isolation, start, end, nonce)
+
+    def generation(self, wait: bool) -> ViewGeneration:
+        """What it shows. ESTALE where that was over before anybody had seen a byte of it."""
+        generation = self._generation
+        if generation is not None:
+            return generation
+        until = time.monotonic() + MEASURE_S
+        generation = self._within(wait, lambda: self.part.generation(wait, until))
+        if generation.nonce != self._nonce or (self.lookups and not self.part.attach(generation)):
+            raise self._stale()
+        self._generation = generation
+        return generation
+
+    def _stale(self) -> OSError:
+        """It was looked up and nobody has seen anything of it, and now another has its name.
+
+        The kernel looks the name up once more: that time it must not come too late again.
+        """
+        self.part.overtaken()
+        return OSError(errno.ESTALE, "the partition's history has been rewritten")
+
+    def _within(self, wait: bool, measure: Callable[[], ViewGeneration]) -> ViewGeneration:
+        """What `measure` gives; a line in the log where that was not there in time."""
+        try:
+            return measure()
+        except BlockingIOError as error:
+            if wait:
+                log = self.partition.log
+                self.partition.fs.events(f"{log.topic}/{log.partition}: {error.strerror}")
+            raise
+
+    # -- what stat shows -----------------------------------------------------------------------
+
+    def attributes(self, wait: bool) -> Attributes:
+        if not wait:
+            self.partition.follow()
+        return self._known_attributes(wait)
+
+    def _known_attributes(self, wait: bool) -> Attributes:
+        """By what is known of the log: nobody looks at what another process has done since."""
+        generation = self._generation
+        if generation is None:
+            generation = self.generation(wait)
+        part = self.part
+        if part.behind or not part.timeline.placed[1]:
+            part.settle(wait, time.monotonic() + MEASURE_S)
+        return self._attributes(generation.timeline.end - generation.shift, wait)
+
+    def _attributes(self, size: int, wait: bool) -> Attributes:
+        partition = self.partition
+        partition.tells(wait)
+        mode, uid, gid = partition.owner
+        return Attributes(
+            self.inode,
+            mode,
+            size,
+            partition.mtime_ns,
+            1,
+            uid,
+            gid,
+            partition.blocks(wait),
+            partition.keep_s(self.inode),
+            partition.fs.name_timeout,
+        )
+
+    def listed_attributes(self) -> Attributes:
+        try:
+            # The lookup has just looked; if the past has changed since, this is another file.
+            return self._known_attributes(False)
+        except BlockingIOError:
+            self.partition.tells(False)
+            size = self._size_told()
+            mode, uid, gid = self.partition.owner
+            mtime_ns = self.partition.mtime_ns
+            return Attributes(self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
+
+    def _size_told(self) -> int:
+        """A size that the kernel has been told never shrinks."""
+        return self._generation.size if self._generation is not None else 0
+
+    @property
+    def is_behind(self) -> bool:
+        return not self.part.has_generation
+
+    def look_ahead(self, patience_s: float | None = None) -> bool:
+        """Load the view's indexes, where they were saved, or measure what is as quickly read: then
+        listing it shows its size, and whoever stats or opens all of a topic waits for none of them.
+
+        `patience_s`: how long it may take, else it depends on the size.
+        """
+        small = self.partition.log.size <= MEASURED_WHEN_LISTED
+        if patience_s is None:
+            patience = LISTED_S if small else 0.0
+        else:
+            patience = MEASURE_S if self.part.is_overtaken else patience_s
+        try:
+            self._measure_ahead(time.monotonic() + patience)
+            self.partition.blocks(True)
+        except (StorageError, OSError) as error:
+            is_rewritten = isinstance(error, SegmentGone) or (
+                isinstance(error, OSError) and error.errno == errno.ESTALE
+            )
+            if is_rewritten and patience_s is not None:
+                raise
+            # Who asks for it is told.
+            return False
+        return True
+
+    def _measure_ahead(self, until: float) -> None:
+        self.part.generation(True, until)
+
+    def set_attributes(self, change: Change) -> None:
+        """chmod and chown last; touch changes nothing; truncate is EPERM."""
+        if change.size is not None:
+            log = self.partition.log
+            raise OSError(errno.EPERM, f"{log.topic}/{log.partition} cannot be cut")
+        self.partition.fs.set_owner(self.partition.log, change)
+
+    def loses_name(self) -> bool:
+        return True
+
+    def remembered(self) -> None:
+        self.partition.known[self.inode] = self
+        if self._generation is not None and not self.part.attach(self._generation):
+            # Superseded between lookup and now: who asks again is told.
+            self._generation = None
+
+    def forgotten(self) -> None:
+        self.partition.known.pop(self.inode, None)
+        if self._generation is not None:
+            self.part.detach(self._generation)
+
+    # -- extended attributes -------------------------------------------------------------------
+
+    def xattr_names(self) -> Sequence[str]:
+        return [_PREFIX + fact for fact in _FACTS]
+
+    def xattr(self, name: str, wait: bool) -> bytes:
+        fact = name.removeprefix(_PREFIX)
+        if fact == name or fact not in _FACTS:
+            raise OSError(errno.ENODATA, "no such attribute")
+        log = self.partition.log
+        if fact == "generation":
+            return b"%016x" % self._nonce
+        if fact == "records":
+            # A view of bytes counts none: those that the topic's own file shows.
+            part = self.partition.view(self.partition.fs.views[0])
+            part.generation(wait, time.monotonic() + MEASURE_S)
+            part.catch_up(wait, time.monotonic() + MEASURE_S)
+            return b"%d" % part.records
+        timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
+        facts = {
+            "log_start": log.log_start_offset,
+            "log_end": log.log_end_offset,
+            "bytes": log.size,
+            "segments": len(log.segments),
+            "first_timestamp": log.segments[0].first_timestamp,
+            "last_timestamp": timestamps[-1] if timestamps else -1,
+        }
+        return b"%d" % facts[fact]
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`."""
+        log = self.partition.log
+        name = f"{log.topic}/{log.partition}"
+        if flags & os.O_TRUNC:
+            raise OSError(errno.EPERM, f"{name} cannot be cut; >> appends to it")
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return ReadHandle(self, self.generation(wait))
+        if not flags & os.O_APPEND:
+            raise OSError(errno.EPERM, f"{name} is opened for writing with O_APPEND only")
+        return self.open_for_append(flags, wait)
+
+    def open_for_append(self, flags: int, wait: bool) -> Handle:
+        """Of a partition that was just created, also without O_APPEND: then writes are EPERM."""
+        generation = self.generation(wait)
+        reader = None
+        if flags & os.O_ACCMODE == os.O_RDWR:
+            reader = ReadHandle(self, generation)
+        view = self.part.view
+        target = PartitionTarget(self.partition, self.inode, generation)
+        if isinstance(view, Batches):
+            return BatchesHandle(target, flags, reader)
+        return LinesHandle(target, view, flags, reader)
+
+
+class ReadHandle(Handle):
+    """Reading. Where a read goes on where the last one ended, nothing is looked up."""
+
+    __slots__ = ("_file", "_generation", "_last", "_part", "direct_io", "keep_cache")
+
+    def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
+        """`generation` None: it is there before anything is read."""
+        # A page that reaches into damage could not be read up to it.
+        self.direct_io = file.partition.fs.grows or file.part.is_damaged
+        self.keep_cache = not self.direct_io
+        self._file = file
+        self._part = file.part
+        self._generation = generation
+        # One tuple, replaced as a whole: a worker thread and the owner may read at once.
+        self._last: tuple[int, Place | None] = (-1, None)
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        if self._file.partition.fs.follows:
+            return self._read_of_another(position, size, wait)
+        return self._read(position, size, wait)
+
+    def _read_of_another(
+        self, position: int, size: int, wait: bool
+    ) -> bytes | bytearray | memoryview:
+        """Where another process writes the log, it may cut it before what is read."""
+        partition = self._file.partition
+        try:
+            data = self._read(position, size, wait)
+            if partition.intact():
+                return data
+        except (BlockingIOError, CorruptRecord, SegmentGone):
+            if partition.intact():
+                raise
+        if wait:
+            # Only the owner's thread follows: who asks again is told what is left.
+            raise SegmentGone("the log was cut while it was read")
+        partition.follow()
+        return self._read(position, size, wait)
+
+    def _read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        generation = self._generation
+        assert generation is not None
+        absolute = position + generation.shift
+        left = generation.timeline.end - absolute
+        if left < size:
+            if self._part.behind:
+                self._part.catch_up(wait, time.monotonic() + MEASURE_S)
+                left = generation.timeline.end - absolute
+            if left <= 0:
+                return b""
+            size = min(left, size)
+        self._file.partition.tells(wait)
+        if generation.lost:
+            size = self._before_what_is_lost(generation, absolute, size)
+        out = bytearray(size)
+        if absolute < generation.first_valid:
+            self._read_below(generation, absolute, out, wait)
+            return out
+        last, place = self._last
+        if last != position:
+            place = None
+        done = 0
+        while True:
+            try:
+                reached = render_text(generation, absolute + done, out, done, place, wait)
+                break
+            except CorruptRecord as error:
+                self._last = (-1, None)
+                before, done = done, error.done if isinstance(error, Damaged) else done
+                if done > before or place is not None:
+                    # Where it shows nothing, what comes next is behind it.
+                    place = None
+                elif done and self.direct_io:
+                    # What comes before it can be read; who reads on is told.
+                    return out[:done]
+                else:
+                    raise
+        self._last = (position + size, reached)
+        return out
+
+    def _before_what_is_lost(self, generation: ViewGeneration, absolute: int, size: int) -> int:
+        """How much can be read before the next place that another process has cut off."""
+        for start, end in generation.lost:
+            if start <= absolute < end:
+                raise SegmentGone("the log was cut before these bytes")
+            if absolute == end:
+                # What comes here is not what comes next in the segment that was read before.
+                self._last = (-1, None)
+            elif absolute < start:
+                size = min(size, start - absolute)
+        return size
+
+    @staticmethod
+    def _read_below(generation: ViewGeneration, absolute: int, out: bytearray, wait: bool) -> None:
+        """What begins where segments are gone: in the text that was kept before the cut."""
+        kept = generation.kept(absolute, len(out))
+        out[: len(kept)] = kept
+        if len(kept) < len(out):
+            render_text(generation, absolute + len(kept), out, len(kept), None, wait)
+
+    def sync_plan(self) -> FlushPlan | None:
+        return self._file.partition.flush_plan()

@@ -1,0 +1,148 @@
+"""`.kafkafs/adopt`: takes requests to the owner of the data directory, and tells their outcomes.
+
+Writing: each line is a request (`storage.owner`), as long as `LONGEST_LINE` and in as many
+writes as it takes; what follows the last newline acts at release. `write()` only begins the work.
+All lines of a write are looked at first: a wrong one is EINVAL and changes nothing, and what it had
+begun with is dropped. With any other error (EMSGSIZE for a longer line) the handle is as before: of
+a large write() the kernel reports a piece that is refused as a short count, and the writer learns
+why by writing the rest again.
+
+Reading: a line for each request, as it is at open, the newest last.
+
+Only who has mounted may open it: whoever asks may have records appended to any topic.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.tree.files.virtual_file import Owner, Text, VirtualFile
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Change
+from storage.errors import InvalidRecord, StorageError
+from storage.owner.owner_requests import Asked, decode
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+
+NAME = "adopt"
+LONGEST_LINE = 64 << 20
+AT_ONCE = 1 << 14
+"""Longer lines are taken apart in a worker thread."""
+
+
+class AdoptFile(VirtualFile):
+    """See the module."""
+
+    __slots__ = ("_fs",)
+
+    def __init__(self, fs: FileSystem, inode: int) -> None:
+        super().__init__(inode, lambda: Text(fs.owner_requests.text()), _owner, fs.clock_ns)
+        self._fs = fs
+
+    def set_attributes(self, change: Change) -> None:
+        """`>` cuts it to nothing first, which means nothing here."""
+        if change.mode is not None or change.uid is not None or change.gid is not None:
+            super().set_attributes(change)
+
+    def open(self, flags: int, wait: bool) -> Handle:
+        access = flags & os.O_ACCMODE
+        reader = None if access == os.O_WRONLY else self.open_content(wait)
+        if access == os.O_RDONLY:
+            assert reader is not None
+            return reader
+        return AdoptHandle(self._fs, reader)
+
+
+def _owner() -> Owner:
+    return 0o600, os.geteuid(), os.getegid()
+
+
+class AdoptHandle(Handle):
+    """Collects lines, and has them carried out."""
+
+    __slots__ = ("_examined", "_fs", "_reader", "_rest")
+
+    direct_io = True
+
+    def __init__(self, fs: FileSystem, reader: Handle | None) -> None:
+        self._fs = fs
+        self._reader = reader
+        self._rest = bytearray()
+        # A write that was looked at, and what it asks for or why it is refused.
+        self._examined: tuple[bytes, list[Asked] | StorageError] | None = None
+
+    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+        if self._reader is None:
+            return super().read(position, size, wait)
+        return self._reader.read(position, size, wait)
+
+    def write(self, position: int, data: bytes) -> int:
+        end = data.rfind(b"\n") + 1
+        # The first of the lines is the one that may be long.
+        first = data.find(b"\n") if end else len(data)
+        if len(self._rest) + first > LONGEST_LINE:
+            reason = f"a line of more than {LONGEST_LINE} bytes"
+            self._say(reason)
+            raise OSError(errno.EMSGSIZE, reason)
+        if end:
+            asked = self._asked(data, end)
+            try:
+                self._fs.owner_requests.start(asked)
+            except OSError as error:
+                self._say(str(error.strerror))
+                raise
+            self._rest.clear()
+        self._rest += data[end:]
+        return len(data)
+
+    def _asked(self, data: bytes, end: int) -> list[Asked]:
+        """What the complete lines of a write ask for; BlockingIOError before a long look."""
+        found = self._examined
+        self._examined = None
+        if found is None or found[0] != data:
+            if len(self._rest) + end > AT_ONCE:
+                raise BlockingIOError
+            self.examine(data)
+            found, self._examined = self._examined, None
+        assert found is not None
+        if isinstance(found[1], StorageError):
+            raise self._refused(found[1])
+        return found[1]
+
+    def examine(self, data: bytes) -> None:
+        lines = (bytes(self._rest) + data[: data.rfind(b"\n")]).split(b"\n")
+        try:
+            self._examined = (data, _decoded(lines))
+        except StorageError as error:
+            self._examined = (data, error)
+
+    def _refused(self, error: StorageError) -> StorageError:
+        self._rest.clear()
+        self._say(str(error))
+        return error
+
+    def _say(self, reason: str) -> None:
+        self._fs.events(f".kafkafs/{NAME}: {reason}")
+
+    def release(self) -> None:
+        if self._rest:
+            try:
+                asked = _decoded([bytes(self._rest)])
+            except StorageError as error:
+                raise self._refused(error) from None
+            self._fs.owner_requests.start(asked)
+
+
+def _decoded(lines: Sequence[bytes]) -> list[Asked]:
+    """What lines ask for. InvalidRecord, with the number of the line, for any that is wrong."""
+    asked = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            asked.append(decode(line))
+        except InvalidRecord as error:
+            raise InvalidRecord(f"line {number}: {error}") from None
+    return asked

@@ -1,0 +1,184 @@
+"""One change of a partition's past, as it is written down before it is carried out.
+
+Segments leave the head of the log, cleaned ones take their place, or the log start moves up. Then
+there is a new nonce, and what absolute positions hang on (the *base*, `state.history`) moves
+behind what has changed: to the first segment that was not cleaned, or that holds the log start. To
+know where that begins, the text between the old base and the new one has to be measured.
+
+Made on the owner's thread, where it costs nothing; `write` waits for the disk, in any thread.
+
+Invariant: what is written down is true when the change is carried out with `is_right`; until then
+it may be given up, and where the process dies before it, the base still holds.
+
+Not here: the change itself (`partition.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafkafs.line_index import NEVER
+from kafkafs.tree.partition.placed_view import PlacedView
+from kafkafs.views.values import Values
+from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.state.history import LastBatch, Past, Places, last_batch, new_nonce
+from storage.state.history_file import visible_from
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkafs.tree.partition.partition import Partition
+    from storage.segment.segment import Segment
+
+_TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What a later try may not meet."""
+
+
+class Rewrite:
+    """See the module. `segments` are those of the log afterwards, `count` how many of them now go.
+
+    `past`: what is written down, once it is.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        old: Sequence[Segment],
+        new: Sequence[Segment],
+        log_start: int,
+        patience_s: float = NEVER,
+    ) -> None:
+        """`patience_s`: measuring is given up after that, and positions begin anew."""
+        log = partition.log
+        first = log.segments.index(old[0]) if old else 0
+        self.count = first + len(old)
+        self.old = tuple(old)
+        self.new = tuple(new)
+        self.segments = (*log.segments[:first], *new, *log.segments[self.count :])
+        self.log_start = max(log_start, self.segments[0].base_offset)
+        self.past: Past | None = None
+        self._partition = partition
+        self._patience_s = patience_s
+        self._last = _last_batch(self.segments)
+        changed = first + len(new) if old else 0
+        visible = visible_from(self.segments, self.log_start)
+        self._end = self.segments[max(changed, visible)].base_offset
+        self._parts: dict[str, PlacedView] = dict(partition.views)
+        self._bases: Mapping[str, Places] = {}
+        self._places: dict[str, Places] = {}
+        self._version = -1
+
+    def is_of(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
+        """Whether this is the change."""
+        return (self.old, self.new) == (tuple(old), tuple(new)) and self.log_start == max(
+            log_start, self.segments[0].base_offset
+        )
+
+    @property
+    def nonce(self) -> int:
+        assert self.past is not None
+        return self.past.nonce
+
+    def write(self, *, is_done: bool = False) -> None:
+        """Measure what has to be, and write down what will be. OSError where the disk refuses.
+
+        `is_done`: the log has changed already, so that such an error is a line in the log only.
+        """
+        partition = self._partition
+        partition.nonce(wait=True)
+        for follower in list(partition.followers):
+            follower.note_offset(self._end)
+        try:
+            self._write()
+        except OSError as error:
+            if not is_done:
+                raise
+            log = partition.log
+            partition.fs.events(f"{log.topic}/{log.partition}: its history: {error.strerror}")
+            if self.past is None:
+                self.past = log.history.anew(new_nonce(), self.log_start)
+
+    def _write(self) -> None:
+        history = self._partition.log.history
+        until = time.monotonic() + self._patience_s
+        while True:
+            version = history.version
+            past = self._work_out(until)
+            self._version = history.save_ahead(past, self.segments, self._last, version)
+            if self._version == version + 1:
+                return
+
+    def _work_out(self, until: float) -> Past:
+        """What is to be written down."""
+        history = self._partition.log.history
+        while True:
+            self._bases = history.bases
+            try:
+                self._places = {view: self._passing(view, until) for view in history.views}
+                past = history.moved(new_nonce(), self.log_start, self._places)
+            except (StorageError, OSError) as error:
+                if history.bases is not self._bases:
+                    # It was another change that took away what was to be measured.
+                    continue
+                if isinstance(error, OSError) and error.errno in _TRANSIENT:
+                    raise
+                log = self._partition.log
+                self._partition.fs.events(
+                    f"{log.topic}/.follow/{log.partition}: positions begin anew, since what is "
+                    f"deleted or rewritten now cannot be measured: {error}"
+                )
+                past = history.anew(new_nonce(), self.log_start)
+            self.past = past
+            return past
+
+    def _passing(self, view: str, until: float) -> Places:
+        part = self._parts.get(view)
+        if part is None:
+            part = self._parts[view] = self._measured(view)
+        return part.passing(self._end, until)
+
+    def _measured(self, name: str) -> PlacedView:
+        """A view that nobody looks at, or that this mount does not even show."""
+        fs, log = self._partition.fs, self._partition.log
+        view = next((view for view in fs.views if view.name == name), None)
+        if view is None:
+            view = Values(committed=name == Values().name)
+            if view.name != name:
+                raise CorruptRecord(f"positions of an unknown view, {name!r}", path=log.directory)
+        return PlacedView(log, view, fs.store, fs.cache_directory(log), keeps_base=True)
+
+    # -- when it is carried out ----------------------------------------------------------------
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no base has been set since: asked under the lock of the view that keeps one."""
+        return self._partition.log.history.bases is self._bases
+
+    @property
+    def is_right(self) -> bool:
+        """Whether what is written down is so still, and nothing else was written since."""
+        if self.past is None or not self.is_written or not self.is_current:
+            return False
+        try:
+            # All is measured; another text is there where a transaction has ended meanwhile.
+            return all(
+                places == self._passing(view, NEVER) for view, places in self._places.items()
+            )
+        except (StorageError, OSError):
+            return False
+
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing else was written since."""
+        return self._partition.log.history.version == self._version
+
+
+def _last_batch(segments: Sequence[Segment]) -> LastBatch:
+    try:
+        return last_batch(segments)
+    except (CorruptRecord, SegmentGone):
+        # What is damaged is not a way to tell logs apart.
+        return None

@@ -1,0 +1,206 @@
+"""The owner's part of a round that others have cleaned: to check it, and to put it in.
+
+In a worker thread; only ``task.by_owner`` parts touch the log.  In this order:
+
+1. The segments that were read must be the log's first ones still, and what was dirty must be so;
+   no cleaner is at the log meanwhile.
+2. The new segments are read: each batch's CRC, offsets that rise within their range, indexes that
+   are those of such a log, aborted transactions that the log knows.
+3. What lies behind is flushed, and the past that readers were shown is written down.
+4. The files are called ``.cleaned``, and from there on all is as after a cleaning of our own
+   (``replacing``): a crash leaves the old segments or the new ones.
+
+What is refused or fails leaves the log as it was, and no staged file; what is cancelled leaves them
+to whoever asks the next owner.  A request that was carried
+out before, whose asker did not learn of it, is answered as if it were now.
+
+Not here: whether the right records were kept; who asks has to be believed that, as has whoever may
+write to the partition's directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from storage import paths
+from storage.compaction.cleanable import CleanableRange
+from storage.compaction.cleaner import Cleaned
+from storage.compaction.replacing import prepare, publish
+from storage.compaction.shared.swap_request import NewSegment, SourceSegment, SwapRequest
+from storage.errors import SwapRefused, TaskCancelled
+from storage.files import Files
+from storage.log.log import Log
+from storage.record._batch import Rebuild
+from storage.segment.segment import Segment
+from storage.segment.walk import feed, final_time_entry
+from storage.task import Task
+
+
+def old_segments(
+    log: Log, plan: CleanableRange, request: SwapRequest
+) -> tuple[Segment, ...] | None:
+    """The segments that a request replaces; None where it has been carried out before.
+
+    ``plan``: what of the log can be cleaned now.  Nobody changes the log's past meanwhile.
+    SwapRefused, OSError.
+    """
+    if not log.config.is_compacted:
+        raise _refused(request, "its cleanup.policy is without compact")
+    if not log.config.may_be_cleaned:
+        raise _refused(request, f"{', '.join(log.config.unknown)} are not known")
+    new = [(each.base_offset, each.size, each.inode) for each in request.new]
+    if new and _are_first(log, new, request.end_offset):
+        return None
+    if not _are_first(log, request.sources, request.end_offset):
+        raise _refused(request, "its segments are others than were cleaned: clean it again")
+    if not new and plan.first_dirty_offset >= request.end_offset:
+        return None
+    if plan.first_dirty_offset != request.first_dirty_offset:
+        raise _refused(
+            request,
+            f"it is clean up to {plan.first_dirty_offset}, and was up to "
+            f"{request.first_dirty_offset} when it was read: clean it again",
+        )
+    if plan.first_uncleanable_offset < request.end_offset:
+        raise _refused(request, f"it can be cleaned up to {plan.first_uncleanable_offset} only")
+    return log.segments[: len(request.sources)]
+
+
+def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) -> bool:
+    """Whether these are the segments that the log begins with, up to ``end_offset``.
+
+    Of each as many facts as there are of a ``SourceSegment``.
+    """
+    segments = log.segments
+    count = len(sources)
+    if count >= len(segments) or segments[count].base_offset != end_offset:
+        return False
+    return all(
+        (segment.base_offset, segment.size) == source[:2]
+        and source_of(log.files, segment)[: len(source)] == source
+        for segment, source in zip(segments, sources, strict=False)
+    )
+
+
+def source_of(files: Files, segment: Segment) -> SourceSegment:
+    """What tells a segment's file from any other.  OSError."""
+    stat = files.file_stat(segment.log_path)
+    return SourceSegment(segment.base_offset, stat.st_size, stat.st_ino, stat.st_mtime_ns)
+
+
+def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task) -> None:
+    """Put the new segments in the place of ``old``.
+
+    SwapRefused, TaskCancelled, OSError, StorageError: nothing has changed.
+    """
+    new: list[Segment] = []
+    try:
+        known = set(log.aborted_transactions())
+        task.begin("checking", sum(each.size for each in request.new))
+        for each in request.new:
+            new.append(_named(log, each))
+            _check(log, new[-1], each, request, task)
+            if not known.issuperset(new[-1].aborted):
+                raise _refused(request, f"{each.name} speaks of transactions that it has not")
+        prepare(log, old, new, task)
+        for segment, each in zip(new, request.new, strict=True):
+            segment.set_suffix(paths.CLEANED)
+            _check_names(log, segment, request)
+            segment.set_mtime(each.mtime_ns)
+            task.check()
+        log.files.sync_directory(log.directory)
+    except BaseException as error:
+        if not isinstance(error, TaskCancelled) or any(map(_is_cleaned, new)):
+            for segment in new:
+                with contextlib.suppress(OSError):
+                    segment.discard()
+        raise
+    publish(log, old, new, task)
+
+
+def _is_cleaned(segment: Segment) -> bool:
+    return segment.log_path.endswith(paths.CLEANED)
+
+
+def discard(log: Log, request: SwapRequest) -> None:
+    """Remove the staged files of a request, as far as they are there."""
+    for each in request.new:
+        with contextlib.suppress(OSError):
+            _named(log, each).discard()
+
+
+def cleaned_of(request: SwapRequest) -> Cleaned:
+    """What was done, as of a cleaning of our own."""
+    replaced = len(request.new) or len(request.sources)
+    before = sum(source.size for source in request.sources)
+    return Cleaned(
+        start_offset=request.sources[0].base_offset,
+        first_dirty_offset=request.first_dirty_offset,
+        end_offset=max(request.end_offset, request.first_dirty_offset),
+        segments_before=len(request.sources),
+        segments_after=replaced,
+        bytes_before=before,
+        bytes_after=sum(each.size for each in request.new) if request.new else before,
+        map_full=False,
+        **request.figures,
+    )
+
+
+def _named(log: Log, each: NewSegment) -> Segment:
+    return Segment.named(log.files, log.directory, each.base_offset, log.config, suffix=each.suffix)
+
+
+def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, task: Task) -> None:
+    """Read a new segment, and know of it what a log has to."""
+    files = log.files
+    try:
+        stat = files.file_stat(segment.log_path)
+    except FileNotFoundError:
+        raise _refused(request, f"{said.name} is not there") from None
+    if (stat.st_size, stat.st_ino) != (said.size, said.inode):
+        raise _refused(request, f"{said.name} is another file than was written")
+    rebuild = Rebuild(said.base_offset, log.config.index_interval_bytes)
+    fd = files.open(segment.log_path, os.O_RDONLY)
+    try:
+        for _, size, _ in feed(files, fd, said.size, rebuild):
+            rebuild.producers.clear()
+            task.advance(size)
+    finally:
+        files.close(fd)
+    if rebuild.position != said.size:
+        reason = rebuild.fault or "a batch is cut off"
+        raise _refused(request, f"{said.name}: position {rebuild.position}: {reason}")
+    if rebuild.next_offset > said.next_offset:
+        raise _refused(request, f"{said.name} goes on beyond {said.next_offset}")
+    expected = bytes(rebuild.offset_entries), bytes(rebuild.time_entries)
+    found = segment.offset_index.data(), segment.time_index.data()
+    if found != (expected[0], expected[1] + final_time_entry(rebuild)):
+        raise _refused(request, f"{said.name}: its indexes are not those of its batches")
+    segment.restore(
+        size=said.size,
+        next_offset=said.next_offset,
+        first_timestamp=rebuild.first_max_timestamp,
+        max_timestamp=rebuild.max_timestamp,
+        max_timestamp_offset=rebuild.max_timestamp_offset,
+        last_indexed_position=min(rebuild.position - rebuild.bytes_since, said.size),
+        mtime_ns=said.mtime_ns,
+        sealed=True,
+    )
+    segment.close_descriptors()
+
+
+def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
+    """That no file of it has been removed meanwhile: from now on nobody else knows of them."""
+    kinds = [paths.LOG, paths.INDEX, paths.TIMEINDEX]
+    if segment.aborted:
+        kinds.append(paths.TXNINDEX)
+    for kind in kinds:
+        path = segment.file_path(kind)
+        if not log.files.exists(path):
+            raise _refused(request, f"{path} is not there any more")
+
+
+def _refused(request: SwapRequest, reason: str) -> SwapRefused:
+    return SwapRefused(f"{request.topic}-{request.partition} is not swapped: {reason}")

@@ -1,0 +1,164 @@
+"""What asks the owner of a log to put in what another process has made of a part of it.
+
+A request is a JSON object, without a line's end.  It names the segments that were cleaned, so that
+they are known to be the same ones still, and the new ones, which lie as staged files in the
+partition's directory: the names of a segment, and ``suffix``.
+
+Kafka ignores files of such names, and a start of ours does; those that nobody asks for any more go
+by their age, as all staged files.
+
+Not here: how it is carried out (``swap_in``), how new segments come about (``round``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from storage import paths
+from storage.adopt.staged import StagedFile, StagedName, check_query, parse_name
+from storage.errors import InvalidRecord
+
+FIGURES = (
+    "records_read",
+    "records_kept",
+    "records_invalid",
+    "records_aborted",
+    "markers",
+    "rewritten",
+    "map_keys",
+    "elapsed_ms",
+)
+"""What whoever has cleaned tells of it: the fields of ``Cleaned`` that the owner cannot know."""
+
+
+class SourceSegment(NamedTuple):
+    """A segment that was read, and what tells that it is the same one still.  Size in bytes."""
+
+    base_offset: int
+    size: int
+    inode: int
+    mtime_ns: int
+
+
+class NewSegment(NamedTuple):
+    """A segment that was written: its offsets are from ``base_offset`` to below ``next_offset``.
+
+    ``suffix``: what its files' names end in.  ``mtime_ns``: how old it is to be.
+    """
+
+    base_offset: int
+    next_offset: int
+    size: int
+    inode: int
+    mtime_ns: int
+    suffix: str
+
+    @property
+    def name(self) -> str:
+        """The name of its log."""
+        return paths.file_name(self.base_offset, paths.LOG) + self.suffix
+
+
+def staged_suffix(job: str, group: int, attempt: int) -> str:
+    """What the names of a group's new files end in; ``attempt`` is another one each time."""
+    return "." + str(StagedName(job, 0, group, attempt))
+
+
+class SwapRequest(NamedTuple):
+    """``new`` is to take the place of ``sources``, the first segments of a log.
+
+    ``first_dirty_offset``: up to where the log was clean when they were read; it is up to
+    ``end_offset`` then, where the sources end.  No ``new`` ones: what they have is what stays.
+    """
+
+    topic: str
+    partition: int
+    job: str
+    first_dirty_offset: int
+    end_offset: int
+    sources: tuple[SourceSegment, ...]
+    new: tuple[NewSegment, ...]
+    figures: Mapping[str, int]
+
+    def staged_files(self) -> list[StagedFile]:
+        """All files of the new segments that there may be; sizes are those of logs only."""
+        return [
+            StagedFile(
+                self.topic,
+                self.partition,
+                paths.file_name(each.base_offset, kind) + each.suffix,
+                each.size if kind == paths.LOG else 0,
+            )
+            for each in self.new
+            for kind in (paths.LOG, *paths.INDEX_SUFFIXES)
+        ]
+
+    def encode(self) -> str:
+        """One line, without its end."""
+        fields = {**self._asdict(), "figures": dict(self.figures)}
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> SwapRequest:
+        """InvalidRecord where it is no request."""
+        try:
+            return cls.parse(json.loads(text))
+        except ValueError as error:
+            raise InvalidRecord(f"no request to swap: {error}") from None
+
+    @classmethod
+    def parse(cls, fields: Any) -> SwapRequest:
+        """The same of what was read from JSON already."""
+        try:
+            sources = tuple(SourceSegment(*each) for each in fields["sources"])
+            new = tuple(NewSegment(*each) for each in fields["new"])
+            request = cls(**{**fields, "sources": sources, "new": new})
+        except (TypeError, KeyError) as error:
+            raise InvalidRecord(f"no request to swap: {error}") from None
+        request.check()
+        return request
+
+    def check(self) -> None:
+        """InvalidRecord where something in it cannot be."""
+        # Whatever its type says, it may come from anywhere.
+        fields: dict[str, Any] = self._asdict()
+        if not isinstance(fields["topic"], str) or not paths.is_topic_name(self.topic):
+            raise InvalidRecord(f"{self.topic!r} is no topic's name")
+        if not _is_number(self.partition) or self.partition > paths.MAX_PARTITION:
+            raise InvalidRecord(f"{self.partition!r} is no partition")
+        check_query(self.job)
+        numbers = [self.first_dirty_offset, self.end_offset]
+        numbers += [number for source in self.sources for number in source]
+        numbers += [number for segment in self.new for number in segment[:-1]]
+        figures = fields["figures"]
+        if not isinstance(figures, Mapping) or set(figures) != set(FIGURES):
+            raise InvalidRecord("its figures are not those of a cleaning")
+        for number in (*numbers, *figures.values()):
+            if not _is_number(number):
+                raise InvalidRecord(f"{number!r} is no number")
+        self._check_ranges()
+        for segment in self.new:
+            suffix: Any = segment.suffix
+            parsed = parse_name(segment.name) if isinstance(suffix, str) else None
+            if parsed is None or segment.suffix != staged_suffix(self.job, *parsed[2:]):
+                raise InvalidRecord(f"{segment.suffix!r} ends no staged file of this job")
+
+    def _check_ranges(self) -> None:
+        if not self.sources:
+            raise InvalidRecord("a swap of no segments")
+        bases = [*(source.base_offset for source in self.sources), self.end_offset]
+        if not all(one < other for one, other in pairwise(bases)):
+            raise InvalidRecord("the segments that were cleaned do not follow each other")
+        if not self.new:
+            return
+        ends = [self.sources[0].base_offset, *(segment.next_offset for segment in self.new)]
+        starts = [*(segment.base_offset for segment in self.new), self.end_offset]
+        if ends != starts or not all(one < other for one, other in pairwise(starts)):
+            raise InvalidRecord("the new segments do not follow each other from end to end")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= paths.MAX_OFFSET

@@ -1,0 +1,428 @@
+"""The hot loop of a sink: rows in Arrow's layout to record batches of each partition of a topic.
+
+Pure. What goes in are columns (`_cells`); what comes out are uncompressed v2 batches without a
+producer, the base offset of each 0, of one partition's records each after those that came before.
+
+Which partition: the row's own number, else that of the key, else, as Kafka's producers do, one for
+a while and then another (`storage/log/partitioner.py`). Layouts: `storage/record/batch.py`.
+
+Invariants: nothing outside a buffer is read, whatever the positions say; a row that is refused
+leaves no trace in a batch; a batch is written once and complete.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memmove, memset
+
+from storage.record._batch cimport (
+    CRC, HEADER_SIZE, RELEASE_GIL_FROM, crc_of, put_batch_header, put_varint, store32, varint_size,
+    zigzag_bits,
+)
+from storage.record.columns._cells cimport (
+    ABSENT, OUTSIDE, Bytes, BytesColumn, Column, HeadersColumn, NumbersColumn, bytes_at,
+    is_null, native64, number_at,
+)
+from storage.record._route cimport COPY_STEP, POSITIVE, copy_bytes, hash_of
+
+from storage.errors import (
+    InvalidRecord, InvalidTimestamp, RecordTooLarge, UnknownTopicOrPartition,
+)
+
+cdef enum:
+    NAMELESS = -3  # the length of headers of which one has no name
+    LARGEST_BATCH = 0x7FFFFFFF
+    FIRST_ROOM = 4096
+    # A partition's batches are written together when they have become so many bytes.
+    WRITE_BYTES = 262144
+    NO_TIMESTAMP = -1
+
+
+cdef inline int64_t field_size(int64_t size) noexcept nogil:
+    """Bytes of a length and as many bytes."""
+    return varint_size(zigzag_bits(size)) + max(size, 0)
+
+
+cdef int64_t measure_headers(const Input *input, int64_t at, Row *row) noexcept nogil:
+    """Bytes that a row's headers take, their count included; OUTSIDE or NAMELESS."""
+    cdef const uint8_t *start
+    cdef int64_t size
+    cdef int64_t total
+    cdef int64_t item
+    row.first_header = row.end_header = 0
+    if not input.has_headers or is_null(&input.headers, at):
+        return 1
+    row.first_header = number_at(&input.headers, at)
+    row.end_header = number_at(&input.headers, at + 1)
+    if (
+        row.first_header < 0
+        or row.end_header < row.first_header
+        or row.end_header > input.names.positions.rows
+    ):
+        return OUTSIDE
+    total = varint_size(<uint64_t> (row.end_header - row.first_header) << 1)
+    for item in range(row.first_header, row.end_header):
+        size = bytes_at(&input.names, item, &start)
+        if size < 0:
+            return NAMELESS if size == ABSENT else OUTSIDE
+        total += field_size(size)
+        size = bytes_at(&input.contents, item, &start)
+        if size == OUTSIDE:
+            return OUTSIDE
+        total += field_size(size)
+        if total > LARGEST_BATCH:
+            break  # it is too large for any topic
+    return total
+
+
+cdef inline uint8_t *put_field(
+    uint8_t *out, const uint8_t *start, int64_t size, const Bytes *column
+) noexcept nogil:
+    """Write a length and the bytes; COPY_STEP more bytes than these may be written."""
+    out = put_varint(out, zigzag_bits(size))
+    if size > 0:
+        copy_bytes(out, start, size, column.block + column.block_size - start)
+        out += size
+    return out
+
+
+cdef uint8_t *put_headers(uint8_t *out, const Input *input, const Row *row) noexcept nogil:
+    cdef const uint8_t *start = NULL
+    cdef int64_t size
+    cdef int64_t item
+    out = put_varint(out, <uint64_t> (row.end_header - row.first_header) << 1)
+    for item in range(row.first_header, row.end_header):
+        size = bytes_at(&input.names, item, &start)
+        out = put_field(out, start, size, &input.names)
+        size = bytes_at(&input.contents, item, &start)
+        out = put_field(out, start, size, &input.contents)
+    return out
+
+
+cdef Stop read_row(Work *work, int64_t at, Row *row) noexcept nogil:
+    """Find a row's fields; ALL_DONE where a record can be made of them."""
+    cdef const Input *input = &work.input
+    cdef const Rules *rules = &work.rules
+    cdef int64_t timestamp = rules.now_ms
+    row.key_size = ABSENT
+    if input.has_keys:
+        row.key_size = bytes_at(&input.keys, at, &row.key)
+    row.value_size = bytes_at(&input.values, at, &row.value)
+    row.headers_size = measure_headers(input, at, row)
+    if row.key_size == OUTSIDE or row.value_size == OUTSIDE or row.headers_size == OUTSIDE:
+        return BAD_POSITIONS
+    if row.headers_size == NAMELESS:
+        return NULL_NAME
+    if row.key_size == ABSENT and rules.keys_required:
+        return NULL_KEY
+    if input.has_timestamps and not is_null(&input.timestamps, at):
+        # Microseconds; what is below a millisecond is dropped, also before 1970.
+        timestamp = number_at(&input.timestamps, at)
+        timestamp = timestamp // 1000
+        work.timestamp = timestamp
+        if timestamp < NO_TIMESTAMP:
+            return NEGATIVE_TIME
+        if timestamp != NO_TIMESTAMP and rules.now_ms - timestamp > rules.before_ms:
+            return TOO_OLD
+        if timestamp - rules.now_ms > rules.after_ms:
+            return TOO_NEW
+    row.timestamp = timestamp
+    return ALL_DONE
+
+
+cdef inline Stop choose_partition(Work *work, int64_t at, const Row *row) noexcept nogil:
+    cdef int64_t number
+    work.sticks = False
+    if work.input.has_partitions and not is_null(&work.input.partitions, at):
+        number = number_at(&work.input.partitions, at)
+    elif row.key_size >= 0:
+        number = (hash_of(row.key, row.key_size) & POSITIVE) % work.rules.count
+    elif work.stays <= 0:
+        return STICK_ANEW
+    else:
+        number = work.stuck_to
+        work.sticks = True
+    work.partition = number
+    if number < 0 or number >= work.rules.count or not work.parts[number].exists:
+        return NO_PARTITION
+    return ALL_DONE
+
+
+cdef void close_batch(Part *part) noexcept nogil:
+    """Write the header of the open batch."""
+    cdef uint8_t *batch = part.data + part.batch
+    cdef int64_t size = part.used - part.batch
+    put_batch_header(batch, size, part.records, part.base_timestamp, part.max_timestamp)
+    store32(batch + CRC, crc_of(batch, size))
+    part.batch = part.used
+    part.records = 0
+
+
+cdef inline Stop put_row(Work *work, Part *part, const Row *row) noexcept nogil:
+    """Write a record; where there is no room for it nothing, and the room that it needs."""
+    cdef int64_t rest = field_size(row.key_size) + field_size(row.value_size) + row.headers_size
+    cdef int64_t base
+    cdef int64_t body
+    cdef int64_t size
+    cdef uint64_t delta
+    cdef uint64_t offset_delta
+    cdef uint8_t *out
+    while True:
+        base = part.base_timestamp if part.records else row.timestamp
+        delta = zigzag_bits(row.timestamp - base)
+        offset_delta = <uint64_t> part.records << 1
+        body = 1 + varint_size(delta) + varint_size(offset_delta) + rest
+        size = varint_size(<uint64_t> body << 1) + body
+        if part.records == 0 or part.used - part.batch + size <= work.rules.batch_bytes:
+            break
+        close_batch(part)
+    if part.records == 0 and HEADER_SIZE + size > work.rules.max_batch_bytes:
+        work.needed = HEADER_SIZE + size
+        return TOO_LARGE
+    work.needed = HEADER_SIZE + size + COPY_STEP
+    if part.room - part.used < work.needed:
+        return OUT_FULL
+    if part.records == 0:
+        part.base_timestamp = row.timestamp
+        part.max_timestamp = row.timestamp
+        part.used += HEADER_SIZE
+    out = put_varint(part.data + part.used, <uint64_t> body << 1)
+    out[0] = 0
+    out = put_varint(out + 1, delta)
+    out = put_varint(out, offset_delta)
+    out = put_field(out, row.key, row.key_size, &work.input.keys)
+    out = put_field(out, row.value, row.value_size, &work.input.values)
+    if row.headers_size == 1:
+        out[0] = 0
+    else:
+        put_headers(out, &work.input, row)
+    part.used += size
+    part.records += 1
+    part.total += 1
+    part.max_timestamp = max(part.max_timestamp, row.timestamp)
+    work.needed = size
+    return ALL_DONE
+
+
+cdef Stop run(Work *work) noexcept nogil:
+    """Encode rows until they end, or something has to be seen to first."""
+    cdef Input *input = &work.input
+    cdef Row row
+    cdef int64_t at
+    cdef Stop stop
+    memset(&row, 0, sizeof(row))
+    while input.next < input.end:
+        at = input.next
+        if input.selection != NULL:
+            at = native64(input.selection + 8 * at)
+        work.row = at
+        if at < 0 or at >= input.rows:
+            return NO_SUCH_ROW
+        stop = read_row(work, at, &row)
+        if stop == ALL_DONE:
+            stop = choose_partition(work, at, &row)
+        if stop == ALL_DONE:
+            stop = put_row(work, work.parts + work.partition, &row)
+        if stop != ALL_DONE:
+            return stop
+        if work.sticks:
+            work.stays -= work.needed
+        input.next += 1
+    return ALL_DONE
+
+
+cdef class RowEncoder:
+    """Makes batches of the rows of a topic, and hands them over partition by partition.
+
+    `write(partition, batches)` takes complete batches back to back, as a memoryview that is void
+    when it returns. `another(before)` names the partition for records without a key; each stays
+    for `stay_bytes` of them. A batch of several records is within `batch_bytes`, one of a single
+    record within `max_batch_bytes`.
+
+    row    the row at which `add` raised
+    held   bytes of memory for batches that are not written yet
+    """
+
+    cdef Work work
+    cdef list blocks
+    cdef object write
+    cdef object another
+    cdef int64_t stay_bytes
+    cdef readonly long long held
+
+    def __init__(
+        self, partitions not None, write not None, another not None, *, long long batch_bytes,
+        long long max_batch_bytes, long long stay_bytes, bint keys_required=False,
+        long long before_ms=0x7FFFFFFFFFFFFFFF, long long after_ms=0x7FFFFFFFFFFFFFFF,
+    ):
+        cdef int number
+        cdef uint32_t count = max(partitions) + 1
+        self.write = write
+        self.another = another
+        self.stay_bytes = stay_bytes
+        self.work.rules.count = count
+        self.work.rules.max_batch_bytes = min(max_batch_bytes, <long long> LARGEST_BATCH)
+        self.work.rules.batch_bytes = min(batch_bytes, self.work.rules.max_batch_bytes)
+        self.work.rules.before_ms = before_ms
+        self.work.rules.after_ms = after_ms
+        self.work.rules.keys_required = keys_required
+        self.work.stuck_to = -1
+        self.work.parts = <Part *> calloc(count, sizeof(Part))
+        if self.work.parts == NULL:
+            raise MemoryError
+        self.blocks = [None] * count
+        for number in partitions:
+            if number < 0:
+                raise ValueError(f"partition {number}")
+            self.work.parts[number].exists = True
+
+    def __dealloc__(self):
+        free(self.work.parts)
+
+    @property
+    def row(self):
+        return self.work.row
+
+    def records(self, int partition):
+        """How many records went to a partition."""
+        return self._part(partition).total
+
+    def add(
+        self, long long now_ms, BytesColumn keys, BytesColumn values not None, *,
+        HeadersColumn headers=None, NumbersColumn timestamps=None, NumbersColumn partitions=None,
+        selection=None,
+    ):
+        """Take the rows, or those that `selection` (i64 row numbers) names, in their order.
+
+        `timestamps` are in microseconds; a row without one has `now_ms`. Partitions are i32.
+
+        InvalidRecord, InvalidTimestamp, RecordTooLarge or UnknownTopicOrPartition for a row that
+        the topic does not take; those in front of it are taken, and nothing can be added any more.
+        """
+        cdef Input *input = &self.work.input
+        cdef object view
+        memset(input, 0, sizeof(Input))
+        input.rows = input.end = values.cells.rows
+        input.values = values.bytes
+        for column in (keys, headers, timestamps, partitions):
+            if column is not None and (<Column> column).cells.rows != input.rows:
+                raise ValueError(f"{(<Column> column).cells.rows} rows of {input.rows}")
+        if keys is not None:
+            input.has_keys = True
+            input.keys = keys.bytes
+        if headers is not None:
+            input.has_headers = True
+            input.headers = headers.cells
+            input.names = headers.names.bytes
+            input.contents = headers.values.bytes
+        if timestamps is not None:
+            if not timestamps.cells.wide:
+                raise ValueError("timestamps have 64 bits")
+            input.has_timestamps = True
+            input.timestamps = timestamps.cells
+        if partitions is not None:
+            input.has_partitions = True
+            input.partitions = partitions.cells
+        if selection is not None:
+            view = memoryview(selection)
+            input.end = view.nbytes // 8
+            if input.end:
+                input.selection = <const uint8_t *> PyMemoryView_GET_BUFFER(view).buf
+        self.work.rules.now_ms = now_ms
+        self._run()
+
+    cdef int _run(self) except -1:
+        cdef Stop stop
+        cdef Input *input = &self.work.input
+        cdef bint large = input.values.block_size + 8 * input.end >= RELEASE_GIL_FROM
+        while True:
+            if large:
+                with nogil:
+                    stop = run(&self.work)
+            else:
+                stop = run(&self.work)
+            if stop == ALL_DONE:
+                return 0
+            if stop == OUT_FULL:
+                self._make_room(self.work.partition)
+            elif stop == STICK_ANEW:
+                self.work.stuck_to = self.another(self.work.stuck_to)
+                self.work.stays = self.stay_bytes
+                self._part(self.work.stuck_to)
+            else:
+                raise self._refusal(stop)
+
+    cdef Part *_part(self, int64_t number) except NULL:
+        if not 0 <= number < self.work.rules.count or not self.work.parts[number].exists:
+            raise ValueError(f"partition {number} of {self.work.rules.count}")
+        return self.work.parts + number
+
+    cdef object _refusal(self, Stop stop):
+        """The exception for why the loop stopped."""
+        cdef Rules *rules = &self.work.rules
+        cdef int64_t timestamp = self.work.timestamp
+        if stop == NULL_KEY:
+            return InvalidRecord(
+                "a topic whose cleanup.policy has compact takes no record without a key"
+            )
+        if stop == NULL_NAME:
+            return InvalidRecord("a header's name is null")
+        if stop == NO_PARTITION:
+            return UnknownTopicOrPartition(f"there is no partition {self.work.partition}")
+        if stop == TOO_LARGE:
+            return RecordTooLarge(self.work.needed, rules.max_batch_bytes)
+        if stop == NEGATIVE_TIME:
+            return InvalidTimestamp(f"timestamp {timestamp} ms lies before 1970")
+        if stop == TOO_OLD:
+            return InvalidTimestamp(
+                f"timestamp {timestamp} is {rules.now_ms - timestamp} ms old, "
+                f"message.timestamp.before.max.ms={rules.before_ms} are allowed"
+            )
+        if stop == TOO_NEW:
+            return InvalidTimestamp(
+                f"timestamp {timestamp} is {timestamp - rules.now_ms} ms ahead, "
+                f"message.timestamp.after.max.ms={rules.after_ms} are allowed"
+            )
+        return ValueError(f"row {self.work.row} does not lie within its columns")
+
+    cdef int _make_room(self, int64_t number) except -1:
+        """Have room in a partition for what the loop needs: by writing, else by more memory."""
+        cdef Part *part = self._part(number)
+        cdef int64_t room
+        if part.batch >= WRITE_BYTES:
+            self._write_complete(part, number)
+        if part.room - part.used < self.work.needed:
+            # As much again as it has, but no more than it takes until it is written.
+            room = min(2 * part.used, WRITE_BYTES + self.work.rules.batch_bytes)
+            self._resize(part, number, max(room, part.used + self.work.needed, FIRST_ROOM))
+        return 0
+
+    cdef int _resize(self, Part *part, int64_t number, int64_t room) except -1:
+        cdef bytearray block = self.blocks[number]
+        if block is None:
+            block = self.blocks[number] = bytearray()
+        PyByteArray_Resize(block, room)
+        part.data = <uint8_t *> PyByteArray_AS_STRING(block)
+        self.held += room - part.room
+        part.room = room
+        return 0
+
+    cdef int _write_complete(self, Part *part, int64_t number) except -1:
+        """Hand over the complete batches; what is open moves to the front."""
+        if part.batch == 0:
+            return 0
+        with memoryview(self.blocks[number]) as whole, whole[:part.batch] as complete:
+            self.write(number, complete)
+        memmove(part.data, part.data + part.batch, part.used - part.batch)
+        part.used -= part.batch
+        part.batch = 0
+        return 0
+
+    def flush(self, int partition):
+        """Hand over all that a partition has, and give its memory back."""
+        cdef Part *part = self._part(partition)
+        if part.records:
+            close_batch(part)
+        self._write_complete(part, partition)
+        self._resize(part, partition, 0)

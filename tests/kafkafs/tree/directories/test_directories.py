@@ -1,0 +1,338 @@
+"""Names: what is listed, what is found, what can be made and removed, and by whom it is owned."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.files.view_file import ViewFile
+from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.inodes import Change
+from storage import LogManager
+from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
+from storage.settings import topic_file
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
+from tests.storage.logs import write_settings
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        yield tree
+
+
+ABOUT_NAMES = ["adopt", "config", "help", "log", "metrics", "topics", "version"]
+
+
+def owner(tree: Tree, path: str) -> tuple[int, int, int]:
+    found = tree.attributes(tree.node(path))
+    return stat.S_IMODE(found.mode), found.uid, found.gid
+
+
+# -- what is there -------------------------------------------------------------------------------
+
+
+def test_topics_and_partitions_are_listed_and_nothing_else(tree: Tree) -> None:
+    tree.mkdir("b")
+    tree.mkdir("a")
+    for number in range(1, 12):
+        tree.directory("a").create(str(number), 0o644, APPEND, CALLER)
+    root = tree.fs.root
+    assert root.names() == ["a", "b"]
+    assert tree.directory("a").names() == [str(number) for number in range(12)]
+
+
+def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", TreeOptions(show_dot=True)) as tree:
+        tree.mkdir("t")
+        root = tree.fs.root
+        assert root.names() == [".kafkafs", "t"]
+        names = [
+            ".append",
+            ".batches",
+            ".config",
+            ".control",
+            ".follow",
+            ".jsonl",
+            ".kv",
+            ".meta",
+            ".raw",
+            "0",
+        ]
+        assert tree.directory("t").names() == names
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.directory(".kafkafs").names() == ABOUT_NAMES
+        assert tree.directory("t/.meta").names() == ["0"]
+        assert tree.directory("t/.meta/0").names() == [
+            *("offsets", "segments", "index", "timeindex", "txnindex", "producers"),
+        ]
+        assert tree.directory("t/.batches").names() == ["0"]
+        assert set(tree.directory("t/.control").names()) == {
+            *("abort-transaction", "compaction", "delete-records", "flush", "retention", "roll"),
+            "verify",
+        }
+        assert "00000000000000000000.log" in tree.directory("t/.raw/0").names()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "x",
+        "t/1",
+        "t/00",
+        "t/-1",
+        "t/x",
+        "t/٣",
+        "t/.raw/1",
+        "t/.batches/1",
+        "t/.control/0",
+        "t/.raw/0/x",
+        "t/.meta/0/x",
+        ".kafkafs/x",
+    ],
+)
+def test_other_names_are_not_there(tree: Tree, path: str) -> None:
+    tree.mkdir("t")
+    with pytest.raises(FileNotFoundError):
+        tree.node(path)
+
+
+def test_a_name_can_be_too_long(tree: Tree) -> None:
+    with pytest.raises(OSError, match="too long") as caught:
+        tree.node("x" * 256)
+    assert caught.value.errno == errno.ENAMETOOLONG
+    with pytest.raises(FileNotFoundError):
+        tree.node("x" * 255)
+
+
+def test_a_topic_with_our_own_name_is_not_shown(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.manager.create_topic(".kafkafs", 1)
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.fs.root.names() == []
+        assert tree.directory(".kafkafs").names() == ABOUT_NAMES
+        assert "'.kafkafs' is not shown" in tree.events()
+
+
+def test_a_file_has_no_names_in_it(tree: Tree) -> None:
+    tree.mkdir("t")
+    with pytest.raises(NotADirectoryError):
+        tree.node("t/0/x")
+
+
+def test_a_known_node_is_handed_out_again(tree: Tree) -> None:
+    tree.mkdir("t")
+    for path in (
+        "t",
+        "t/0",
+        "t/.raw",
+        "t/.raw/0",
+        "t/.config",
+        "t/.batches",
+        "t/.control",
+        ".kafkafs",
+    ):
+        assert tree.node(path) is tree.node(path)
+
+
+def test_inode_numbers_are_those_of_before(tmp_path: Path) -> None:
+    names = ["t", "t/0", "t/.raw", "t/.raw/0/partition.metadata", "t/.meta/0/index", ".kafkafs"]
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        before = [tree.node(name).inode for name in names]
+    assert len(set(before)) == len(names)
+    with a_tree(tmp_path / "data") as tree:
+        assert [tree.node(name).inode for name in names] == before
+
+
+def test_a_topic_and_its_copy_share_no_inode(tmp_path: Path) -> None:
+    """Who copies a topic's directory under another name copies the topic's id."""
+    names = ["", "/0", "/0@start", "/.kv", "/.kv/0", "/.kv/append", "/.follow/0", "/.append"]
+    names += ["/.raw/0", "/.raw/0/partition.metadata", "/.meta/0", "/.meta/0/index", "/.config"]
+    names += ["/.control/retention", "/.control/abort-transaction"]
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+    shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "data" / "u-0")
+    with a_tree(tmp_path / "data") as tree:
+        found = [tree.node(f"{topic}{name}").inode for topic in "tu" for name in names]
+        assert tree.fs.manager.topic("t").id == tree.fs.manager.topic("u").id
+    assert len(set(found)) == 2 * len(names)
+
+
+# -- making and removing -------------------------------------------------------------------------
+
+
+def test_mkdir_creates_a_topic_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_settings(tmp_path / "data", num_partitions=3)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t", 0o750)
+        assert tree.directory("t").names() == ["0", "1", "2"]
+        assert owner(tree, "t") == (0o750, 1000, 100)
+        assert owner(tree, "t/2") == (0o640, 1000, 100)
+        assert owner(tree, "t/.raw/2") == (0o550, 1000, 100)
+        assert owner(tree, "t/.raw/2/partition.metadata") == (0o440, 1000, 100)
+
+
+def test_bad_and_taken_names(tree: Tree) -> None:
+    tree.mkdir("a.b")
+    with pytest.raises(InvalidTopic):
+        tree.mkdir("a b")
+    assert "mkdir of 'a b' refused" in tree.events()
+    for name in ("a.b", "a_b"):
+        with pytest.raises(TopicExists):
+            tree.mkdir(name)
+    with pytest.raises(FileExistsError):
+        tree.mkdir(".kafkafs")
+    assert tree.manager.settings.get_owner("a_b", None) is None
+    assert tree.manager.settings.get_owner("a.b", None) == (1000, 100, 0o755)
+
+
+def test_touch_creates_the_next_partition(tree: Tree) -> None:
+    topic = tree.mkdir("t")
+    node, handle = topic.create("1", 0o604, APPEND, CALLER)
+    assert isinstance(node, ViewFile)
+    handle.write(0, b"line\n")
+    handle.release()
+    assert tree.read("t/1") == b"line\n"
+    assert owner(tree, "t/1") == (0o604, 1000, 100)
+    _, reading = topic.create("2", 0o644, os.O_RDONLY, CALLER)
+    assert reading.read(0, 10, False) == b""
+    for name in ("2", "4", "x", "03", ".x"):
+        with pytest.raises(InvalidTopic):
+            topic.create(name, 0o644, APPEND, CALLER)
+    assert "creation of t/4 refused: the next partition" in tree.events()
+
+
+def test_rmdir_deletes_a_topic_with_everything_in_it(tree: Tree, tmp_path: Path) -> None:
+    tree.mkdir("t")
+    tree.append("t/0", b"line\n")
+    handle = tree.open("t/0")
+    inode = tree.node("t/0").inode
+    root = tree.fs.root
+    root.rmdir("t")
+    with pytest.raises(FileNotFoundError):
+        tree.node("t")
+    assert handle.read(0, 10, False) == b"line\n", "until its files are gone"
+    assert [path for path in (tmp_path / "data").iterdir() if path.name.endswith("-delete")]
+    tree.mkdir("t")
+    assert tree.node("t/0").inode != inode
+    assert tree.read("t/0") == b""
+    remove = tree.manager.sweep(1 << 62)
+    assert remove is not None
+    remove()
+    with pytest.raises(SegmentGone):
+        handle.read(0, 10, False)
+
+
+def test_rmdir_can_be_switched_off(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_settings(tmp_path / "data", delete_topic_enable="false")
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        root = tree.fs.root
+        for name in ("t", ".kafkafs"):
+            with pytest.raises(PermissionError):
+                root.rmdir(name)
+        with pytest.raises(FileNotFoundError):
+            root.rmdir("x")
+        assert "delete.topic.enable is false" in tree.events()
+
+
+def test_everything_else_is_eperm(tree: Tree) -> None:
+    topic = tree.mkdir("t")
+    root = tree.fs.root
+    with pytest.raises(PermissionError):
+        root.create("x", 0o644, APPEND, CALLER)
+    with pytest.raises(PermissionError):
+        topic.mkdir("x", 0o755, CALLER)
+    with pytest.raises(PermissionError):
+        topic.rmdir(".raw")
+    with pytest.raises(PermissionError):
+        topic.unlink("0")
+    with pytest.raises(PermissionError):
+        tree.directory("t/.raw/0").unlink("partition.metadata")
+    with pytest.raises(PermissionError):
+        tree.directory("t/.raw").create("1", 0o644, APPEND, CALLER)
+    for path, change in (
+        ("t/.raw", Change(mode=0o700)),
+        ("t/.raw/0/partition.metadata", Change(uid=0)),
+        ("t/.meta/0/index", Change(size=0)),
+    ):
+        with pytest.raises(PermissionError):
+            tree.node(path).set_attributes(change)
+    assert "unlink of t/0 refused: a partition cannot be removed; rmdir of t" in tree.events()
+
+
+def test_a_read_only_mount_makes_nothing(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+        root = tree.fs.root
+        with pytest.raises(ReadOnlyLog):
+            tree.mkdir("u")
+        with pytest.raises(ReadOnlyLog):
+            root.rmdir("t")
+        with pytest.raises(ReadOnlyLog):
+            tree.directory("t").create("1", 0o644, APPEND, CALLER)
+        for path in ("t", "t/0"):
+            with pytest.raises(OSError, match="Read-only") as caught:
+                tree.node(path).set_attributes(Change(mode=0o700))
+            assert caught.value.errno == errno.EROFS
+
+
+# -- owners --------------------------------------------------------------------------------------
+
+
+def test_chmod_and_chown_last(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.mkdir("u")
+        tree.node("t").set_attributes(Change(mode=0o40700, uid=5))
+        tree.node("u/0").set_attributes(Change(gid=7))
+    with a_tree(tmp_path / "data") as tree:
+        assert owner(tree, "t") == (0o700, 5, 100)
+        assert owner(tree, "t/0") == (0o600, 5, 100), "as its topic's"
+        assert owner(tree, "u/0") == (0o644, 1000, 7)
+        tree.notices.clear()
+        tree.node("t").set_attributes(Change(mode=0o40755))
+        assert tree.notices.attributes == [tree.node("t/0").inode]
+        assert owner(tree, "t/0") == (0o644, 5, 100)
+
+
+def test_topics_without_owners_have_the_data_directorys(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o750)
+    with a_tree(tmp_path / "data") as tree:
+        tree.manager.create_topic("t", 1)
+        found = os.stat(tmp_path / "data")
+        mode = stat.S_IMODE(found.st_mode)
+        assert owner(tree, "t") == (mode, found.st_uid, found.st_gid)
+        assert owner(tree, "t/0") == (mode & 0o666, found.st_uid, found.st_gid)
+
+
+def test_mount_options_override_what_is_shown(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", TreeOptions(uid=1, gid=2, umask=0o027)) as tree:
+        tree.mkdir("t", 0o755)
+        assert owner(tree, "t") == (0o750, 1, 2)
+        assert owner(tree, "t/0") == (0o640, 1, 2)
+        assert tree.manager.settings.get_owner("t", None) == (1000, 100, 0o755)
+
+
+def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o755)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t", 0o755)
+        found = os.stat(tmp_path / "data")
+    (tmp_path / "data" / "t-0" / topic_file.NAME).write_bytes(b"\xff")
+    manager = LogManager.open(str(tmp_path / "data"), keeps_faulty=True)
+    tree_side = FileSystem(manager)
+    assert tree_side.topic_owner("t") == (0o700, found.st_uid, found.st_gid)
+    mode, *_ = tree_side.partition_owner(manager.log("t", 0))
+    assert stat.S_IMODE(mode) == 0o600
+    manager.close()

@@ -1,0 +1,254 @@
+"""Files that start somewhere else: how they grow, and which inode a name leads to."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.files.start_file import StartFile
+from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.inodes import Change
+from storage.record.control import ABORT, COMMIT
+from tests.kafkafs.start_files import (
+    DIRECTORIES,
+    Oracle,
+    fill,
+    forget,
+    iso,
+    lines,
+    start_file,
+    text,
+)
+from tests.kafkafs.tree.partition.test_transactions import Producer
+from tests.kafkafs.trees import Tree, a_tree, in_thread, read
+from tests.storage.logs import NOW_MS, append
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_grows_up_to_an_offset_and_never_past_it(tree: Tree, directory: str) -> None:
+    fill(tree, 1)
+    file = start_file(tree, f"{directory}0@8..17")
+    handle = tree.open(file)
+    seen = b""
+    for number in range(10, 22):
+        append(tree.log(), b"line %d" % number)
+        if number % 4 == 0:
+            tree.roll()
+        size = tree.attributes(file).size
+        assert size >= len(seen)
+        seen += read(handle, len(seen), size - len(seen) + 100)
+        assert len(seen) == size
+        assert read(handle, size) == b""
+    assert seen == Oracle(tree).text(directory, 8, 17)
+    # Without anybody who asks on the way, and read in one piece.
+    assert text(tree, f"{directory}0@8..17") == seen
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_grows_up_to_a_time_that_a_record_reaches(tree: Tree, directory: str) -> None:
+    append(tree.log(), b"a", timestamp_ms=NOW_MS)
+    file = start_file(tree, f"{directory}0@0..{iso(NOW_MS + 100)}")
+    handle = tree.open(file)
+    sizes = []
+    # One that is late does not end it, and one that is late after the end does not come in.
+    for number, timestamp in enumerate((50, 99, 10, 100, 20, 300)):
+        append(tree.log(), b"%d" % number, timestamp_ms=NOW_MS + timestamp)
+        if number == 2:
+            tree.roll()
+        sizes.append(tree.attributes(file).size)
+    assert sizes == [*sizes[:3], *sizes[2:3] * 3]
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert read(handle) == Oracle(tree).text(directory, 0, 4)
+
+
+def test_a_file_that_begins_in_an_open_transaction(tree: Tree) -> None:
+    append(tree.log(), b"before")
+    one, two = Producer(tree.log(), 1), Producer(tree.log(), 2)
+    one.send(b"one", b"two")  # 1, 2
+    two.send(b"dropped")  # 3
+    append(tree.log(), b"plain", b"plain too")  # 4, 5
+    at_two, at_five = start_file(tree, "0@2"), start_file(tree, "0@5..7")
+    handles = [tree.open(at_two), tree.open(at_five)]
+    at_end = start_file(tree, "0@end")
+    for file in (at_two, at_five, at_end):
+        assert tree.attributes(file).size == 0
+    assert [read(handle) for handle in handles] == [b"", b""]
+    two.end(ABORT)  # 6
+    append(tree.log(), b"last")  # 7
+    assert [read(handle) for handle in handles] == [b"", b""]
+    one.end(COMMIT)  # 8
+    assert read(handles[0]) == b"two\nplain\nplain too\nlast\n"
+    assert read(handles[1]) == b"plain too\n"
+    assert tree.attributes(at_two).size == len(b"two\nplain\nplain too\nlast\n")
+    # Where a committed reader stood when it looked for the end.
+    assert tree.read(at_end) == b"one\ntwo\nplain\nplain too\nlast\n"
+    assert tree.file("t/0@2") is at_two
+
+
+def test_transactions_of_every_count(tree: Tree) -> None:
+    """Records that are not shown are not counted."""
+    append(tree.log(), b"a", b"b")
+    gone, stays = Producer(tree.log(), 1), Producer(tree.log(), 2)
+    gone.send(b"x", b"y", b"z")
+    gone.end(ABORT)
+    stays.send(b"c")
+    stays.end(COMMIT)
+    append(tree.log(), b"d")
+    shown = [b"a\n", b"b\n", b"c\n", b"d\n"]
+    for count, measured in itertools.product(range(6), (True, False)):
+        if not measured:
+            forget(tree)
+        assert text(tree, f"0@-{count}") == b"".join(shown[len(shown) - min(count, 4) :])
+
+
+def test_a_name_leads_to_the_open_file(tree: Tree) -> None:
+    fill(tree)
+    for name in ("0@-10", "0@end", "0@-1h", "0@-10..-2"):
+        file = start_file(tree, name)
+        assert tree.attributes(file).entry_timeout == 0
+        first, second = tree.open(file), tree.open(file)
+        tree.clock.now_ns += 3_600_000_000_000 * 2
+        append(tree.log(), b"x", b"y", timestamp_ms=tree.clock.ms())
+        assert start_file(tree, name) is file
+        first.release()
+        assert start_file(tree, name) is file
+        second.release()
+        assert start_file(tree, name) is not file
+        assert tree.attributes(file).size >= 0
+
+
+def test_two_files_of_one_name_are_open(tree: Tree) -> None:
+    """Both were looked up before either was opened: the name leads to one of them."""
+    fill(tree)
+    first = start_file(tree, "0@-10")
+    tree.append("t/0", b"x\n")
+    second = start_file(tree, "0@-10")
+    assert second is not first
+    handle = tree.open(first)
+    assert start_file(tree, "0@-10") is first
+    other = tree.open(second)
+    assert start_file(tree, "0@-10") is second
+    other.release()
+    assert start_file(tree, "0@-10") is first
+    handle.release()
+    known = tree.fs.start_names.inodes(tree.node("t").inode, "0@-10")
+    assert sorted(known) == sorted([first.inode, second.inode])
+    tree.fs.inodes.forget(first.inode, first.lookups)
+    tree.fs.inodes.forget(second.inode, second.lookups)
+    assert tree.fs.start_names.inodes(tree.node("t").inode, "0@-10") == []
+
+
+def test_names_of_one_meaning_are_one_inode(tree: Tree) -> None:
+    fill(tree)
+    inode = start_file(tree, "0@30").inode
+    assert start_file(tree, "0@-10").inode == inode
+    assert start_file(tree, "0@30..99").inode != inode
+    assert start_file(tree, ".kv/0@30").inode != inode
+    assert start_file(tree, "0@start").inode != tree.file().inode
+
+
+def test_the_inode_is_the_same_after_a_remount(tmp_path: Path) -> None:
+    names = ["0@13", "0@13..20", ".jsonl/0@-4"]
+    inodes: list[list[int]] = []
+    for _ in range(2):
+        with a_tree(tmp_path / "data") as tree:
+            if not inodes:
+                tree.mkdir("t")
+                fill(tree)
+            inodes.append([start_file(tree, name).inode for name in names])
+    assert inodes[0] == inodes[1]
+
+
+@pytest.mark.parametrize(
+    "flags", [os.O_WRONLY | os.O_APPEND, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY]
+)
+def test_it_is_a_place_to_read(tree: Tree, flags: int) -> None:
+    file = start_file(tree, "0@end")
+    with pytest.raises(PermissionError, match="t/0@… is a place to read; >> t/0 appends"):
+        tree.open(file, flags)
+    with pytest.raises(PermissionError):
+        file.set_attributes(Change(mode=0o600))
+    with pytest.raises(PermissionError):
+        file.set_attributes(Change(size=0))
+    file.set_attributes(Change(times=True))
+    with pytest.raises(PermissionError):
+        tree.directory("t").unlink("0@end")
+
+
+def test_not_listed(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", TreeOptions(show_dot=True)) as tree:
+        tree.mkdir("t")
+        start_file(tree, "0@end")
+        assert not any("@" in name for name in tree.directory("t").names())
+        assert not any("@" in name for name in tree.directory("t/.kv").names())
+
+
+def test_extended_attributes_are_the_partitions(tree: Tree) -> None:
+    fill(tree)
+    file, plain = start_file(tree, "0@13..20"), tree.file()
+    assert file.xattr_names() == plain.xattr_names()
+    for name in file.xattr_names():
+        assert file.xattr(name, True) == plain.xattr(name, True)
+    plain_attributes, attributes = tree.attributes(plain), tree.attributes(file)
+    assert attributes[1] == plain_attributes[1]
+    assert attributes.mtime_ns == plain_attributes.mtime_ns
+    assert attributes.blocks == plain_attributes.blocks
+
+
+def test_what_was_looked_up_before_the_past_changed_is_stale(tree: Tree) -> None:
+    fill(tree)
+    file = start_file(tree, "0@5")
+    tree.remove_head(1)
+    for ask in (lambda: tree.attributes(file), lambda: tree.open(file)):
+        with pytest.raises(OSError, match="rewritten") as caught:
+            ask()
+        assert caught.value.errno == errno.ESTALE
+    assert text(tree, "0@5") == lines(10, 40)
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_the_disk_is_left_to_a_worker_thread(tree: Tree) -> None:
+    fill(tree)
+    topic = tree.directory("t")
+    tree.file()
+    for name in ("0@-3", "0@08:00", "0@5..-3", "0@5..08:00"):
+        with pytest.raises(BlockingIOError):
+            topic.lookup(name, False)
+        assert isinstance(in_thread(lambda: topic.lookup(name, True)), StartFile)  # noqa: B023
+    # An offset is one without looking; where it lies is asked for by stat and open.
+    file = topic.lookup("0@5", False)
+    assert file.listed_attributes().size == 0
+    with pytest.raises(BlockingIOError):
+        file.attributes(False)
+    with pytest.raises(BlockingIOError):
+        file.open(os.O_RDONLY, False)
+    assert tree.attributes(file).size == len(lines(5, 40))
+    assert file.listed_attributes().size == len(lines(5, 40))
+
+
+def test_counting_that_takes_long_is_eagain_and_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        append(tree.log(), b"value")
+    monkeypatch.setattr("kafkafs.tree.files.start_points.MEASURE_S", 0)
+    with a_tree(tmp_path / "data") as tree:
+        with pytest.raises(BlockingIOError) as caught:
+            tree.node("t/0@-10001")
+        assert caught.value.errno == errno.EAGAIN
+        assert "lookup of t/0@-10001: measured 0 of 73 bytes so far" in tree.events()

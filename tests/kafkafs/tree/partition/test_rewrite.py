@@ -1,0 +1,340 @@
+"""What is written down of a change of the past: when, by whom, and what if it cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from kafkafs.tree.files.start_file import StartFile
+from storage import LogManager
+from storage.directory.retain import delete_records, retain
+from storage.files import Files
+from storage.log.rewriting import prepare_removal
+from storage.task import Task
+from tests.hang import HANG_S
+from tests.kafkafs.trees import Tree, a_tree, asked, in_thread, read
+from tests.storage.logs import append
+
+T = TypeVar("T")
+
+
+class HistoryDisk(Files):
+    """Counts how often histories are written; holds or refuses the next time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.threads: set[int] = set()
+        self.held: tuple[threading.Event, threading.Event] | None = None
+        self.error: OSError | None = None
+
+    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        if path.endswith("kafkafs.history"):
+            self.written += 1
+            self.threads.add(threading.get_ident())
+            if self.error is not None:
+                raise self.error
+            if self.held is not None:
+                reached, go = self.held
+                self.held = None
+                reached.set()
+                assert go.wait(HANG_S)
+        super().replace_atomically(path, data, sync=sync)
+
+
+@pytest.fixture
+def disk() -> HistoryDisk:
+    return HistoryDisk()
+
+
+@pytest.fixture
+def tree(tmp_path: Path, disk: HistoryDisk) -> Iterator[Tree]:
+    """Four segments of two records, all shown in `.follow` and in the topic."""
+    with a_tree(tmp_path / "data", files=disk) as tree:
+        tree.mkdir("t")
+        tree.read("t/.follow/0")
+        for number in range(4):
+            if number:
+                tree.roll()
+            append(tree.log(), b"a%d" % number, b"b%d" % number)
+        disk.written = 0
+        disk.threads.clear()
+        yield tree
+
+
+def text(first: int, end: int = 4) -> bytes:
+    return b"".join(b"a%d\nb%d\n" % (number, number) for number in range(first, end))
+
+
+def first_position(tree: Tree) -> int:
+    file = tree.file("t/.follow/0")
+    return int(asked(lambda wait: file.xattr("user.kafkafs.first_position", wait)))
+
+
+def test_what_is_prepared_is_written_by_another_thread_and_not_again(
+    tree: Tree, disk: HistoryDisk
+) -> None:
+    inode = tree.file().inode
+    in_thread(prepare_removal(tree.log(), 2))
+    assert disk.written == 1
+    assert tree.file().inode == inode, "nothing has changed yet"
+    assert first_position(tree) == 0
+    tree.remove_head(2)
+    assert disk.written == 1
+    assert threading.get_ident() not in disk.threads
+    assert tree.file().inode != inode
+    assert tree.read("t/0") == text(2)
+    assert first_position(tree) == 12
+
+
+@pytest.mark.parametrize("prepared", [0, 1, 3])
+def test_what_is_carried_out_otherwise_is_written_then(
+    tree: Tree, disk: HistoryDisk, prepared: int
+) -> None:
+    if prepared:
+        prepare_removal(tree.log(), prepared)()
+    else:
+        prepare_removal(tree.log(), 0, log_start=1)()
+    tree.remove_head(2)
+    assert disk.written == 2
+    assert tree.read("t/0") == text(2)
+    assert first_position(tree) == 12
+    tree.remove_head(1)
+    assert first_position(tree) == 18
+
+
+def test_what_was_written_in_between_does_not_last(tree: Tree, disk: HistoryDisk) -> None:
+    """Somebody else has written down how things are: what comes is written again."""
+    prepare_removal(tree.log(), 2)()
+    tree.fs.partition(tree.log()).save_history()
+    tree.remove_head(2)
+    assert disk.written == 3
+    assert tree.log().history.base("values") == (4, 12)
+    recorded = (Path(tree.log().directory) / "kafkafs.history").read_text()
+    assert "base values 4 12 " in recorded
+
+
+def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> None:
+    inode = tree.file().inode
+    disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        prepare_removal(tree.log(), 2)()
+    with pytest.raises(OSError, match="No space left"):
+        tree.remove_head(2)
+    disk.error = None
+    assert tree.file().inode == inode
+    assert tree.read("t/0") == tree.read("t/.follow/0") == text(0)
+    tree.remove_head(1)
+    assert tree.read("t/0") == text(1)
+    assert first_position(tree) == 6
+
+
+def two_segments_expire(tree: Tree, task: Task) -> None:
+    log = tree.log()
+    left = sum(segment.size for segment in log.segments[2:])
+    tree.manager.set_topic_setting("t", "retention.bytes", str(left))
+    for note in retain(tree.manager, [log], task).notes:
+        raise OSError(note)
+
+
+def two_segments_records_are_deleted(tree: Tree, task: Task) -> None:
+    assert delete_records(tree.manager, tree.log(), 4, task) == 4
+
+
+def with_owner(work: Callable[[Task], None]) -> None:
+    """Have it done in another thread, and here what it asks the owner for."""
+    turns: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+
+    def by_owner(function: Callable[[], T], /) -> T:
+        turn: Future[T] = Future()
+        turns.put((turn, function))
+        return turn.result()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work, Task(by_owner))
+        done.add_done_callback(lambda _: turns.put(None))
+        while (asked_for := turns.get()) is not None:
+            turn, function = asked_for
+            try:
+                turn.set_result(function())
+            except BaseException as error:
+                turn.set_exception(error)
+        done.result()
+
+
+DELETIONS = pytest.mark.parametrize(
+    "delete", [two_segments_expire, two_segments_records_are_deleted]
+)
+
+
+@DELETIONS
+def test_a_deletion_holds_up_nobody_while_it_is_written_down(
+    tree: Tree, disk: HistoryDisk, delete: Callable[[Tree, Task], None]
+) -> None:
+    with_owner(lambda task: delete(tree, task))
+    assert disk.written == 1
+    assert threading.get_ident() not in disk.threads
+    assert tree.read("t/0") == text(2)
+    assert first_position(tree) == 12
+
+
+@DELETIONS
+def test_what_cannot_be_written_down_is_not_deleted(
+    tree: Tree, disk: HistoryDisk, delete: Callable[[Tree, Task], None]
+) -> None:
+    """Neither now nor by the next start, which carries out what the checkpoints say."""
+    disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        delete(tree, Task())
+    disk.error = None
+    assert tree.read("t/0") == tree.read("t/.follow/0") == text(0)
+    tree.manager.abandon()
+    with LogManager.open(tree.manager.path) as manager:
+        assert manager.log("t", 0).log_start_offset == 0
+
+
+def test_what_cannot_be_measured_begins_anew(tmp_path: Path) -> None:
+    """What is damaged can be deleted like everything else."""
+    data = tmp_path / "data"
+    with a_tree(data) as tree:
+        tree.mkdir("t")
+        for number in range(3):
+            append(tree.log(), b"a%d" % number, b"b%d" % number)
+            tree.roll()
+        inode = tree.file("t/.follow/0").inode
+        tree.read("t/.follow/0")
+    for path in (data / "t-0").glob("*.lines"):
+        path.unlink()
+    with a_tree(data) as tree:
+        first = Path(tree.log().segments[0].log_path)
+        damaged = bytearray(first.read_bytes())
+        damaged[8:12] = b"\x7f\xff\xff\xff"
+        first.write_bytes(damaged)
+        tree.remove_head(1)
+        assert ".follow/0: positions begin anew" in tree.events()
+        assert tree.read("t/0") == tree.read("t/.follow/0") == text(1, 3)
+        assert tree.file("t/.follow/0").inode != inode
+
+
+# -- at the same time ----------------------------------------------------------------------------
+
+
+def test_who_looks_while_it_is_written_sees_what_was(tree: Tree, disk: HistoryDisk) -> None:
+    """An inode made under the old nonce shows the old text, however late it is first read."""
+    disk.held = reached, go = threading.Event(), threading.Event()
+    owner = threading.Thread(target=tree.remove_head, args=(2,))
+    owner.start()
+    assert reached.wait(HANG_S)
+    file = tree.file("t/.jsonl/0")
+    values = tree.file("t/0")
+    handle = tree.open(values)
+    go.set()
+    owner.join()
+    assert read(handle) == text(0)
+    assert tree.file("t/0") is not values
+    assert tree.read("t/0") == text(2)
+    later = tree.file("t/.jsonl/0")
+    assert later.inode != file.inode
+    assert b"".join(tree.read(file).splitlines(True)[4:]) == tree.read(later)
+
+
+def test_who_begins_to_count_while_it_is_written_counts_right(
+    tmp_path: Path, disk: HistoryDisk
+) -> None:
+    """The first who looks at all: what was to be written said nothing of a base."""
+    data = tmp_path / "data"
+    with a_tree(data, files=disk) as tree:
+        tree.mkdir("t")
+        for number in range(4):
+            append(tree.log(), b"a%d" % number, b"b%d" % number)
+            tree.roll()
+        # The history is there, and the view, but nobody has measured anything.
+        partition = tree.fs.partition(tree.log())
+        partition.nonce(wait=True)
+        part = partition.view(tree.fs.views[0])
+        disk.held = reached, go = threading.Event(), threading.Event()
+        owner = threading.Thread(target=tree.remove_head, args=(2,))
+        owner.start()
+        assert reached.wait(HANG_S)
+        assert not tree.log().history.views
+        generation = in_thread(lambda: part.generation(True))
+        assert part.attach(generation)
+        assert part.base == (0, 0)
+        go.set()
+        owner.join()
+        assert part.base == (4, 12)
+        assert first_position(tree) == 12
+        assert tree.attributes(tree.file("t/.follow/0")).size == 24
+    with a_tree(data) as tree:
+        assert first_position(tree) == 12
+
+
+# -- what nobody sees ----------------------------------------------------------------------------
+
+
+def test_segments_below_the_log_start_leave_without_a_new_history(
+    tree: Tree, disk: HistoryDisk
+) -> None:
+    in_thread(prepare_removal(tree.log(), 0, log_start=5))
+    tree.log().raise_log_start(5)
+    assert disk.written == 1
+    file = tree.file()
+    from_three = tree.node("t/0@3")
+    assert isinstance(from_three, StartFile)
+    assert tree.read(from_three) == b"b2\na3\nb3\n"
+    handle = tree.open(file)
+    prepare_removal(tree.log(), 2)()
+    tree.remove_head(2)
+    tree.delete_files()
+    assert disk.written == 1
+    assert tree.file() is file
+    assert tree.read(from_three) == read(handle) == b"b2\na3\nb3\n"
+    assert tree.attributes(from_three).size == 9
+    assert first_position(tree) == 15
+    tree.append("t/0", b"more\n")
+    assert read(handle) == tree.read("t/0") == b"b2\na3\nb3\nmore\n"
+
+
+# -- what was sealed since -----------------------------------------------------------------------
+
+
+def test_another_program_after_a_kill_is_noticed(tmp_path: Path) -> None:
+    """Also where it has rewritten what was sealed since the history was last written."""
+    tree = Tree(tmp_path)
+    tree.manager.create_topic("t", 1)
+    inode = tree.file("t/0").inode
+    tree.read("t/.follow/0")
+    for number in range(3):
+        append(tree.log(), b"a%d" % number, b"b%d" % number)
+        tree.roll()
+    tree.fs.housekeeping()
+    tree.manager.abandon()
+    tree = Tree(tmp_path)
+    assert tree.file("t/0").inode == inode
+    follow = tree.file("t/.follow/0").inode
+    tree.manager.abandon()
+    for path in (tmp_path / "t-0").glob(f"{2:020}.*"):
+        path.unlink()
+    tree = Tree(tmp_path)
+    assert tree.file("t/0").inode != inode
+    assert tree.file("t/.follow/0").inode != follow
+    tree.stop()
+
+
+def test_nothing_is_written_while_nothing_is_sealed(tree: Tree, disk: HistoryDisk) -> None:
+    tree.fs.housekeeping()
+    assert disk.written == 1
+    tree.append("t/0", b"more\n")
+    tree.fs.housekeeping()
+    assert disk.written == 1
+    tree.remove_head(2)
+    tree.fs.housekeeping()
+    assert disk.written == 2

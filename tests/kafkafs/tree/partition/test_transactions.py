@@ -1,0 +1,200 @@
+"""What a partition's file shows of transactions: committed ones, from their end on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kafkafs.line_index import NEVER, SegmentLines
+from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.partition.placed_view import CATCH_UP_AT_ONCE
+from storage import Log, Record, encode
+from storage.directory.retain import delete_records
+from storage.record.batch import TRANSACTIONAL_BIT
+from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.plain import recompress
+from storage.task import Task
+from tests.hang import HANG_S
+from tests.kafkafs.trees import a_tree, in_thread, read
+from tests.storage.logs import NOW_MS, append
+
+NOW_NS = NOW_MS * 1_000_000
+
+
+class Producer:
+    """A transactional producer that knows its sequence numbers."""
+
+    def __init__(self, log: Log, number: int, codec: int = 0) -> None:
+        self.log = log
+        self.number = number
+        self.codec = codec
+        self.sequence = 0
+
+    def send(self, *values: bytes) -> None:
+        records = [Record(n, NOW_MS, 0, None, value) for n, value in enumerate(values)]
+        batch = encode(
+            records,
+            attributes=TRANSACTIONAL_BIT,
+            producer_id=self.number,
+            producer_epoch=0,
+            base_sequence=self.sequence,
+        )
+        self.sequence += len(values)
+        self.log.append_batches(recompress(batch, self.codec), now_ns=NOW_NS)
+
+    def end(self, marker: int) -> None:
+        batch = encode_marker(marker, self.number, 0, 0, 0, NOW_MS, 0)
+        self.log.append_batches(batch, now_ns=NOW_NS)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_committed_records_are_shown_and_aborted_ones_are_not(tmp_path: Path, codec: int) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        file = tree.file()
+        handle = tree.open(file)
+        tree.append(file, b"before\n")
+        one, two = Producer(tree.log(), 1, codec), Producer(tree.log(), 2, codec)
+        one.send(b"one", b"and one")
+        two.send(b"two")
+        tree.append(file, b"behind it\n")
+        one.send(b"and another")
+        assert read(handle) == b"before\n"
+        assert tree.attributes(file).size == 7
+        tree.rest()
+        two.end(ABORT)
+        assert read(handle) == b"before\n", "the older transaction is still open"
+        one.end(COMMIT)
+        assert file.inode in tree.notices.attributes
+        text = b"before\none\nand one\nbehind it\nand another\n"
+        assert tree.attributes(file).size == len(text)
+        assert read(handle) == text
+        tree.append(file, b"after\n")
+        assert read(handle) == text + b"after\n"
+        assert read(handle, 9, 20) == (text + b"after\n")[9:29]
+    for isolation, more in (("read_committed", b""), ("read_uncommitted", b"two\n")):
+        with a_tree(tmp_path / "data", TreeOptions(isolation=isolation)) as tree:
+            shown = tree.read("t/0")
+            assert shown == b"before\none\nand one\n" + more + b"behind it\nand another\nafter\n"
+
+
+def test_uncommitted_records_are_shown_at_once_where_that_is_asked_for(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", TreeOptions(isolation="read_uncommitted")) as tree:
+        tree.mkdir("t")
+        file = tree.file()
+        one = Producer(tree.log(), 1)
+        one.send(b"one")
+        assert tree.read("t/0") == b"one\n"
+        one.end(ABORT)
+        assert tree.read("t/0") == b"one\n"
+        tree.append(file, b"x\n")
+        assert tree.read("t/0") == b"one\nx\n"
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.read("t/0") == b"x\n"
+
+
+def test_records_are_deleted_into_an_open_transaction(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        log = tree.log()
+        one = Producer(log, 1)
+        one.send(b"one", b"two")
+        one.send(b"three")
+        append(log, b"behind")
+        assert tree.read("t/0") == b""
+        delete_records(tree.fs.manager, log, 2, Task())
+        file = tree.file()
+        assert tree.attributes(file).size == 0
+        assert tree.read("t/0") == b""
+        assert log.active.stable_size == log.active.position_of(2)
+        one.end(COMMIT)
+        assert tree.attributes(file).size == len(b"three\nbehind\n")
+        assert tree.read("t/0") == b"three\nbehind\n"
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_transaction_over_several_segments(tmp_path: Path, large: bool) -> None:
+    """Where much has to be measured at its end, that is a worker thread's."""
+    value = b"v" * (CATCH_UP_AT_ONCE // 3 if large else 10)
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        file = tree.file()
+        handle = tree.open(file)
+        tree.append(file, b"before\n")
+        one = Producer(tree.log(), 1)
+        for _ in range(5):
+            one.send(value)
+            tree.roll()
+            tree.append(file, b"between\n")
+        tree.roll()
+        one.end(COMMIT)
+        text = b"before\n" + (value + b"\nbetween\n") * 5
+        if large:
+            with pytest.raises(BlockingIOError):
+                file.attributes(False)
+            with pytest.raises(BlockingIOError):
+                handle.read(7, 100, False)
+            append(tree.log(), b"meanwhile")
+            text += b"meanwhile\n"
+        assert tree.attributes(file).size == len(text)
+        tree.append(file, b"after\n")
+        text += b"after\n"
+        assert tree.attributes(file).size == len(text)
+        assert read(handle, 0, 4 << 20) == text
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.read("t/0", 0, 4 << 20) == text
+        assert in_thread(lambda: tree.file().xattr("user.kafkafs.records", True)) == b"%d" % (
+            text.count(b"\n")
+        )
+
+
+def test_an_open_transaction_survives_a_remount(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"before\n")
+        Producer(tree.log(), 1).send(b"one")
+        tree.append("t/0", b"behind\n")
+    with a_tree(tmp_path / "data") as tree:
+        assert tree.read("t/0") == b"before\n"
+        tree.append("t/0", b"more\n")
+        assert tree.read("t/0") == b"before\n"
+        Producer(tree.log(), 1).end(COMMIT)
+        assert tree.read("t/0") == b"before\none\nbehind\nmore\n"
+
+
+def test_a_transaction_ends_while_the_partition_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that was measured has grown by it before the others are."""
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"before\n")
+        producer = Producer(tree.log(), 1)
+        producer.send(b"one", b"two")
+        tree.roll()
+        tree.append("t/0", b"after\n")
+    for lines in (tmp_path / "data" / "t-0").glob("*.lines"):
+        lines.unlink()
+    with a_tree(tmp_path / "data") as tree:
+        log = producer.log = tree.log()
+        partition = tree.fs.partition(log)
+        partition.nonce(True)
+        view = partition.view(tree.fs.views[0])
+        measure, measured, ended = SegmentLines.measure, threading.Event(), threading.Event()
+
+        def first_segment_first(lines: SegmentLines, until: float = NEVER) -> None:
+            measure(lines, until)
+            if not measured.is_set():
+                measured.set()
+                assert ended.wait(HANG_S)
+
+        monkeypatch.setattr(SegmentLines, "measure", first_segment_first)
+        worker = threading.Thread(target=view.prepare)
+        worker.start()
+        assert measured.wait(HANG_S)
+        producer.end(COMMIT)
+        ended.set()
+        worker.join()
+        assert tree.read("t/0") == b"before\none\ntwo\nafter\n"

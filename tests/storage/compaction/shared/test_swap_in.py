@@ -1,0 +1,362 @@
+"""The owner puts in what others have cleaned, or refuses it and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager
+from storage.compaction.log_cleaner import LogCleaner
+from storage.compaction.shared.swap_request import SwapRequest
+from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
+from storage.owner.owner_requests import SWAP
+from storage.settings import topic_file
+from storage.task import Task
+from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
+from tests.storage.compaction.sharing import planned, shared_out, staged
+from tests.storage.compaction.test_publishing import FullDisk
+from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.producers import Producer
+from tests.storage.segmented import Turns
+
+DAY_MS = 86_400_000
+
+
+def fill(log: Log) -> None:
+    """Two sealed segments, which become one with a transaction that was aborted in its index."""
+    bad = Producer(2, transactional=True)
+    put(log, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    log.append_batches(bytearray(bad.batch(b"4")), now_ns=NOW_NS)
+    roll(log)
+    put(log, (b"c", b"5"), (b"b", b"6"))
+    log.append_batches(bytearray(bad.abort()), now_ns=NOW_NS)
+    roll(log)
+    put(log, (b"a", b"7"))
+
+
+def listing(log: Log) -> dict[str, bytes]:
+    """All but what is set on the topic."""
+    files = Path(log.directory).iterdir()
+    return {path.name: path.read_bytes() for path in files if path.name != topic_file.NAME}
+
+
+def swap(manager: LogManager, request: SwapRequest, task: Task | None = None) -> object:
+    return SWAP.carry_out(manager, request, task or Task(), lambda: NOW_NS)
+
+
+def asked(manager: LogManager, log: Log) -> SwapRequest:
+    """As it comes over a line."""
+    text = shared_out(manager, planned(manager, log)).encode()
+    assert "\n" not in text
+    return SwapRequest.decode(text)
+
+
+def refused(
+    manager: LogManager,
+    log: Log,
+    request: SwapRequest,
+    reason: str,
+    *,
+    kind: type[Exception] = SwapRefused,
+    before: dict[str, bytes],
+) -> None:
+    """Nothing is other than it was, and the staged files are gone."""
+    read, dirty = contents(log), LogCleaner(manager).first_dirty(log)
+    with pytest.raises(kind, match=reason):
+        swap(manager, request)
+    assert listing(log) == before
+    assert contents(log) == read
+    assert (LogCleaner(manager).first_dirty(log) or 0) == (dirty or 0)
+    assert not log.cleaning
+
+
+def test_it_is_as_after_a_cleaning_of_our_own(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        assert len(staged(os.listdir(log.directory))) == 4 * len(request.new)
+        put(log, (b"x", b"what is appended meanwhile"))
+        cleaned = swap(manager, request)
+        assert SWAP.understand(json.loads(json.dumps(SWAP.tell(cleaned)))) == cleaned  # type: ignore[arg-type]
+        assert [offset for offset, *_ in contents(log)] == [2, 4, 5, 7, 8]
+        assert [segment.base_offset for segment in log.segments] == [0, 7]
+        assert LogCleaner(manager).first_dirty(log) == 7
+        assert manager.cleaner_counters.rounds == 1
+        assert manager.cleaner_counters.records_kept == 4
+        assert staged(os.listdir(log.directory)) == []
+        again = swap(manager, request)
+        assert again == cleaned, "who asks again gets the same answer"
+        assert manager.cleaner_counters.rounds == 1
+    with compacted(tmp_path) as (manager, log):
+        assert [offset for offset, *_ in contents(log)] == [2, 4, 5, 7, 8]
+
+
+def test_nothing_takes_the_place_of_what_stays_as_it_is(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", b"1"), (b"b", b"2"))
+        roll(log)
+        segments = log.segments
+        request = asked(manager, log)
+        assert request.new == ()
+        swap(manager, request)
+        assert log.segments is segments
+        assert LogCleaner(manager).first_dirty(log) == 2
+        swap(manager, request)
+
+
+def test_it_was_cleaned_meanwhile(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        clean(manager, log)
+        before = {name: data for name, data in listing(log).items() if "staged" not in name}
+        refused(manager, log, request, "its segments are others", before=before)
+
+
+def test_tombstones_have_been_removed_meanwhile(tmp_path: Path) -> None:
+    """A cleaning that leaves the checkpoint where it is."""
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        put(log, (b"a", None), (b"b", b"2"))
+        roll(log)
+        clean(manager, log)
+        clock.now_ms += 2 * DAY_MS
+        request = asked(manager, log)
+        clean(manager, log)
+        before = {name: data for name, data in listing(log).items() if "staged" not in name}
+        refused(manager, log, request, "its segments are others", before=before)
+
+
+def test_it_is_clean_by_now(tmp_path: Path) -> None:
+    """The same segments, but another first dirty offset: the round that was shared had a map of
+    more than is dirty.
+    """
+    with compacted(tmp_path) as (manager, log):
+        manager.checkpoint()
+        before = listing(log)
+        fill(log)
+        manager.checkpoint()
+        before = listing(log)
+        request = asked(manager, log)
+        manager.cleaner_offsets["t", 0] = 4
+        refused(manager, log, request, "it is clean up to 4, and was up to 0", before=before)
+        del manager.cleaner_offsets["t", 0]
+
+
+def test_less_can_be_cleaned_now(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        manager.checkpoint()
+        before = listing(log)
+        request = asked(manager, log)
+        manager.set_topic_setting("t", "min.compaction.lag.ms", "1000")
+        refused(manager, log, request, "it can be cleaned up to 0 only", before=before)
+
+
+def test_it_is_not_compacted_any_more(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        manager.checkpoint()
+        before = listing(log)
+        request = asked(manager, log)
+        manager.set_topic_setting("t", "cleanup.policy", "delete")
+        refused(manager, log, request, "without compact", before=before)
+
+
+def test_a_cleaner_is_at_it(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        manager.checkpoint()
+        before = listing(log)
+        request = asked(manager, log)
+        log.cleaning = True
+        with pytest.raises(SwapRefused, match="is being cleaned"):
+            swap(manager, request)
+        assert log.cleaning
+        log.cleaning = False
+        assert listing(log) == before
+
+
+def test_the_mounts_cleaner_leaves_it_alone_meanwhile(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        cleaner = LogCleaner(manager)
+        assert cleaner.filthiest(NOW_MS) is log
+        seen: list[object] = []
+
+        class Looking(Task):
+            def begin(self, phase: str, total: int) -> None:
+                super().begin(phase, total)
+                seen.extend((cleaner.filthiest(NOW_MS), cleaner.clean(log, Task())))
+                seen.append(cleaner.preview(log, Task()))
+
+        swap(manager, request, Looking())
+        assert set(seen) == {None}
+        assert not log.cleaning
+        assert cleaner.uncleanable == {}
+
+
+def test_what_could_not_be_cleaned_can_be_again(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        mounts = LogCleaner(manager)
+        mounts.uncleanable[log] = "damaged"
+        swap(manager, request)
+        assert mounts.uncleanable == {}
+
+
+def test_its_topic_is_gone(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        manager.delete_topic("t")
+        with pytest.raises(UnknownTopicOrPartition):
+            swap(manager, request)
+        manager.create_topic("t", 1)
+        with pytest.raises(SwapRefused, match="its segments are others"):
+            swap(manager, request)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+
+
+def replace(path: Path) -> None:
+    data = path.read_bytes()
+    path.with_suffix(".other").write_bytes(data)
+    path.with_suffix(".other").rename(path)
+
+
+def other_transaction(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[9] ^= 1  # the producer's id
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil", "reason"),
+    [
+        (".log", flip, "CRC"),
+        (".log", cut, "is another file than was written"),
+        (".log", replace, "is another file than was written"),
+        (".log", os.unlink, "is not there"),
+        (".index", flip, "indexes are not those of its batches"),
+        (".timeindex", cut, "indexes are not those of its batches"),
+        (".index", os.unlink, "indexes are not those of its batches"),
+        (".txnindex", other_transaction, "transactions that it has not"),
+    ],
+)
+def test_new_files_that_are_not_whole(
+    tmp_path: Path, kind: str, spoil: Callable[[Path], None], reason: str
+) -> None:
+    with compacted(tmp_path, log_index_interval_bytes=50) as (manager, log):
+        fill(log)
+        log.flush()
+        manager.checkpoint()
+        before = listing(log)
+        request = asked(manager, log)
+        [path] = (
+            each
+            for each in Path(log.directory).glob(f"*{kind}.*.staged")
+            if each.name.startswith("00000000000000000000")
+        )
+        spoil(path)
+        refused(manager, log, request, reason, before=before)
+        assert clean(manager, log).records_kept == 4
+
+
+def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        manager.checkpoint()
+        before = listing(log)
+        request = asked(manager, log)
+        listener = FullDisk()
+        log.listeners.append(listener)
+        with pytest.raises(OSError, match="No space left"):
+            swap(manager, request)
+        log.listeners.remove(listener)
+        # But that the log was flushed.
+        assert listing(log).keys() == before.keys()
+        assert clean(manager, log).records_kept == 4
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3, 4])
+def test_the_topic_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        task = Task(Turns(turn, lambda: manager.delete_topic("t")))
+        with pytest.raises((TaskCancelled, UnknownTopicOrPartition)):
+            swap(manager, request, task)
+        while (unlink := manager.remove_deleted(2 * NOW_MS)) is not None:
+            unlink()
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("t")]
+
+
+def test_whoever_is_cancelled_leaves_it_to_the_next_owner(tmp_path: Path) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        request = asked(manager, log)
+        task = Task()
+        task.cancel()
+        with pytest.raises(TaskCancelled):
+            swap(manager, request, task)
+        assert swap(manager, request)
+        assert [offset for offset, *_ in contents(log)] == [2, 4, 5, 7]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "../t"},
+        {"topic": 1},
+        {"partition": -1},
+        {"partition": True},
+        {"job": "a/b"},
+        {"end_offset": 2},
+        {"sources": []},
+        {"sources": [[0, 1, 1]]},
+        {"sources": [[0, 1, 1, -1]]},
+        {"new": [[0, 4, 1, 1, 1, ".compact.test-0-0-0.staged"]]},
+        {"new": [[0, 7, 1, 1, 1, "/../../x-0-0-0.staged"]]},
+        {"new": [[0, 7, 1, 1, 1, ".other-0-0-0.staged"]]},
+        {"new": [[0, 7, 1, 1, 1, 5]]},
+        {"figures": {}},
+        {"figures": None},
+        {"more": 1},
+    ],
+)
+def test_requests_that_make_no_sense(tmp_path: Path, change: dict[str, object]) -> None:
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        fields = json.loads(shared_out(manager, planned(manager, log), writes=False).encode())
+        fields["new"] = [[0, 7, 1, 1, 1, ".compact.test-0-0-0.staged"]]
+        SwapRequest.decode(json.dumps(fields))
+        with pytest.raises(InvalidRecord):
+            SwapRequest.decode(json.dumps(fields | change))
+        for text in ("", "[]", "7", "{}", "null"):
+            with pytest.raises(InvalidRecord):
+                SwapRequest.decode(text)
+
+
+def test_a_checkpoint_outside_of_the_log(tmp_path: Path) -> None:
+    """As after records were lost: all of it counts as dirty, and the checkpoint is right again."""
+    with compacted(tmp_path) as (manager, log):
+        fill(log)
+        manager.cleaner_offsets["t", 0] = 1000
+        swap(manager, asked(manager, log))
+        assert LogCleaner(manager).first_dirty(log) == 7
