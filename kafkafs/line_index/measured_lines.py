@@ -396,6 +396,8 @@ class MeasuredLines:
     def _write(self, now: Saved, entries: bytes, before: int, wait: bool) -> bool:
         files = self._store.files
         try:
+            # It can be measured again: what was given up for deletions is not for it.
+            files.check_room()
             if self._cache is not None and not files.exists(self._cache):
                 os.makedirs(self._cache, exist_ok=True)
             lines_file.write(

@@ -1,14 +1,14 @@
 """Room on a disk that is found full, made by nothing but unlinking.
 
-Opening a data directory writes little, but it writes: checkpoints, indexes, what is cut.  The
-reserve has the room for that (``reserve``).  Where there is none, as in a directory that a broker
-has left or whose reserve was used up before a kill, what may go anyway goes before anything is
-opened, until there is room:
+Opening a data directory writes little, but it writes: checkpoints, indexes, what is cut.  So what
+may go anyway goes before anything is opened, until there is room:
 
 1. the files of segments and topics that were deleted and wait for file.delete.delay.ms: opening
    removes them too;
-2. whole segments that retention lets go of now, the oldest first.  Only those below the recovery
-   point count: their time indexes are on the disk, with the newest record's timestamp.
+2. where there is no reserve (``reserve``), as in a directory that a broker has left or whose
+   reserve was used up before a kill, whole segments that retention lets go of now, the oldest
+   first.  Only those below the recovery point count: their time indexes are on the disk, with the
+   newest record's timestamp.
 
 No log start is written down for them: the segments that stay say it.
 
@@ -60,11 +60,12 @@ class Opening:
     now_ms: int
 
 
-def make_room(opening: Opening) -> list[str]:
+def make_room(opening: Opening, *, has_reserve: bool) -> list[str]:
     """Unlink what may go until the disk is not full any more; what went, for people."""
     files, path = opening.files, opening.path
     gone: list[str] = []
-    steps = itertools.chain(_deleted(files, path), _expired(opening))
+    expired = () if has_reserve else _expired(opening)
+    steps = itertools.chain(_deleted(files, path), expired)
     while is_full(files, path):
         step = next(steps, None)
         if step is None:
@@ -88,7 +89,11 @@ def _deleted(files: Files, path: str) -> Iterator[str]:
         ]
         for file in doomed:
             files.unlink(os.path.join(directory, file))
-        if doomed:
+        if whole:
+            with contextlib.suppress(OSError):
+                # One with something else in it is left to who tries again, and says so.
+                files.rmdir(directory)
+        if doomed or whole:
             yield f"{directory}: {len(doomed)} files that had been deleted"
 
 

@@ -153,8 +153,8 @@ class LogManager(DataDirectory):
         return manager
 
     def _make_room(self) -> None:
-        """Where the disk is full and there is no reserve, remove what may go."""
-        if self.reserve.is_there or not is_full(self.files, self.path):
+        """Where the disk is full, remove what may go."""
+        if not is_full(self.files, self.path):
             return
         opening = Opening(
             self.files,
@@ -164,7 +164,7 @@ class LogManager(DataDirectory):
             self._readable_offsets(paths.LOG_STARTS),
             self.clock_ms(),
         )
-        for each in make_room(opening):
+        for each in make_room(opening, has_reserve=self.reserve.is_there):
             _log.warning("the disk is full, removed at the start: %s", each)
 
     def __enter__(self) -> LogManager:

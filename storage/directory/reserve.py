@@ -4,7 +4,10 @@ Plain files beside the partitions, ``kafkafs.reserve.0`` and so on, hold blocks 
 nothing else can take.  What frees space, or says what is gone, gives one of them up after the other
 where the disk is full (``Files.spend``): checkpoints, settings, deletions, recovery, shutdown.
 Appends never do, and are refused while a part of the reserve is missing, so that they do not take
-what was given up.  It is made whole again as soon as there is room.
+what was given up.  Each part is taken again as soon as there is room for it.
+
+Where nothing is left of it, the files go that are made again from the log when somebody asks: those
+of line indexes (``.lines``), a partition's at a time.
 
 The daemon keeps a reserve (``keep``).  Whoever else opens the directory uses what is there.
 
@@ -18,6 +21,7 @@ import contextlib
 import os
 import threading
 
+from storage import paths
 from storage.files import FULL, Files
 
 COUNT = 8
@@ -65,15 +69,15 @@ class Reserve:
         return any(self._files.exists(path) for path in self._paths())
 
     def give_up(self) -> bool:
-        """Give a part of it to the disk; False where nothing is left."""
+        """Give a part of it to the disk, or what is made again; False where nothing is left."""
         with self._lock:
-            given = self._give_up_one()
+            given = self._give_up_one() or self._give_up_lines()
             if given and self._part:
                 self.is_whole = False
             return given
 
     def restore(self) -> bool:
-        """Take again what was given up, where there is room for all of it; whether it is whole.
+        """Take again what was given up, as far as there is room; whether it is whole.
 
         OSError but for a full disk.
         """
@@ -81,11 +85,11 @@ class Reserve:
             if self.is_whole:
                 return True
             missing = [path for path in self._paths() if self._allocated(path) < self._part]
-            space = self._files.space(self._directory)
-            if space.f_bavail * space.f_frsize < self._part * len(missing):
-                return False
             try:
                 for path in missing:
+                    space = self._files.space(self._directory)
+                    if space.f_bavail * space.f_frsize < self._part:
+                        return False
                     self._allocate(path)
             except OSError as error:
                 if error.errno not in FULL:
@@ -122,3 +126,18 @@ class Reserve:
                 self._files.unlink(path)
                 return True
         return False
+
+    def _give_up_lines(self) -> bool:
+        """Those of one partition.  Whoever renames or maps one of them may find it gone."""
+        given = False
+        for name, is_directory in self._files.scan(self._directory):
+            if given or not is_directory or paths.parse_partition_directory(name) is None:
+                continue
+            directory = os.path.join(self._directory, name)
+            # Another thread may delete the partition.
+            with contextlib.suppress(FileNotFoundError):
+                for file, is_inner in self._files.scan(directory):
+                    if not is_inner and file.endswith(paths.LINES):
+                        self._files.unlink(os.path.join(directory, file))
+                        given = True
+        return given

@@ -138,10 +138,12 @@ class SegmentFiles:
             try:
                 for kind in _KINDS:
                     path = self.file_path(kind)
-                    if self._files.exists(path):
-                        target = path.removesuffix(self._suffix) + suffix
-                        self._files.rename(path, target)
-                        renamed.append((path, target))
+                    target = path.removesuffix(self._suffix) + suffix
+                    # Line indexes may go at any moment (``reserve``).
+                    with contextlib.suppress(FileNotFoundError):
+                        if self._files.exists(path):
+                            self._files.rename(path, target)
+                            renamed.append((path, target))
             except OSError:
                 for path, target in reversed(renamed):
                     with contextlib.suppress(OSError):

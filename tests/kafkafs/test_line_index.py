@@ -259,6 +259,32 @@ def test_where_nothing_can_be_saved_sealed_segments_are_measured_again(tmp_path:
         assert not os.path.exists(lines.path) or os.path.getsize(lines.path) == 0
 
 
+def test_what_is_left_for_deletions_is_not_for_it(tmp_path: Path) -> None:
+    """On a full disk it would take what a part of the reserve was given up for."""
+
+    class Spent:
+        is_whole = False
+
+        def give_up(self) -> bool:
+            return False
+
+        def restore(self) -> bool:
+            return self.is_whole
+
+    with a_log(tmp_path) as log:
+        files = Files()
+        files.reserve = spent = Spent()
+        lines = new_lines(log, LineStore(files, granularity=16))
+        log.listeners.append(Following(lines))
+        append(log, *[b"y"] * 100)
+        assert not lines.save()
+        assert not os.path.exists(lines.path)
+        check(lines, b"y\n" * 100)
+        spent.is_whole = True
+        assert lines.save()
+        assert os.path.exists(lines.path)
+
+
 def test_a_cache_directory_takes_the_file(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache" / "deep")
     with a_log(tmp_path) as log:

@@ -274,6 +274,26 @@ def test_without_a_reserve_what_may_go_goes_first(
     assert kept[0] > 0
 
 
+def test_without_a_reserve_line_indexes_make_room(mount: Mount, disk: Path) -> None:
+    """They go before anything fails, and are made again."""
+    mount.restart()
+    assert list(mount.data.glob("orders-0/*.lines"))
+    for reserved in mount.data.glob("kafkafs.reserve.*"):
+        reserved.unlink()
+    (disk / "fillers").mkdir()
+    fill_bytes(disk)
+    fill_inodes(disk)
+    tell(mount, "orders/.control/delete-records", "0 300")
+    assert numbers(mount / "orders/0") == list(range(300, LINES))
+    assert numbers(mount / "other/0") == list(range(LINES))
+    tell(mount, "orders/.control/retention", "run")
+    fails(errno.ENOSPC, append, mount / "orders/0", "more\n")
+    (disk / "filler").unlink()
+    remove(disk / "fillers")
+    mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
+    assert len(list(mount.data.glob("kafkafs.reserve.*"))) == RESERVE_FILES
+
+
 def test_a_topic_that_cannot_be_deleted_stays(mount: Mount, disk: Path) -> None:
     """On a disk that has nothing left at all a topic is gone, or it is there: no half of it."""
     fill_bytes(disk)

@@ -72,7 +72,7 @@ def test_it_is_given_up_part_by_part_and_taken_again(tmp_path: Path) -> None:
     assert files.blocks == COUNT + 3
     files.blocks -= 4
     assert not reserve.restore()
-    assert names(tmp_path) == []
+    assert len(names(tmp_path)) == COUNT - 1
     files.blocks += 1
     assert reserve.restore()
     assert reserve.is_whole
@@ -181,6 +181,46 @@ def test_a_part_that_cannot_be_taken_leaves_nothing(tmp_path: Path) -> None:
     reserve = Reserve(Taken(2 * COUNT), str(tmp_path))
     assert not reserve.keep(2 * SIZE)
     assert names(tmp_path) == []
+
+
+def test_what_there_is_room_for_is_taken_again(tmp_path: Path) -> None:
+    """Else each part that is given up is lost to whoever fills the disk next."""
+    files = SmallDisk(COUNT)
+    reserve = Reserve(files, str(tmp_path))
+    assert reserve.keep(SIZE)
+    for _ in range(3):
+        assert reserve.give_up()
+    files.blocks = 2  # somebody else took one
+    assert not reserve.restore()
+    assert len(names(tmp_path)) == COUNT - 1
+    assert not reserve.is_whole
+    files.blocks = 1
+    assert reserve.restore()
+
+
+def test_line_indexes_go_when_it_is_used_up(tmp_path: Path) -> None:
+    """They are made again from the log when somebody asks."""
+    files = SmallDisk(COUNT)
+    with opened(tmp_path, files) as manager:
+        for topic in ("t", "u"):
+            append(manager.create_topic(topic, 1).partitions[0], topic.encode())
+        before = names(tmp_path / "t-0")
+        assert manager.reserve.keep(SIZE)
+        for name in ("t-0", "u-0"):
+            for suffix in (".lines", ".kv.lines"):
+                (tmp_path / name / f"{0:020}{suffix}").write_bytes(b"x")
+        for _ in range(COUNT):
+            assert manager.reserve.give_up()
+        assert len(names(tmp_path / "t-0")) == len(before) + 2
+        # A partition's at a time.
+        assert manager.reserve.give_up()
+        left = len(names(tmp_path / "t-0")) + len(names(tmp_path / "u-0"))
+        assert left == 2 * len(before) + 2
+        assert manager.reserve.give_up()
+        assert names(tmp_path / "t-0") == before
+        assert not manager.reserve.give_up()
+        files.blocks = COUNT
+        assert [values(manager.log(topic, 0)) for topic in ("t", "u")] == [[b"t"], [b"u"]]
 
 
 def test_a_checkpoint_takes_it_again(tmp_path: Path) -> None:
@@ -306,6 +346,22 @@ def test_what_was_deleted_goes_first(left_full: tuple[Path, SmallDisk]) -> None:
     with open_at(path, files) as manager:
         assert not doomed.exists()
         assert manager.log("old", 0).log_start_offset == 0
+
+
+def test_what_was_deleted_goes_before_a_reserve(left_full: tuple[Path, SmallDisk]) -> None:
+    """What waits for deletion when its daemon is killed waits for nobody."""
+    path, files = left_full
+    (path / "kafkafs.reserve.0").write_bytes(b"")
+    topic = path / f"gone-0.{'0' * 32}-delete"
+    topic.mkdir()
+    (topic / "00000000000000000000.log").write_bytes(bytes(4096))
+    segment = path / "old-0" / "00000000000000000000.log.deleted"
+    segment.write_bytes(bytes(4096))
+    with open_at(path, files) as manager:
+        assert not topic.exists()
+        assert not segment.exists()
+        assert manager.log("old", 0).log_start_offset == 0
+    assert (path / "kafkafs.reserve.0").exists()
 
 
 @pytest.mark.parametrize("what", ["zeros", "missing", "odd", "behind the recovery point"])
