@@ -14,8 +14,9 @@ Not here: who finds damage, and what reading it raises (`storage.segment.segment
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from kafkafs.line_index.lines import Gap, Lines, MeasuredSegment
 from kafkafs.line_index.records import shown_between, start_of_batch, text_before_batch
 from storage.errors import CorruptRecord
 from storage.record.batch import Record, encode
@@ -23,23 +24,11 @@ from storage.record.header import CODEC_BITS, CONTROL_BIT, HEADER_SIZE, MAGIC, s
 from storage.segment.damage import Damage, Damages
 
 if TYPE_CHECKING:
-    from kafkafs.line_index.measured_lines import MeasuredLines
-    from kafkafs.line_index.segment_lines import SegmentLines
     from kafkafs.views._measure import Measure
 
 _STAND_IN = encode([Record(0, 0, 0, b"", b"")])
 _MAGIC = 16
 _ATTRIBUTES = 22
-
-
-class Gap(NamedTuple):
-    """Text `start` to `end`, of the records from number `first` to (without) `last`, in `place`."""
-
-    start: int
-    end: int
-    first: int
-    last: int
-    place: Damage
 
 
 class Gaps:
@@ -51,7 +40,7 @@ class Gaps:
         self._of: Damages = ()
         self._found: tuple[Gap, ...] = ()
 
-    def get(self, lines: SegmentLines, wait: bool) -> tuple[Gap, ...]:
+    def get(self, lines: Lines, wait: bool) -> tuple[Gap, ...]:
         """All that is shown must be measured. BlockingIOError where they have to be found and may
         not wait; CorruptRecord, SegmentGone, OSError.
         """
@@ -62,7 +51,7 @@ class Gaps:
             self._found, self._of = _find(lines, damages), damages
         return self._found
 
-    def before(self, lines: SegmentLines, text: int, wait: bool) -> Gap | None:
+    def before(self, lines: Lines, text: int, wait: bool) -> Gap | None:
         """The last one that ends at or before `text`; the CorruptRecord of one that `text` is in.
 
         As `get`.
@@ -76,7 +65,7 @@ class Gaps:
         return last
 
 
-def measure_damaged(lines: MeasuredLines, state: Measure, place: Damage, end: int) -> None:
+def measure_damaged(lines: MeasuredSegment, state: Measure, place: Damage, end: int) -> None:
     """Measure a damaged place from the state's position on to file position `end`."""
     position = lines.covered
     if place.is_empty:
@@ -105,7 +94,7 @@ def measure_damaged(lines: MeasuredLines, state: Measure, place: Damage, end: in
         lines.is_guessed = True
 
 
-def _find(lines: SegmentLines, damages: Damages) -> tuple[Gap, ...]:
+def _find(lines: Lines, damages: Damages) -> tuple[Gap, ...]:
     gaps: list[Gap] = []
     places = [place for place in damages if place.start < lines.end]
     while places:

@@ -9,16 +9,12 @@ A place belongs to who renders; `copy` gives another one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafkafs.line_index.encoded import judge, takes_long
+from kafkafs.line_index.lines import Lines
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import HEADER_SIZE, Buffer
 from storage.segment.segment import Segment
-
-if TYPE_CHECKING:
-    from kafkafs.line_index.segment_lines import SegmentLines
 
 SLACK = 512
 """Bytes of log that are read beyond what is likely needed."""
@@ -47,7 +43,7 @@ class TextPlace:
 
     __slots__ = ("_cursor", "_lines", "_plain", "_resume", "skip")
 
-    def __init__(self, lines: SegmentLines, cursor: Cursor, skip: int) -> None:
+    def __init__(self, lines: Lines, cursor: Cursor, skip: int) -> None:
         self._lines = lines
         self._cursor = cursor
         self.skip = skip

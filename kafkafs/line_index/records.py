@@ -20,14 +20,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from kafkafs.line_index.encoded import judge
+from kafkafs.line_index.lines import Gap, Lines
 from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage.errors import CorruptRecord
 from storage.record._seek import find_record
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
 
 if TYPE_CHECKING:
-    from kafkafs.line_index.damaged import Gap
-    from kafkafs.line_index.segment_lines import SegmentLines
     from storage.segment.segment import Segment
 
 T = TypeVar("T")
@@ -35,12 +34,12 @@ T = TypeVar("T")
 _ENTRY = struct.Struct("<QII")
 
 
-def text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
+def text_before(lines: Lines, offset: int) -> tuple[int, int]:
     """(bytes of text, records shown) before the first record with an offset ≥ `offset`."""
     return _settled(lines.segment, lambda: _text_before(lines, offset))
 
 
-def _text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
+def _text_before(lines: Lines, offset: int) -> tuple[int, int]:
     with _leased(lines.segment):
         text, position, records = _batch_before(
             lines, _behind(lines, offset), lambda gap: gap.place.next_offset <= offset
@@ -60,12 +59,12 @@ def _text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
         return text, records
 
 
-def offset_of(lines: SegmentLines, number: int) -> int:
+def offset_of(lines: Lines, number: int) -> int:
     """The offset of record `number`, which there must be."""
     return _settled(lines.segment, lambda: _offset_of(lines, number))
 
 
-def _offset_of(lines: SegmentLines, number: int) -> int:
+def _offset_of(lines: Lines, number: int) -> int:
     with _leased(lines.segment):
         for gap in lines.gaps():
             if gap.first <= number < gap.last:
@@ -83,12 +82,12 @@ def _offset_of(lines: SegmentLines, number: int) -> int:
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
 
 
-def offset_at(lines: SegmentLines, text: int) -> int:
+def offset_at(lines: Lines, text: int) -> int:
     """The offset of the record that shows byte `text` (< `text_length`) of the segment's text."""
     return _settled(lines.segment, lambda: _offset_at(lines, text))
 
 
-def _offset_at(lines: SegmentLines, text: int) -> int:
+def _offset_at(lines: Lines, text: int) -> int:
     with _leased(lines.segment):
         before, position, record, _ = lines.find(text, True)
         inside = record - position
@@ -110,7 +109,7 @@ def _offset_at(lines: SegmentLines, text: int) -> int:
     raise CorruptRecord("shows less than was measured", path=lines.segment.log_path)
 
 
-def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
+def count_back(lines: Lines, count: int) -> tuple[int, int | None]:
     """(records shown, the first one's offset) of the last `count` records, measured or not.
 
     Fewer, and None, where there are not so many. By the heads of batches, from one entry of the
@@ -119,7 +118,7 @@ def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
     return _settled(lines.segment, lambda: _count_back(lines, count))
 
 
-def _count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
+def _count_back(lines: Lines, count: int) -> tuple[int, int | None]:
     segment = lines.segment
     with _leased(segment):
         counted, end, before = 0, lines.end, segment.next_offset
@@ -142,7 +141,7 @@ def _count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
         return counted, None
 
 
-def _count(lines: SegmentLines, at: int, header: BatchHeader) -> int:
+def _count(lines: Lines, at: int, header: BatchHeader) -> int:
     """Records that are shown of a batch."""
     if header.is_legacy:
         return _measure(lines, at, header)[1].records
@@ -179,7 +178,7 @@ def _leased(segment: Segment) -> Iterator[None]:
         segment.release()
 
 
-def _behind(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
+def _behind(lines: Lines, offset: int) -> Callable[[int, int], bool]:
     """Whether the batch at a position is behind what holds an offset, or near before that.
 
     By the log's own index where it has any; else by what the batch says.
@@ -206,7 +205,7 @@ def _behind(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
 
 
 def _batch_before(
-    lines: SegmentLines,
+    lines: Lines,
     is_behind: Callable[[int, int], bool],
     is_past: Callable[[Gap], bool],
 ) -> tuple[int, int, int]:
@@ -225,7 +224,7 @@ def _batch_before(
     return start_of_batch(lines, entry) if found is None else found
 
 
-def start_of_batch(lines: SegmentLines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:
+def start_of_batch(lines: Lines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:
     """(text, position, records) at the start of the batch of an entry as `entry_before` has it."""
     text, position, record, number = entry
     inside = record - position
@@ -238,7 +237,7 @@ def start_of_batch(lines: SegmentLines, entry: tuple[int, int, int, int]) -> tup
 
 
 def text_before_batch(
-    lines: SegmentLines, is_behind: Callable[[int, int], bool], at: int
+    lines: Lines, is_behind: Callable[[int, int], bool], at: int
 ) -> tuple[int, int]:
     """(text, records) before file position `at`, where a batch begins; no damage comes between it
     and the last entry that is not behind.
@@ -248,7 +247,7 @@ def text_before_batch(
     return text + more, number + records
 
 
-def shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, int]:
+def shown_between(lines: Lines, position: int, end: int) -> tuple[int, int]:
     """(text, records) of the batches from file position `position` to `end`. Waits."""
     text = records = 0
     for at, header in _headers(lines, position):
@@ -260,14 +259,14 @@ def shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, in
     return text, records
 
 
-def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
+def _before(lines: Lines, position: int, inside: int) -> tuple[int, int]:
     """(text, records) that a batch shows before its record `inside` bytes behind its start."""
     _, batch = _measure(lines, position, next(lines.segment.batches(position))[1])
     records = bisect_left(range(batch.records), inside, key=lambda record: _entry(batch, record)[2])
     return _entry(batch, records)[0], records
 
 
-def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHeader]]:
+def _headers(lines: Lines, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """Each batch that is shown from `position` on."""
     for at, header in lines.segment.batches(position):
         if at >= lines.end:
@@ -275,7 +274,7 @@ def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHea
         yield at, header
 
 
-def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
+def _measure(lines: Lines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
     """The plain form of a batch, and its text: with a granularity of 1 each record has an entry."""
     segment, measure = lines.segment, lines.view.measure
     data: Buffer = segment.read_at(at, header.size)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from kafkafs.line_index import records
-from kafkafs.line_index.damaged import Gap
+from kafkafs.line_index.lines import Gap
 from kafkafs.line_index.lines_file import Saved
 from kafkafs.line_index.measured_lines import CHUNK, MeasuredLines
 from kafkafs.line_index.places import TextPlace, read_whole

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from kafkafs.spark import options
-from kafkafs.spark.source import rows
+from kafkafs.spark.source import options, rows
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

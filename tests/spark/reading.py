@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark.options import parse
 from kafkafs.spark.source import planning, rows
 from kafkafs.spark.source.offsets import Offsets, TopicPartition
+from kafkafs.spark.source.options import parse
 from kafkafs.spark.source.reader import BatchReader
 from kafkafs.spark.source.stream_plan import StreamPlan
 

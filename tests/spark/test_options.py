@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from kafkafs.spark.options import InvalidOption, parse
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, TopicPartition
+from kafkafs.spark.source.options import InvalidOption, parse
 from kafkafs.spark.source.source_options import Limit, SourceOptions, Subscription
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

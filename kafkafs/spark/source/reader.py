@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from kafkafs.spark import options
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.source import planning, rows
+from kafkafs.spark.source import options, planning, rows
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy
 

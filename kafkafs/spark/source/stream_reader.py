@@ -21,8 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kafkafs.spark import options
-from kafkafs.spark.source import offsets, planning, rows
+from kafkafs.spark.source import offsets, options, planning, rows
 from kafkafs.spark.source.offsets import Nested
 from kafkafs.spark.source.stream_plan import StreamPlan
 

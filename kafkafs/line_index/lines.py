@@ -1,0 +1,58 @@
+"""What the others of this package ask of a segment's line index (`segment_lines.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from kafkafs.line_index.encoded import IsAborted
+from kafkafs.views import TextView
+from storage.segment.damage import Damage
+from storage.segment.segment import Segment
+
+
+class Gap(NamedTuple):
+    """Text `start` to `end`, of the records from number `first` to (without) `last`, in `place`."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    place: Damage
+
+
+class Lines(Protocol):
+    """A segment in a view: its text, and what is known of where that lies."""
+
+    segment: Segment
+    view: TextView
+    is_aborted: IsAborted | None
+    text_length: int
+    records: int
+
+    @property
+    def end(self) -> int:
+        """Bytes of the segment's log that the view shows."""
+        ...
+
+    def find(self, text: int, wait: bool) -> tuple[int, int, int, int]: ...
+
+    def entry_before(self, is_behind: Callable[[int, int], bool]) -> tuple[int, int, int, int]: ...
+
+    def entry_from(self, position: int) -> tuple[int, int, int, int] | None: ...
+
+    def gaps(self) -> tuple[Gap, ...]: ...
+
+    def gap_before(self, text: int, wait: bool) -> Gap | None: ...
+
+
+class MeasuredSegment(Protocol):
+    """A segment that is being measured, up to file position `covered`.
+
+    `is_guessed`: a damaged place was measured of which nothing tells how much text it had.
+    """
+
+    segment: Segment
+    view: TextView
+    covered: int
+    is_guessed: bool
