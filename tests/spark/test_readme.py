@@ -1,4 +1,4 @@
-"""The example of the README, as a new user pastes it: shell, daemon, streaming query."""
+"""The example of the reference, as a new user pastes it: shell, daemon, streaming query."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ import pytest
 
 import kafkafs.spark
 
-README = Path(__file__).parents[2] / "README.md"
+REFERENCE = Path(__file__).parents[2] / "kafkafs" / "spark" / "REFERENCE.md"
 BIN = Path(sys.executable).parent
 
 
 def blocks() -> list[str]:
-    """The shell's blocks of the chapter, without what installs."""
-    text = README.read_text()
-    chapter = re.split(r"^## ", text, flags=re.M)
-    (spark,) = (each for each in chapter if each.startswith("Spark\n"))
-    found = re.findall(r"^```sh\n(.*?)^```$", spark, flags=re.M | re.S)
-    return [block for block in found if not block.startswith("pip ")]
+    """The shell's blocks of the chapter."""
+    chapters = re.split(r"^## ", REFERENCE.read_text(), flags=re.M)
+    (example,) = (each for each in chapters if each.startswith("An example\n"))
+    return re.findall(r"^```sh\n(.*?)^```$", example, flags=re.M | re.S)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.storage.logs import append as append_records
 
-README = Path(__file__).parents[3] / "kafkafs" / "README.md"
+METRICS = Path(__file__).parents[3] / "kafkafs" / "METRICS.md"
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -281,7 +281,7 @@ def test_metrics_of_recovery(own: Mount) -> None:
 
 
 def test_metrics_are_named_as_prometheus_wants(mount: Mount, orders: Path) -> None:
-    """Counters end in _total, all have a help text; README lists each with its type."""
+    """Counters end in _total, all have a help text; METRICS.md lists each with its type."""
     text = (mount / ".kafkafs/metrics").read_text()
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     helps = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
@@ -289,7 +289,7 @@ def test_metrics_are_named_as_prometheus_wants(mount: Mount, orders: Path) -> No
     assert all(re.fullmatch(r"(kafkafs|process)_[a-z_]+", name) for name in types)
     for name, kind in types.items():
         assert (kind == "counter") == name.endswith("_total"), name
-    rows = dict(re.findall(r"^\| `(kafkafs_[a-z_]+)[^`]*` \| (\w+) \|", README.read_text(), re.M))
+    rows = dict(re.findall(r"^\| `(kafkafs_[a-z_]+)[^`]*` \| (\w+) \|", METRICS.read_text(), re.M))
     assert rows == {name: kind for name, kind in types.items() if name.startswith("kafkafs_")}
 
 

@@ -1,0 +1,239 @@
+"""The README's commands do what it shows, and the tree's documents name all that a mount has."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.hang import HANG_S
+from tests.mount.mounting import Mount, mounted
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+TREE = ROOT / "kafkafs/tree/REFERENCE.md"
+CONTROL = ROOT / "kafkafs/tree/CONTROL.md"
+
+
+# -- the README, as a new user pastes it -----------------------------------------------------------
+
+
+class Command(NamedTuple):
+    """A line after a prompt, and the lines below it that it prints."""
+
+    line: str
+    shown: list[str]
+
+
+def chapters() -> tuple[list[str], list[str]]:
+    """The README's blocks of a terminal: those of the first screen, and the others."""
+    first, _, others = (ROOT / "README.md").read_text().partition("\n## ")
+    pattern = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
+    return pattern.findall(first), pattern.findall(others)
+
+
+def commands(block: str) -> list[Command]:
+    """What is typed in a block; titles and blank lines say nothing."""
+    found: list[Command] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line.removeprefix("$ "), []))
+        elif line and not line.startswith("# "):
+            found[-1].shown.append(line)
+    return found
+
+
+class Terminal:
+    """Runs command lines in a directory where `kafkafs` is known."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._environment = {
+            **os.environ,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "XDG_CACHE_HOME": str(directory / "cache"),
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def _start(self, line: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["bash", "-c", line],
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, line: str) -> tuple[int, list[str]]:
+        """The exit status of a command, and the lines that it prints."""
+        process = self._start(line)
+        printed, _ = process.communicate()
+        return process.returncode, printed.decode().splitlines()
+
+    def watch(self, line: str, count: int) -> list[str]:
+        """The first lines that a command prints, which then waits for more and is ended."""
+        process = self._start(f"exec {line}")
+        assert process.stdout is not None
+        printed = b""
+        try:
+            while printed.count(b"\n") < count:
+                readable, _, _ = select.select([process.stdout], [], [], HANG_S)
+                assert readable, f"{line} has printed {printed!r}"
+                printed += os.read(process.stdout.fileno(), 65536)
+        finally:
+            process.kill()
+            process.communicate()
+        return printed.decode().splitlines()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """A directory to work in; what is mounted there in the end is unmounted."""
+    found = Terminal(tmp_path)
+    yield found
+    if (tmp_path / "mnt").is_mount():
+        status, printed = found.run("kafkafs umount mnt")
+        assert status == 0, printed
+
+
+def is_like(printed: str, shown: str) -> bool:
+    """Whether a line is as shown, where … stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, shown.split("…"))), printed) is not None
+
+
+def test_the_first_screen_works_as_it_is_written(terminal: Terminal) -> None:
+    """In order, from its first line on; the broker's directory is the one that it has made."""
+    (terminal.directory / "app.log").write_text("one error\nno news\n")
+    blocks, _ = chapters()
+    lines = [command.line for block in blocks for command in commands(block)]
+    assert len(lines) > 12
+    for line in lines:
+        line = line.replace("/var/lib/kafka/data", "data")
+        if line.startswith("tail -f"):
+            assert terminal.watch(line, 1)
+            continue
+        status, printed = terminal.run(line)
+        # grep exits with 1 where there is no such line.
+        assert status == 0 or (status == 1 and line.startswith("grep") and not printed), (
+            line,
+            printed,
+        )
+
+
+def test_the_recipes_print_what_is_shown(terminal: Terminal) -> None:
+    _, blocks = chapters()
+    recipes = [command for block in blocks for command in commands(block)]
+    titles = re.findall(r"^# (\d+)\. ", "".join(blocks), re.M)
+    assert titles == [str(number) for number in range(1, 11)]
+    for line, shown in recipes:
+        if line.startswith("tail -F"):
+            printed = terminal.watch(line, len(shown))
+        else:
+            _, printed = terminal.run(line)
+        assert len(printed) == len(shown), (line, printed)
+        assert all(map(is_like, printed, shown)), (line, printed)
+
+
+# -- what a mount has ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    """A mount that lists everything, with a topic in which something has happened."""
+    with mounted(tmp_path_factory.mktemp("mount"), "show_dot") as started:
+        started.topic("orders")
+        started.run(
+            """
+            echo cleanup.policy=compact,delete >> orders/.config
+            seq -f $'k\t%g' 1000 >> orders/.kv/0
+            echo run > orders/.control/roll
+            echo 0 1 > orders/.control/delete-records
+            echo run > orders/.control/flush
+            echo dry-run > orders/.control/retention
+            echo run > orders/.control/compaction
+            echo run > orders/.control/verify
+            """
+        )
+        for job in ("compaction", "verify"):
+            text = ""
+            while "last_outcome done" not in text:
+                text = (started / f"orders/.control/{job}").read_text()
+        yield started
+
+
+def chapter(path: Path, heading: str) -> str:
+    """The text below a heading, up to the next one that is not below it."""
+    text = path.read_text()
+    start = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.M)
+    assert start is not None, heading
+    end = re.compile(rf"^#{{1,{len(start[1])}}} ", re.M).search(text, start.end())
+    return text[start.end() : end.start() if end else None]
+
+
+def marked(text: str) -> set[str]:
+    """All that is between backticks, word by word."""
+    return {word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()}
+
+
+def test_the_names_of_the_tree(mount: Mount) -> None:
+    text = chapter(TREE, "Names")
+    named = set(re.findall(r"[.a-z-]+", text.partition("```")[2].partition("```")[0]))
+    found = {
+        name
+        for directory, directories, files in os.walk(mount.path)
+        for name in (*directories, *files)
+        if "/.raw" not in directory and not name.isdigit()
+    }
+    assert found - {"orders"} <= named
+    assert {".kv", ".follow", "append", "offsets", "adopt"} <= found
+
+
+def test_the_files_of_the_daemon(mount: Mount) -> None:
+    text = chapter(CONTROL, "The daemon: .kafkafs")
+    assert re.findall(r"^\| `([a-z]+)` \|", text.partition("\n### ")[0], re.M) == sorted(
+        os.listdir(mount / ".kafkafs")
+    )
+    columns = (mount / ".kafkafs/topics").read_text().split("\n")[0].split()
+    assert set(columns) <= marked(chapter(CONTROL, ".kafkafs/topics"))
+
+
+def test_the_control_files_and_their_facts(mount: Mount) -> None:
+    text = chapter(CONTROL, "Control files: .control")
+    takes = chapter(CONTROL, "What each one takes")
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", takes, re.M)) == set(
+        os.listdir(mount / "orders/.control")
+    )
+    known = marked(text)
+    for path in sorted((mount / "orders/.control").iterdir()):
+        lines = path.read_text().splitlines()
+        facts = [line.split()[0] for line in lines if not line.startswith(" ")]
+        columns = next((line.split() for line in lines if line.startswith(" ")), [])
+        short = {fact.removeprefix("last_") for fact in facts if fact not in known}
+        missing = (short | set(columns)) - known
+        assert not {name for name in missing if not name.startswith("deleted_")}, path
+
+
+def test_what_the_log_knows(mount: Mount) -> None:
+    text = chapter(TREE, "What the log knows: .meta")
+    for path in sorted((mount / "orders/.meta/0").iterdir()):
+        lines = path.read_text().splitlines()
+        words = [line.split()[0] for line in lines] if path.name == "offsets" else lines[0].split()
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{path.name}` |"))
+        assert re.findall(r"`([a-z_]+)`", row)[1 : len(words) + 1] == words
+
+
+def test_extended_attributes(mount: Mount) -> None:
+    text = chapter(TREE, "Extended attributes")
+    described = re.findall(r"^\| `(user\.kafkafs\.[a-z_]+)` \|", text, re.M)
+    found = os.listxattr(mount / "orders/.follow/0")
+    assert set(os.listxattr(mount / "orders/0")) < set(found)
+    assert os.getxattr(mount.path, "user.kafkafs.pid") == str(mount.pid).encode()
+    assert described == [*found, "user.kafkafs.pid"]

@@ -1,0 +1,269 @@
+"""The documents beside the code name all that there is, and their links lead somewhere.
+
+What is new and not written down fails here: a command, an option, a setting or its default, a file.
+What a mount has, and the README's own commands, are in `tests/mount/test_documents.py`, metrics in
+`tests/mount/contract/test_about.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from kafkafs import config
+from kafkafs.cli import main
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.sink import sink_options
+from kafkafs.spark.source import options as source_options
+from kafkafs.spark.source.rows import TYPES
+from storage import paths
+from storage.settings.config import (
+    BROKER_SETTINGS,
+    SYNONYMS,
+    TOPIC_SETTINGS,
+    Setting,
+    format_value,
+)
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [
+    path
+    for path in sorted(ROOT.glob("**/*.md"))
+    if path.relative_to(ROOT).parts[0] in ("README.md", "CHANGELOG.md", "kafkafs", "storage")
+]
+# Long ones, which have a table of contents.
+REFERENCES = [
+    ROOT / name
+    for name in (
+        "kafkafs/GLOSSARY.md",
+        "kafkafs/METRICS.md",
+        "kafkafs/cli/README.md",
+        "kafkafs/fuse/MOUNTING.md",
+        "kafkafs/spark/REFERENCE.md",
+        "kafkafs/tree/CONTROL.md",
+        "kafkafs/tree/REFERENCE.md",
+        "storage/BROKER.md",
+        "storage/PROMISES.md",
+        "storage/settings/SETTINGS.md",
+    )
+]
+COMMANDS = ROOT / "kafkafs/cli/README.md"
+MOUNTING = ROOT / "kafkafs/fuse/MOUNTING.md"
+SETTINGS = ROOT / "storage/settings/SETTINGS.md"
+SPARK = ROOT / "kafkafs/spark/REFERENCE.md"
+
+
+def prose(path: Path) -> str:
+    """A document without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
+
+
+def headings(path: Path) -> list[str]:
+    """The words of its headings, but for the title."""
+    return re.findall(r"^##+ (.+)$", prose(path), re.M)
+
+
+def anchor(heading: str) -> str:
+    """What a heading is linked to by, as GitHub has it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def links(path: Path) -> list[str]:
+    """Where it links to, but for other sites."""
+    found = re.findall(r"\]\(([^)\s]+)\)", prose(path))
+    return [link for link in found if "://" not in link]
+
+
+def rows(path: Path, chapter: str | None = None) -> dict[str, list[str]]:
+    """The rows of its tables, or of a chapter's, by what stands in the first cell."""
+    text = prose(path)
+    if chapter is not None:
+        text = next(
+            part for part in re.split(r"^##+ ", text, flags=re.M) if part.startswith(chapter)
+        )
+    found = {}
+    for line in re.findall(r"^\|(.*)\|$", text, re.M):
+        first, *others = (cell.strip() for cell in line.split("|"))
+        found[first] = others
+    return found
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """All commands, by the words that they are called with."""
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        yield f"kafkafs {name}", command
+        if isinstance(command, click.Group):
+            inner = click.Context(command)
+            for job in command.list_commands(inner):
+                found = command.get_command(inner, job)
+                assert found is not None
+                yield f"kafkafs {name} {job}", found
+
+
+# -- the documents themselves ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in links(path):
+        name, _, place = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), f"{path}: {link}"
+        if place:
+            assert place in [anchor(heading) for heading in headings(target)], f"{path}: {link}"
+
+
+@pytest.mark.parametrize("path", REFERENCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_table_of_contents_has_all_chapters(path: Path) -> None:
+    contents = prose(path).partition("\n## ")[0]
+    listed = re.findall(r"\]\(#([^)]+)\)", contents)
+    chapters = [anchor(heading) for heading in re.findall(r"^## (.+)$", prose(path), re.M)]
+    assert [name for name in listed if name in chapters] == chapters
+
+
+def test_the_readme_leads_to_every_reference() -> None:
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
+    assert set(REFERENCES) <= linked
+
+
+def test_the_glossary_has_each_term_once() -> None:
+    terms = re.findall(r"\*\*(.+?)\*\*", prose(ROOT / "kafkafs/GLOSSARY.md"))
+    assert len(terms) > 50
+    assert sorted(terms) == sorted(set(terms))
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def chapter_of(called: str) -> tuple[Path, str]:
+    """The document and the text that describe a command."""
+    words = called.split()
+    if words[1] in ("mount", "umount"):
+        return MOUNTING, prose(MOUNTING)
+    if words[1] == "spark" and len(words) == 3:
+        document, heading = SPARK, called
+    else:
+        document, heading = COMMANDS, words[1]
+    for part in re.split(r"^##+ ", prose(document), flags=re.M):
+        if part.partition("\n")[0] == heading:
+            return document, part
+    raise AssertionError(f"{called} has no chapter in {document}")
+
+
+@pytest.mark.parametrize("called", [called for called, _ in commands()])
+def test_every_option_of_every_command_is_described(called: str) -> None:
+    command = dict(commands())[called]
+    document, text = chapter_of(called)
+    if document == SPARK:
+        text += prose(SPARK).partition("\n## Jobs")[2].partition("\n### ")[0]
+    options = [
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    ]
+    described = re.findall(r"(?<![\w-])--?[a-zA-Z][a-z-]*", " ".join(re.findall(r"`(.+?)`", text)))
+    missing = set(options) - set(described) - {"-h", "--help"}
+    assert not missing, f"{called}: {missing} are not in {document}"
+
+
+def test_every_command_is_at_a_glance() -> None:
+    glance = " ".join(rows(COMMANDS, "At a glance"))
+    assert [
+        called for called, _ in commands() if called not in glance and " spark " not in called
+    ] == []
+
+
+@pytest.mark.parametrize("called", [called for called, _ in commands()])
+def test_no_option_is_described_that_is_not_there(called: str) -> None:
+    """In the tables of its chapter."""
+    command = dict(commands())[called]
+    document, text = chapter_of(called)
+    if document == MOUNTING:
+        return
+    described = re.findall(r"^\| (`-.+?) \|", text, re.M)
+    known = {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    found = {option for cell in described for option in re.findall(r"--[a-z-]+", cell)}
+    assert found <= known
+
+
+def test_every_mount_option_is_described() -> None:
+    described = set(re.findall(r"`([a-z_]+)(?:=[^`]*)?`", " ".join(rows(MOUNTING, "Options"))))
+    with pytest.raises(config.InvalidOption) as refused:
+        config.parse_mount_options(["unknown"])
+    known = str(refused.value).partition("(there are ")[2].rstrip(")")
+    assert described == {name.rstrip("=") for name in known.split(", ")}
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_every_setting_is_described_with_its_default() -> None:
+    described = {
+        name.strip("`"): cells for name, cells in rows(SETTINGS).items() if name.startswith("`")
+    }
+    settings = {**TOPIC_SETTINGS, **BROKER_SETTINGS}
+    assert described.keys() >= settings.keys()
+
+    def default(setting: Setting) -> str:
+        return "" if setting.default is None else format_value(setting.default)
+
+    wrong = {
+        name: (described[name][0], default(setting))
+        for name, setting in settings.items()
+        if described[name][0] != default(setting)
+    }
+    assert wrong == {}
+
+
+def test_every_name_of_a_setting_in_the_daemons_file_is_described() -> None:
+    described = {
+        name.strip("`"): re.findall(r"`([a-z0-9.]+)`", cells[1])
+        for name, cells in rows(SETTINGS).items()
+        if name.startswith("`") and name.strip("`") in TOPIC_SETTINGS
+    }
+    names: dict[str, list[str]] = {name: [] for name in TOPIC_SETTINGS}
+    for synonym, (setting, _) in SYNONYMS.items():
+        names[setting.name].append(synonym)
+    assert described == names
+
+
+# -- Spark -----------------------------------------------------------------------------------------
+
+
+def test_every_option_of_source_and_sink_is_described() -> None:
+    source = set(re.findall(r"`(\w+)`", " ".join(rows(SPARK, "Reading"))))
+    assert source == {*source_options.KNOWN.values(), *TYPES}
+    sink = re.findall(r"`(\w+)`", " ".join(rows(SPARK, "Writing")))
+    with pytest.raises(InvalidOption) as refused:
+        sink_options.parse({"unknown": ""})
+    assert sink == str(refused.value).partition("There are: ")[2].split(", ")
+    text = SPARK.read_text().lower()
+    assert [name for name in source_options.WITHOUT_EFFECT if name not in text] == []
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_every_file_of_a_data_directory_is_named() -> None:
+    text = (ROOT / "storage/PROMISES.md").read_text()
+    kafkas = {
+        value
+        for name, value in vars(paths).items()
+        if name.isupper() and isinstance(value, str) and not name.startswith("_")
+    }
+    # A format of long ago, and what only names a directory of another program.
+    unnamed = {paths.OLD_LOG, paths.METADATA_LOG}
+    assert [name for name in sorted(kafkas - unnamed) if name not in text] == []
