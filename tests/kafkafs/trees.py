@@ -13,7 +13,7 @@ from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem, TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
-from storage import LogManager, Record, encode
+from storage import LogManager, Record, encode, paths
 from storage.files import Files
 from storage.log.log import Log
 from storage.record.batch import decode
@@ -211,8 +211,8 @@ def a_tree(
     tree.stop()
 
 
-def clean(log: Log, count: int, drop: Callable[[Record], bool], scratch: Path) -> None:
-    """Replace the first `count` segments by one without some records, as a cleaner will."""
+def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
+    """Replace the first `count` segments by one without some records, as the cleaner does."""
     old = log.segments[:count]
     kept: list[bytes] = []
     for segment in old:
@@ -221,9 +221,13 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool], scratch: Path) -
             staying = [record for record in records if not drop(record)]
             if staying:
                 kept.append(encode(staying, base_offset=header.base_offset))
-    scratch.mkdir()
     new = Segment.create(
-        log.files, str(scratch), old[0].base_offset, log.config, now_ms=1_700_000_000_000
+        log.files,
+        log.directory,
+        old[0].base_offset,
+        log.config,
+        now_ms=1_700_000_000_000,
+        suffix=paths.CLEANED,
     )
     for batch in kept:
         first = decode(batch, 0)
@@ -231,14 +235,8 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool], scratch: Path) -
         new.append(batch, [entry], 1_700_000_000_000_000_000)
     new.seal()
     new.stable_size = new.size
-    for listener in log.listeners:
-        listener.swapping(log, old, [new])
-    for segment in old:
-        segment.mark_deleted()
-        log.retired = [*log.retired, (0, segment)]
-    for path in scratch.iterdir():
-        path.rename(Path(log.directory) / path.name)
-    new.relocate(log.directory)
-    log.segments = (new, *log.segments[count:])
-    for listener in log.listeners:
-        listener.swapped(log, old, [new])
+    log.stage_replacement(old, [new])
+    # The old files are due at once.
+    log.replace(old, [new], -log.config.file_delete_delay_ms)
+    log.mark_detached(old)
+    log.finish_replacement(new)

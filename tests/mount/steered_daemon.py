@@ -25,7 +25,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyfuse3
@@ -269,13 +268,13 @@ class Commands:
         now_ms = self._tree.manager.monotonic_ms()
         self._owner(lambda: self._log(topic).remove_head(count, now_ms))
 
-    def clean(self, topic: str, count: int, drop: str, scratch: str) -> None:
+    def clean(self, topic: str, count: int, drop: str) -> None:
         """Replace the first `count` segments by one without the records whose value has `drop`."""
 
         def dropped(record: Any) -> bool:
             return drop.encode() in (record.value or b"")
 
-        self._owner(lambda: clean(self._log(topic), count, dropped, Path(scratch)))
+        self._owner(lambda: clean(self._log(topic), count, dropped))
 
     def keep_text(self) -> None:
         """What the daemon's periodic work does: read what is to be kept before cuts."""

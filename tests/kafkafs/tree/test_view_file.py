@@ -317,13 +317,13 @@ def test_what_is_kept_before_a_cut_may_have_to_wait(tmp_path: Path) -> None:
         assert read(old) == lines(0, 20)
 
 
-def test_cleaning_a_prefix_moves_nothing_behind_it(tree: Tree, tmp_path: Path) -> None:
+def test_cleaning_a_prefix_moves_nothing_behind_it(tree: Tree) -> None:
     file = tree.file()
     for number in range(4):
         tree.append(file, lines(number * 10, number * 10 + 10))
         tree.roll()
     old = tree.open(file)
-    clean(tree.log(), 2, lambda record: record.offset % 2 == 0, tmp_path / "cleaned")
+    clean(tree.log(), 2, lambda record: record.offset % 2 == 0)
     expected = b"".join(b"line %d\n" % number for number in range(1, 20, 2)) + lines(20, 40)
     new = tree.file()
     assert new.inode != file.inode
@@ -339,7 +339,7 @@ def test_cleaning_a_prefix_moves_nothing_behind_it(tree: Tree, tmp_path: Path) -
     assert read(old, 0, 40) == lines(0, 40)[:40], "less than what is kept"
 
 
-def test_several_histories_are_open_at_once(tree: Tree, tmp_path: Path) -> None:
+def test_several_histories_are_open_at_once(tree: Tree) -> None:
     """Roll, clean, remove the head, clean again, with a reader of each history."""
     text = b""
     readers: list[tuple[Handle, ViewFile, bytes]] = []
@@ -365,7 +365,7 @@ def test_several_histories_are_open_at_once(tree: Tree, tmp_path: Path) -> None:
     for number in range(3):
         grow(number)
     look()
-    clean(tree.log(), 2, lambda record: record.offset % 3 == 0, tmp_path / "one")
+    clean(tree.log(), 2, lambda record: record.offset % 3 == 0)
     text = tree.read("t/0")
     look()
     grow(3)
@@ -373,7 +373,7 @@ def test_several_histories_are_open_at_once(tree: Tree, tmp_path: Path) -> None:
     text = lines(20, 40)
     look()
     grow(4)
-    clean(tree.log(), 2, lambda record: record.offset % 2 == 0, tmp_path / "two")
+    clean(tree.log(), 2, lambda record: record.offset % 2 == 0)
     text = b"".join(b"line %d\n" % number for number in range(21, 40, 2)) + lines(40, 50)
     look()
     grow(5)
@@ -464,7 +464,7 @@ def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:
     assert read(old) == lines(0, 10)
 
 
-def test_worker_threads_read_while_the_log_changes(tree: Tree, tmp_path: Path) -> None:
+def test_worker_threads_read_while_the_log_changes(tree: Tree) -> None:
     """Each reader of an inode sees slices of one text, whatever the owner does meanwhile."""
     stop = threading.Event()
     failures: list[BaseException] = []
@@ -488,7 +488,7 @@ def test_worker_threads_read_while_the_log_changes(tree: Tree, tmp_path: Path) -
         if number % 3 == 1:
             tree.remove_head(1)
         if number % 3 == 2:
-            clean(tree.log(), 2, lambda record: record.offset % 5 == 0, tmp_path / str(number))
+            clean(tree.log(), 2, lambda record: record.offset % 5 == 0)
         handle = tree.open("t/0")
         known = read(handle)
         for seed in range(2):

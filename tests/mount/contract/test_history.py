@@ -56,9 +56,9 @@ class Orders:
     def remove_head(self, count: int = 1) -> None:
         self.mount.daemon.remove_head(self.topic, count)
 
-    def clean(self, count: int, scratch: Path) -> None:
+    def clean(self, count: int) -> None:
         """Compaction of the first segments: the odd lines go."""
-        self.mount.daemon.clean(self.topic, count, "odd", str(scratch))
+        self.mount.daemon.clean(self.topic, count, "odd")
 
     def delete(self) -> None:
         """file.delete.delay.ms has passed."""
@@ -91,9 +91,7 @@ def whole(fd: int) -> bytes:
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
-def test_bytes_never_change_and_the_size_never_shrinks(
-    orders: Orders, tmp_path: Path, flags: int
-) -> None:
+def test_bytes_never_change_and_the_size_never_shrinks(orders: Orders, flags: int) -> None:
     """One inode shows one history: bytes below its size never change and the size never shrinks.
 
     An old inode that is still open goes on growing with new appends … across roll, retention and
@@ -117,7 +115,7 @@ def test_bytes_never_change_and_the_size_never_shrinks(
         orders.append(5)
         check()
         orders.roll()
-        orders.clean(2, tmp_path / "scratch")
+        orders.clean(2)
         check()
         orders.append(5)
         check()
@@ -127,7 +125,7 @@ def test_bytes_never_change_and_the_size_never_shrinks(
         check()
 
 
-def test_a_new_inode_under_the_name(orders: Orders, tmp_path: Path) -> None:
+def test_a_new_inode_under_the_name(orders: Orders) -> None:
     """What rewrites history (retention … drop the head, compaction rewrites segments …) publishes
     a *new* inode under the name, once per run, and invalidates the kernel's entry.
     """
@@ -143,7 +141,7 @@ def test_a_new_inode_under_the_name(orders: Orders, tmp_path: Path) -> None:
     assert orders.path.read_bytes() == lines(20, 60)
     assert orders.inode == seen[-1], "once per run"
 
-    orders.clean(2, tmp_path / "scratch")
+    orders.clean(2)
     seen.append(orders.inode)
     even = b"".join(lines(number, number + 1) for number in range(20, 40, 2))
     assert orders.path.read_bytes() == even + lines(40, 60)
@@ -236,13 +234,13 @@ def test_bytes_that_are_gone_are_estale(orders: Orders, flags: int) -> None:
         assert "ESTALE" in orders.mount.events() or "deleted" in orders.mount.events()
 
 
-def test_replaced_bytes_are_estale_when_they_are_gone(orders: Orders, tmp_path: Path) -> None:
+def test_replaced_bytes_are_estale_when_they_are_gone(orders: Orders) -> None:
     """It reads replaced … segments until `file.delete.delay.ms` has passed and they are gone …"""
     count = 2 * KEPT // LINE
     orders.segment(count)
     orders.append(10)
     with orders.opened(os.O_DIRECT) as fd:
-        orders.clean(1, tmp_path / "scratch")
+        orders.clean(1)
         assert os.pread(fd, 100, 0) == lines(0, 5)
         orders.delete()
         fails(errno.ESTALE, os.pread, fd, 100, 0)
@@ -340,7 +338,7 @@ class Tail:
         return said
 
 
-def test_tail_f_neither_repeats_nor_skips(orders: Orders, tmp_path: Path) -> None:
+def test_tail_f_neither_repeats_nor_skips(orders: Orders) -> None:
     """… so that `tail -f` and `less +F` neither repeat nor skip a record across roll, retention
     and compaction.
     """
@@ -354,13 +352,13 @@ def test_tail_f_neither_repeats_nor_skips(orders: Orders, tmp_path: Path) -> Non
             assert tail.read(7 * LINE) == lines(start, start + 7)
 
         follow()
-        for round in range(3):
+        for _ in range(3):
             orders.roll()
             follow()
             orders.remove_head()
             follow()
             orders.roll()
-            orders.clean(1, tmp_path / f"scratch{round}")
+            orders.clean(1)
             follow()
             orders.delete()
             follow()
@@ -508,7 +506,7 @@ def test_a_cut_history_stays_over_a_remount(tmp_path: Path) -> None:
             orders.segment(10)
         orders.append(10)
         orders.remove_head()
-        orders.clean(2, tmp_path / "scratch")
+        orders.clean(2)
         before = identity(orders.path)
         mount.restart()
         assert identity(orders.path) == before

@@ -130,16 +130,14 @@ class Followed(RuleBasedStateMachine):
     def clean(self, way: str, data: st.DataObject, divisor: int) -> None:
         count = data.draw(st.integers(1, len(self.log().segments) - 1))
         first = self.log().segments[count].base_offset
-        scratch = self.data / "scratch"
         # Before a cleaner makes holes, what is flushed is written down.
         self.log().flush()
         self.mounted.manager.checkpoint()
         self.change(
             "mounted" if way == "prepared" else way,
-            lambda log: clean(log, count, lambda record: record.offset % divisor == 0, scratch),
+            lambda log: clean(log, count, lambda record: record.offset % divisor == 0),
             lambda log: None,
         )
-        scratch.rmdir()
         self.are_gone(first)
 
     def files(self) -> dict[str, int]:

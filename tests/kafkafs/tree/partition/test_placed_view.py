@@ -111,7 +111,7 @@ def test_what_is_left_unplaced_changes(tmp_path: Path) -> None:
         handle = tree.open(file)
         tree.remove_head(1)
         assert read(handle) == expected
-        clean(tree.log(), 2, lambda record: record.offset % 2 == 0, tmp_path / "cleaned")
+        clean(tree.log(), 2, lambda record: record.offset % 2 == 0)
         assert read(handle) == expected
         assert start_file(tree, "0@8500") is file
         odd = b"".join(b"%06d\n" % number for number in range(2001, 6000, 2))
