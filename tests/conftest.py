@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 # How fast a machine is, and what else it does, is nothing that a test is about.
-settings.register_profile("kafkafs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kafkafs")
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples each time: a change is judged by what it changed. scripts/soak looks for others.
+settings.register_profile("same", settings.get_profile("random"), derandomize=True)
+settings.load_profile("same")
 
 ROOT = Path(__file__).parent.parent
 SPARK_TESTS = "tests/spark/"
