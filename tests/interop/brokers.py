@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import IO
 
 from tests.hang import HANG_S
-from tests.interop.kafka_tools import V0_POM, V1_POM, java_command, require
+from tests.interop.kafka_tools import (
+    SILENT,
+    V0_POM,
+    V1_POM,
+    class_archive,
+    java_command,
+    keep_class_archive,
+    require,
+)
 
 # Kafka 4 logs through log4j 2.
 _LOG4J2 = """\
@@ -153,6 +161,7 @@ class Broker:
         self._controller = free_port()
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self._server: JavaServer | None = None
+        self._class_archive = base / "classes.jsa"
 
     def _properties(self) -> dict[str, object]:
         return {
@@ -183,10 +192,9 @@ class Broker:
             **self._settings,
         }
 
-    def _java(self, main: str, *arguments: str) -> list[str]:
-        logging = self.base / "log4j2.properties"
-        option = f"-Dlog4j2.configurationFile={logging}"
-        return java_command(main, *arguments, options=(*self.java_options, option))
+    def _java(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={self.base / 'log4j2.properties'}"
+        return java_command(main, *arguments, options=(*self.java_options, logging, *options))
 
     def _format(self) -> None:
         """Make the cluster's metadata, once."""
@@ -205,7 +213,10 @@ class Broker:
         if not self.data.exists():
             self._format()
         config = str(self.base / "server.properties")
-        self._server = JavaServer(self._java("kafka.Kafka", config))
+        options: list[str] = []
+        if not class_archive().exists():
+            options = [f"-XX:ArchiveClassesAtExit={self._class_archive}", *SILENT]
+        self._server = JavaServer(self._java("kafka.Kafka", config, options=options))
         try:
             self._server.wait_for("Kafka Server started", seconds=HANG_S)
         except BaseException:
@@ -233,6 +244,8 @@ class Broker:
         # The JVM dies of the signal after its shutdown hooks: 128 + SIGTERM.
         assert status == 143, (status, server.lines[-20:])
         assert (self.data / ".kafka_cleanshutdown").exists(), server.lines[-20:]
+        if self._class_archive.exists():
+            keep_class_archive(self._class_archive)
 
     def kill(self) -> None:
         """SIGKILL: nothing is closed."""
