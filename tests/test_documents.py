@@ -7,6 +7,7 @@ What a mount has, and the README's own commands, are in `tests/mount/test_docume
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from kafkafs import config
 from kafkafs.cli import main
+from kafkafs.fuse import answers
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink import sink_options
 from kafkafs.spark.source import options as source_options
@@ -55,6 +57,7 @@ COMMANDS = ROOT / "kafkafs/cli/README.md"
 MOUNTING = ROOT / "kafkafs/fuse/MOUNTING.md"
 SETTINGS = ROOT / "storage/settings/SETTINGS.md"
 SPARK = ROOT / "kafkafs/spark/REFERENCE.md"
+TREE = ROOT / "kafkafs/tree/REFERENCE.md"
 
 
 def prose(path: Path) -> str:
@@ -137,6 +140,15 @@ def test_the_glossary_has_each_term_once() -> None:
     terms = re.findall(r"\*\*(.+?)\*\*", prose(ROOT / "kafkafs/GLOSSARY.md"))
     assert len(terms) > 50
     assert sorted(terms) == sorted(set(terms))
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_every_errno_of_the_storages_errors_is_described() -> None:
+    described = {name for cell in rows(TREE, "Errors") for name in re.findall(r"E[A-Z]+", cell)}
+    used = {errno.errorcode[number] for number in answers.ERRNO.values()}
+    assert used <= described
 
 
 # -- commands --------------------------------------------------------------------------------------
