@@ -737,7 +737,3 @@ class LogManager(DataDirectory):
         if self._lock_fd >= 0:
             self.files.unlock(self._lock_fd)
             self._lock_fd = -1
-
-    def check(self) -> list[str]:
-        """Read every partition whole and name every fault."""
-        return [fault for log in self.logs() for fault in log.check()]

@@ -4,7 +4,7 @@
 makes it durable, `rescue` does after a failed fsync, `book` writes down what must be there.
 `listener` is what it tells others, `rewriting` what they write down before its past changes.
 `produce` and `staged_batches` bring batches in, `partitioner` chooses partitions, `salvage` takes
-cut batches back, `check` names every fault.
+cut batches back.
 
 Which of its past a log loses is decided elsewhere (`retention`, `compaction`).
 """

@@ -28,7 +28,6 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.log.append import Appended, AppendingLog
 from storage.log.book import Book
-from storage.log.check import LogCheck
 from storage.log.flush import FlushPlan
 from storage.log.listener import LogListener
 from storage.recovery.recovery import Recovered
@@ -614,23 +613,3 @@ class Log(AppendingLog):
         if segment.damages and segment is self.active and is_written:
             self.roll(now_ms)
         return news
-
-    def check(self, report: Callable[[str], None] | None = None) -> list[str]:
-        """Read the whole partition and name every fault: batches, offsets, indexes, bounds."""
-        faults: list[str] = []
-        if not self.segments[0].base_offset <= self.log_start_offset <= self.log_end_offset:
-            faults.append(f"{self.directory}: log start {self.log_start_offset} outside the log")
-        if not self.recovery_point <= self.log_end_offset:
-            faults.append(f"{self.directory}: recovery point {self.recovery_point} > log end")
-        whole = LogCheck(
-            self.files,
-            self.directory,
-            self.config.index_interval_bytes,
-            cleaned=self.may_be_cleaned,
-            log_start=self.log_start_offset,
-        )
-        faults += whole.run(self.segments, self.log_end_offset, self.producers)
-        if report is not None:
-            for fault in faults:
-                report(fault)
-        return faults

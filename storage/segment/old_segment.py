@@ -101,15 +101,6 @@ class OldSegment(Segment):
         self.place(good)
         return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are left out of sight"]
 
-    def faults(self, end: int) -> list[str]:
-        """Read all of it: what is wrong with its entries, or with its end, which is ``end``."""
-        position, reason = check_entries(self.source(), 0, self.size, lambda size: None)
-        if position < self.size:
-            return [f"{self.log_path}: position {position}: {reason}"]
-        if self.next_offset != end:
-            return [f"{self.log_path}: ends at {self.next_offset}, not at {end}"]
-        return []
-
     def _edge(self, position: int) -> int:
         """The first entry's start at or behind ``position``; CorruptRecord on the way there."""
         source = self.source()

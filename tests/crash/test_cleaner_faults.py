@@ -21,6 +21,7 @@ from tests.crash.cleaned_log import Life
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.histories import check_producers, content, known
 from tests.crash.moments import Unsynced
+from tests.log_check import check_log
 from tests.observed import observe, rules_of
 from tests.storage.logs import opened
 
@@ -66,7 +67,7 @@ class Attempt:
         assert got in (self.before, self.after)
         facts = known(self.life.history, log.log_end_offset)
         check_producers(facts, log)
-        assert log.check() == []
+        assert check_log(log) == []
         names = [each.name for each in (self.life.data / "t-0").iterdir()]
         if got == self.before and not self.disk.failed.startswith("unlink"):
             assert not [n for n in names if n.endswith((".cleaned", ".swap"))]

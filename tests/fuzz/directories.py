@@ -27,6 +27,7 @@ from storage.log.read import plain_batches
 from storage.record.batch import decode_plain
 from tests.fuzz.targets import Target, with_right_crcs, with_right_crcs_07
 from tests.kafkafs.trees import Tree
+from tests.log_check import check, check_log
 from tests.storage.logs import append, values
 
 SECOND = 5
@@ -124,7 +125,7 @@ def _look(log: Log) -> None:
             log.list_offsets(time)
     with contextlib.suppress(StorageError):
         assert log.history.nonce >= 0
-    log.check()
+    check_log(log)
 
 
 @directory
@@ -157,7 +158,7 @@ def opened_for_writing(data: bytes) -> None:
             log = manager.log("t", 0)
             _look(log)
             if unclean and recovered and not manager.faults:
-                assert manager.check() == []
+                assert check(manager) == []
             try:
                 shown = values(log)
             except StorageError:
@@ -196,7 +197,7 @@ def shown(data: bytes) -> None:
 
 def _text(log: Log) -> bytes | None:
     """What the records of a log come to; None where some of it is damaged."""
-    if any(".log:" in fault for fault in log.check()):
+    if any(".log:" in fault for fault in check_log(log)):
         return None
     text = b""
     try:

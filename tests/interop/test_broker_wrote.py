@@ -18,6 +18,7 @@ from tests.interop.brokers import Broker
 from tests.interop.clients import consume_all, offsets, run_all
 from tests.interop.kafka_tools import dump_log_segments, java_command, require, run_tool
 from tests.interop.workload import CODECS
+from tests.log_check import check
 from tests.mount.mounting import Mount, mounted
 from tests.view_text import TEXTS
 
@@ -282,4 +283,4 @@ def test_after_a_kill_nothing_is_missing(
             for topic in TOPICS:
                 found = list(manager.log(topic, 0).records(isolation=isolation))
                 assert found == consumed[isolation][topic], (topic, isolation)
-        assert manager.check() == []
+        assert check(manager) == []

@@ -37,6 +37,7 @@ from tests.interop.cleaner_workload import LOG_STARTS as STARTS
 from tests.interop.clients import create_topics, set_topics
 from tests.interop.kafka_tools import dump_log_segments
 from tests.interop.workload import CODECS
+from tests.log_check import check
 from tests.storage.logs import write_topic_settings
 
 topics = pytest.mark.parametrize("topic", [scenario.topic for scenario in SCENARIOS])
@@ -187,7 +188,7 @@ class Cleanings:
                     assert cleaned is not None
                     done[scenario.topic].append(as_round(cleaned, bound))
             assert cleaner.uncleanable == {}
-            self.faults += manager.check()
+            self.faults += check(manager)
         self.faults += verify(str(data)).faults
         self.ours.append(done)
 

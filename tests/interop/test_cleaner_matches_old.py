@@ -17,6 +17,7 @@ from tests import oracle
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import create_topics, set_topics
 from tests.interop.test_cleaner_matches import headers, segments
+from tests.log_check import check
 from tests.mount.mounting import kafkafs
 from tests.storage.logs import NOW_MS, write_settings, write_topic_settings
 from tests.storage.old_logs import touch, wrapper
@@ -107,7 +108,7 @@ class Cleaned:
             for topic in TOPICS:
                 self._now_ms = delete_horizon(self.theirs[topic]) - RETENTION_MS
                 assert cleaner.clean(manager.log(topic, 0), Task()) is not None
-            assert manager.check() == []
+            assert check(manager) == []
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from storage.files import Files
 from storage.log.log import Log
 from storage.record.batch import decode
 from storage.segment.segment import Segment
+from tests.log_check import check
 
 T = TypeVar("T")
 CALLER = Caller(1000, 100)
@@ -203,7 +204,7 @@ def a_tree(
     tree = Tree(data, options, files)
     try:
         yield tree
-        faults = tree.manager.check()
+        faults = check(tree.manager)
         assert faults == [], faults
     except BaseException:
         tree.manager.abandon()

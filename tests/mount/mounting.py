@@ -23,6 +23,7 @@ import pytest
 
 from storage import LogManager
 from tests.hang import HANG_S
+from tests.log_check import check
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
@@ -201,7 +202,7 @@ def mounted(base: Path, *options: str) -> Iterator[Mount]:
 def check_data(data: Path) -> None:
     """Every partition of a data directory is whole."""
     with LogManager.open(str(data), read_only=True) as manager:
-        faults = manager.check()
+        faults = check(manager)
     assert faults == [], faults
 
 

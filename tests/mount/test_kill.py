@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.log_check import check
 from tests.mount.line_writer import Writers, lines_of
 from tests.mount.mounting import KAFKAFS, Mount, mounted
 from tests.mount.test_many_writers import by_writer
@@ -88,7 +89,7 @@ class KilledMount:
             assert there == list(itertools.islice(lines_of(name), len(there))), name
             self._lines[name] = there
         with LogManager.open(str(self._mount.data), read_only=True) as manager:
-            faults = manager.check()
+            faults = check(manager)
         assert faults == []
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.log_check import check
 from tests.mount.mounting import KAFKAFS
 from tests.mount.programs import program
 
@@ -167,7 +168,7 @@ def test_an_ordinary_user_mounts_appends_and_reads(user: User) -> None:
         assert path.stat().st_uid == user.uid
     with LogManager.open(str(user.base / "data"), read_only=True) as manager:
         assert manager.clean
-        assert manager.check() == []
+        assert check(manager) == []
 
 
 def test_a_stale_mount_of_an_ordinary_user_is_cleaned(user: User) -> None:

@@ -28,6 +28,7 @@ from storage.adopt.adopt import adopt
 from storage.errors import BatchGap, Fenced, TaskCancelled
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
+from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, values, write_settings
 from tests.storage.staging import staged
 from tests.storage.transactions import Client
@@ -216,7 +217,7 @@ class AdoptingMachine(RuleBasedStateMachine):
             log = self.manager.log(*partition)
             assert [v for v in values(log) if v != b"other"] == self.expected[partition]
             assert log.last_stable_offset == log.log_end_offset
-        assert self.manager.check() == []
+        assert check(self.manager) == []
 
 
 AdoptingMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

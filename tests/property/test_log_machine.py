@@ -20,6 +20,7 @@ from storage.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequ
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
 from storage.state.producer_state import BATCHES_KEPT, MAX_SEQUENCE
+from tests.log_check import check
 from tests.storage.logs import NOW_MS, append
 from tests.storage.transactions import marker, produced
 
@@ -288,7 +289,7 @@ class LogMachine(RuleBasedStateMachine):
         assert log.aborted_transactions() == kept
 
     def teardown(self) -> None:
-        assert self.manager.check() == []
+        assert check(self.manager) == []
         self.manager.close()
         shutil.rmtree(self.data)
 

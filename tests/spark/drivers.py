@@ -16,6 +16,7 @@ from storage.owner.staged_orphans import remove_orphans
 from storage.task import Task
 from tests.interop.brokers import eventually
 from tests.interop.kafka_tools import complaints, dump_log_segments
+from tests.log_check import check
 from tests.mount.mounting import SETTINGS
 from tests.spark.cluster import ROOT, environment
 from tests.spark.conftest import JAVA_OPTIONS
@@ -158,7 +159,7 @@ def check_once(data: Path, sources: dict[str, int]) -> None:
         late = manager.clock_ms() + 10 * manager.settings.broker.kafkafs_staged_retention_ms
         manager.clock_ms = lambda: late
         remove_orphans(manager, Task(), lambda *_: False)
-        faults = manager.check()
+        faults = check(manager)
         assert faults == [], faults
         for log in manager.logs():
             assert log.last_stable_offset == log.log_end_offset, log.directory

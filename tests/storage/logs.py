@@ -9,6 +9,7 @@ from pathlib import Path
 from storage import Log, LogManager, Record, encode
 from storage.files import Files
 from storage.settings import topic_file
+from tests.log_check import check
 
 NOW_MS = 1_700_000_000_000
 NOW_NS = NOW_MS * 1_000_000
@@ -53,11 +54,11 @@ def opened(data: Path, files: Files | None = None, **options: object) -> Iterato
     manager = LogManager.open(str(data), files=files, **options)  # type: ignore[arg-type]
     try:
         yield manager
-        faults = manager.check()
+        faults = check(manager)
         assert faults == [], faults
     except BaseException:
         manager.abandon()
         raise
     manager.close()
     with LogManager.open(str(data), read_only=True, files=files) as again:
-        assert again.check() == []
+        assert check(again) == []

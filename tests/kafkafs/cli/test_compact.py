@@ -11,6 +11,7 @@ import pytest
 
 from storage import LogManager, Record, encode
 from tests.kafkafs.cli.conftest import PATIENCE_S, PROGRAM, ROOT, Place, kafkafs
+from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS, values
 
 OLD, NEW = [b"%d old" % n for n in range(50)], [b"%d new" % n for n in range(50)]
@@ -44,7 +45,7 @@ def data(tmp_path: Path) -> Path:
 
 def held(data: Path) -> dict[str, list[bytes | None]]:
     with LogManager.open(str(data)) as manager:
-        faults = manager.check()
+        faults = check(manager)
         assert faults == [], faults
         return {f"{log.topic}:{log.partition}": values(log) for log in manager.logs()}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.log_check import check_log
 from tests.storage.logs import append, values
 
 DAY_MS = 86_400_000
@@ -31,7 +32,7 @@ def made(place: Place, topic: str = "orders", **settings: str) -> int:
 def left(place: Place, topic: str = "orders", partition: int = 0) -> list[bytes | None]:
     with LogManager.open(str(place.data)) as manager:
         log = manager.log(topic, partition)
-        assert log.check() == []
+        assert check_log(log) == []
         return values(log)[::2]
 
 

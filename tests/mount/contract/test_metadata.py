@@ -13,6 +13,7 @@ import pytest
 from storage import LogManager
 from storage.log.log import Log
 from storage.settings.config import LogConfig
+from tests.log_check import check_log
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount
@@ -331,7 +332,7 @@ def test_cp_of_raw_is_a_log(steered_mount: SteeredMount, orders: Path, tmp_path:
         assert sum(len(record.value or b"") + 1 for record in log.records()) == (
             orders.stat().st_size
         )
-        assert log.check() == []
+        assert check_log(log) == []
 
 
 # -- .config -------------------------------------------------------------------------------------

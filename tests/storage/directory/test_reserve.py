@@ -12,6 +12,7 @@ from storage import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.files import Files
 from storage.state.book_file import FILE_NAME
+from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, opened, values
 
 DAY_MS = 86_400_000
@@ -315,7 +316,7 @@ def test_segments_that_retention_lets_go_of_make_room(left_full: tuple[Path, Sma
         for name in ("new", "kept"):
             assert manager.log(name, 0).log_start_offset == 0
             assert len(values(manager.log(name, 0))) == 4
-        assert manager.check() == []
+        assert check(manager) == []
 
 
 def test_only_as_much_goes_as_makes_room(left_full: tuple[Path, SmallDisk]) -> None:

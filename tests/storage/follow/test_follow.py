@@ -26,6 +26,7 @@ from storage.record.batch import decode, parse_header
 from storage.segment.segment import Segment
 from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
 from tests.crash.disk import SimulatedDisk
+from tests.log_check import check_log
 from tests.storage.logs import append, opened, values
 from tests.storage.producers import Producer
 
@@ -146,7 +147,7 @@ def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
                 assert values(seen) == [b"%d" % i for i in range(n + 1)]
                 assert not follower.look()
             assert len(seen.segments) == len(log.segments)
-            assert seen.check() == []
+            assert check_log(seen) == []
             log.remove_head(3, 0)
             assert follower.look()
             assert [s.base_offset for s in seen.segments] == [s.base_offset for s in log.segments]

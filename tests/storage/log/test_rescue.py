@@ -18,6 +18,7 @@ from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
+from tests.log_check import check_log
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
 from tests.storage.transactions import produced
 
@@ -285,7 +286,7 @@ def test_who_reads_goes_on(tmp_path: Path) -> None:
     for segment in segments:
         segment.close_descriptors()
         assert not segment.is_open
-    assert log.check() == []
+    assert check_log(log) == []
     manager.close()
 
 
@@ -329,7 +330,7 @@ def test_it_can_be_tried_again_wherever_it_fails(tmp_path: Path, error: int) -> 
         assert log.recovery_point == 4, disk.failed
         append(log, b"e")
         log.flush()
-        assert log.check() == [], disk.failed
+        assert check_log(log) == [], disk.failed
         disk.materialise(0)
         with opened(data, Unsynced()) as again:
             assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d", b"e"], disk.failed

@@ -14,6 +14,7 @@ from storage.record.control import ABORT, COMMIT
 from storage.recovery import loading
 from storage.state.producer_state import ProducerState
 from tests.crash.disk import SimulatedDisk
+from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS, opened
 from tests.storage.transactions import Client, new_log, produced, put
 
@@ -115,7 +116,7 @@ def test_producers_and_transactions_are_made_again(
         state = {n: p._replace(batches=p.batches[-1:]) for n, p in log.producers.by_id.items()}
         assert (state, log.aborted_transactions(), log.last_stable_offset) == (known, *expected[1:])
         if lost not in ("all indexes", "damaged") or not read_only:
-            assert manager.check() == []
+            assert check(manager) == []
     if not read_only:
         bases = {f"{segment.base_offset:020d}" for segment in log.segments}
         for path, before in by_path.items():
@@ -160,7 +161,7 @@ def test_what_only_a_snapshot_knows_is_no_fault_where_a_cleaner_may_have_been(
         (tmp_path / sign).write_text("0\n1\nt 0 2\n" if sign.startswith("c") else "version=1\n")
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
         assert set(manager.log("t", 0).producers.by_id) == {7, 8, 9}
-        faults = manager.check()
+        faults = check(manager)
         assert len(faults) == (0 if sign else 1), faults
         assert all("where the log says None" in fault for fault in faults)
 
@@ -186,7 +187,7 @@ def test_a_cut_log_forgets_what_was_cut(tmp_path: Path) -> None:
         assert snapshots(tmp_path) == []
         log.abort_transaction(7, NOW_NS)
         assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2), TxnEntry(7, 2, 3, 4)]
-        assert manager.check() == []
+        assert check(manager) == []
 
 
 @pytest.mark.parametrize("read_only", [False, True])

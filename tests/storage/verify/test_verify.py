@@ -25,6 +25,7 @@ from storage.verify.verify import Report, log_bytes, verify
 from storage.verify.verify_piece import Found, Piece, verify_piece
 from tests import oracle
 from tests.crash.failing_disk import FailingDisk
+from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, batch, opened, write_settings
 from tests.storage.old_logs import (
     content,
@@ -496,7 +497,7 @@ def test_a_roll_that_found_no_room_leaves_no_fault(tmp_path: Path) -> None:
             with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
                 log.roll(NOW_MS)
             disk.fail_from_now(0, 0)
-            assert manager.check() == []
+            assert check(manager) == []
             assert set((tmp_path / "t-0").glob("*.snapshot")) >= snapshots
 
 

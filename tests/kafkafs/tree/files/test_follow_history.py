@@ -21,6 +21,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.log.rewriting import prepare_removal
 from storage.task import Task
 from tests.kafkafs.trees import Tree, asked, clean, read
+from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS
 
 FIRST = "user.kafkafs.first_position"
@@ -68,7 +69,7 @@ class Followed(RuleBasedStateMachine):
             handle.release()
         self.readers.clear()
         if orderly:
-            assert tree.manager.check() == []
+            assert check(tree.manager) == []
             tree.stop()
         else:
             tree.manager.abandon()

@@ -1,9 +1,8 @@
 """Reads a whole log and names every fault in it: batches, CRCs, offsets, indexes, snapshots.
 
-What tests end with, and what ``LogManager.check`` is made of.  Indexes and snapshots are compared
-with what recovery would build, which holds for logs written here; brokers before 4.1 index
-differently.  Of what a cleaner has taken only snapshots know, so those of a log that may
-have been cleaned are believed.
+Tests of a log end with it.  Indexes and snapshots are compared with what recovery would build,
+which holds for logs written here; brokers before 4.1 index differently.  Of what a cleaner has
+taken only snapshots know, so those of a log that may have been cleaned are believed.
 """
 
 from __future__ import annotations
@@ -11,18 +10,51 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 
-from storage import paths
+from storage import LogManager, paths
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
+from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.record.header import size_at
-from storage.segment.old_segment import OldSegment
+from storage.segment.old_segment import OldSegment, check_entries
 from storage.segment.segment import Segment
 from storage.segment.walk import final_time_entry
 from storage.state.producer_state import ABORT, Producer, ProducerBatch, ProducerState
 
 _CHUNK_BYTES = 16 * 1024 * 1024
+
+
+def check(manager: LogManager) -> list[str]:
+    """Read every partition whole and name every fault."""
+    return [fault for log in manager.logs() for fault in check_log(log)]
+
+
+def check_log(log: Log) -> list[str]:
+    """Read the whole partition and name every fault: batches, offsets, indexes, bounds."""
+    faults: list[str] = []
+    if not log.segments[0].base_offset <= log.log_start_offset <= log.log_end_offset:
+        faults.append(f"{log.directory}: log start {log.log_start_offset} outside the log")
+    if not log.recovery_point <= log.log_end_offset:
+        faults.append(f"{log.directory}: recovery point {log.recovery_point} > log end")
+    whole = LogCheck(
+        log.files,
+        log.directory,
+        log.config.index_interval_bytes,
+        cleaned=log.may_be_cleaned,
+        log_start=log.log_start_offset,
+    )
+    return faults + whole.run(log.segments, log.log_end_offset, log.producers)
+
+
+def faults_07(segment: OldSegment, end: int) -> list[str]:
+    """Read all of it: what is wrong with its entries, or with its end, which is ``end``."""
+    position, reason = check_entries(segment.source(), 0, segment.size, lambda size: None)
+    if position < segment.size:
+        return [f"{segment.log_path}: position {position}: {reason}"]
+    if segment.next_offset != end:
+        return [f"{segment.log_path}: ends at {segment.next_offset}, not at {end}"]
+    return []
 
 
 class LogCheck:
@@ -54,7 +86,7 @@ class LogCheck:
             following = [*(segment.base_offset for segment in segments[1:]), end]
             for segment, bound in zip(segments, following, strict=True):
                 assert isinstance(segment, OldSegment)
-                self.faults += segment.faults(bound)
+                self.faults += faults_07(segment, bound)
             return self.faults
         base = self._base = segments[0].base_offset
         self._snapshots = self._find_snapshots(base)
