@@ -37,7 +37,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
     Exits with 0 where all could be cleaned. Ctrl-C leaves what is not done as it was.
     """
     from kafkafs.cli.long_work import CANCELLED, long_work
-    from kafkafs.tree.offline import keeping_history
+    from kafkafs.tree.partition.offline import keeping_history
     from storage.compaction.log_cleaner import LogCleaner
     from storage.directory.manager import LogManager
     from storage.directory.retain import remove_now

@@ -87,7 +87,7 @@ def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
 def _retain(manager: LogManager, logs: Sequence[Log]) -> list[str]:
     """Delete, and say what went; what went wrong."""
     from kafkafs.cli.long_work import long_work
-    from kafkafs.tree.offline import keeping_history
+    from kafkafs.tree.partition.offline import keeping_history
     from storage.directory.retain import remove_now, retain
 
     now_ms = manager.clock_ms()

@@ -40,8 +40,9 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.fuse.workers import Workers
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.events import Events
-from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import KEEP_S
 from storage import clock, paths
 from storage.directory.manager import LogManager, Progress
@@ -116,12 +117,12 @@ class Daemon:
         self._spinner = session_loop.Spinner()
         self._asked = trio.Event()
         self._operations = Operations(tree, self._spinner, self._asked.set)
-        self._ticks = Ticks(tree, self._operations)
-        self._workers = Workers(tree, self._operations.structural)
+        self._ticks = Ticks(tree.partitions, self._operations)
+        self._workers = Workers(tree.mount, self._operations.structural)
 
     def mount(self) -> None:
         """Mount, as yet without an answer to anyone. MountError."""
-        session_loop.install(pyfuse3, self._spinner, self._tree.events)
+        session_loop.install(pyfuse3, self._spinner, self._tree.mount.events)
         options = {"default_permissions", f"fsname={_source(self._mount)}", "subtype=kafkafs"}
         if self._mount.options.allow_other:
             options.add("allow_other")
@@ -136,10 +137,10 @@ class Daemon:
                 raise MountError(f"{self._mount.path}: cannot mount: {reason}") from None
             said = lines()
         for line in said:
-            self._tree.events(line)
+            self._tree.mount.events(line)
         self._notices.start()
         if not self._notices.drops_names:
-            self._tree.name_timeout = 0.0
+            self._tree.mount.name_timeout = 0.0
 
     def run(self) -> int:
         """Serve until the end, and end in order; the exit status."""
@@ -148,17 +149,17 @@ class Daemon:
             trio.run(self._serve)
         except BaseException:
             # Our bug: what was acknowledged must be written down all the same.
-            self._tree.events(f"the daemon failed\n{traceback.format_exc().rstrip()}")
+            self._tree.mount.events(f"the daemon failed\n{traceback.format_exc().rstrip()}")
             status = 1
         finally:
-            if not self._tree.stopping:
+            if not self._tree.mount.stopping:
                 self._tree.stop()
             self._notices.stop()
             self._remove_owner()
             try:
-                self._tree.manager.close()
+                self._tree.mount.manager.close()
             except (OSError, StorageError) as error:
-                self._tree.events(f"the data directory was not closed cleanly: {error}")
+                self._tree.mount.events(f"the data directory was not closed cleanly: {error}")
                 status = 1
             finally:
                 pyfuse3.close()
@@ -174,7 +175,7 @@ class Daemon:
                 nursery.start_soon(self._end_on_signal, arrived)
                 nursery.start_soon(self._say_ready)
                 nursery.start_soon(self._ticks.run)
-                if not self._tree.manager.read_only:
+                if not self._tree.mount.manager.read_only:
                     nursery.start_soon(Schedule(self._tree, self._workers).run)
                 await _session()
                 nursery.cancel_scope.cancel()
@@ -186,7 +187,7 @@ class Daemon:
             # After the first request, whose answer sets it anew.
             mount_point.raise_read_ahead(mounted.device, READ_AHEAD_KIB)
         if not self._mount.foreground:
-            self._tree.events.forward = None
+            self._tree.mount.events.forward = None
         self._write_owner()
         # What there is by now stays: no collection need look at it.
         gc.freeze()
@@ -197,18 +198,18 @@ class Daemon:
 
     def _write_owner(self) -> None:
         """Jobs that were given the directory find the mount by it."""
-        manager = self._tree.manager
+        manager = self._tree.mount.manager
         if manager.read_only:
             return
         try:
             owner_file.write(manager.files, manager.path, Owner(os.getpid(), self._mount.path))
         except OSError as error:
-            self._tree.events(
+            self._tree.mount.events(
                 f"{paths.OWNER} cannot be written, so jobs do not find this mount: {error.strerror}"
             )
 
     def _remove_owner(self) -> None:
-        manager = self._tree.manager
+        manager = self._tree.mount.manager
         if not manager.read_only:
             # One that stays says nothing without the lock.
             with contextlib.suppress(OSError):
@@ -216,7 +217,7 @@ class Daemon:
 
     async def _end_on_signal(self, arrived: AsyncIterator[int]) -> None:
         async for number in arrived:
-            self._tree.events(f"{signal.Signals(number).name}: shutting down")
+            self._tree.mount.events(f"{signal.Signals(number).name}: shutting down")
             self._tree.stop()
             self._workers.stop()
             await self._workers.stopped()

@@ -78,9 +78,10 @@ class Operations(RefusedOperations):
         spinner: Spinner,
         on_init: Callable[[], None],
     ) -> None:
-        super().__init__(tree.counters)
+        super().__init__(tree.mount.counters)
         self.structural = trio.Lock()
         self._tree = tree
+        self._mount = tree.mount
         self._inodes = tree.inodes
         self._handles = tree.handles
         self._spinner = spinner
@@ -122,8 +123,8 @@ class Operations(RefusedOperations):
 
     async def rescue(self, log: Log) -> None:
         """Have what is left of a log on the disk, after an fsync that failed."""
-        task = Task(self._tree.jobs.by_owner)
-        await in_thread(self._syncers, self._tree.manager.rescue, log, task)
+        task = Task(self._mount.jobs.by_owner)
+        await in_thread(self._syncers, self._mount.manager.rescue, log, task)
 
     async def _sync(self, handle: Handle) -> None:
         plan = handle.sync_plan()
@@ -140,11 +141,11 @@ class Operations(RefusedOperations):
         if number is None:
             number = errno.EIO
             lines = "".join(traceback.format_exception(error)).rstrip()
-            self._tree.events(f"{what}: unforeseen, answered with EIO\n{lines}")
+            self._mount.events(f"{what}: unforeseen, answered with EIO\n{lines}")
         elif number in WORTH_A_LINE and (
             isinstance(error, NoThread) or not isinstance(error, told)
         ):
-            self._tree.events(f"{what}: {reason_of(error)}")
+            self._mount.events(f"{what}: {reason_of(error)}")
         raise pyfuse3.FUSEError(number) from None
 
     async def _attributes(self, node: Node) -> Attributes:
@@ -175,7 +176,7 @@ class Operations(RefusedOperations):
         """Wait for the next try at something, `tries` of which another process has spoilt before;
         returns how many it has by now. Raises `error` where it was something else, or too many.
         """
-        is_stale = errno_of(error) == errno.ESTALE and self._tree.follows_by_now()
+        is_stale = errno_of(error) == errno.ESTALE and self._mount.follows_by_now()
         if not is_stale or tries == TRIES - 1:
             raise error
         with self._spinner.elsewhere():
@@ -229,7 +230,7 @@ class Operations(RefusedOperations):
                     node = self._tree.lookup(parent_inode, name, False)
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name, True)
-                if self._tree.follows and node.is_behind:
+                if self._mount.follows and node.is_behind:
                     is_measured = await self._in_thread(node.look_ahead, LOOK_AHEAD_S)
                     if is_measured and node.is_behind:
                         raise SegmentGone("rewritten since it was measured")
@@ -244,7 +245,7 @@ class Operations(RefusedOperations):
                 self._inodes.forget(inode, count)
             except Exception:
                 # There is nobody to answer; raising would end the session.
-                self._tree.events(f"forget of inode {inode}\n{traceback.format_exc().rstrip()}")
+                self._mount.events(f"forget of inode {inode}\n{traceback.format_exc().rstrip()}")
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         self._requests["getattr"] += 1

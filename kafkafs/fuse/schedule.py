@@ -66,18 +66,19 @@ class Schedule:
     """Runs until it is cancelled. A read-only mount has none."""
 
     def __init__(self, tree: FileSystem, workers: Workers) -> None:
-        self._tree = tree
+        self._mount = tree.mount
+        self._owner_requests = tree.owner_requests
         self._workers = workers
-        self._manager = tree.manager
-        self._broker = tree.manager.settings.broker
-        self._duties = tree.manager.duties
+        self._manager = self._mount.manager
+        self._broker = self._manager.settings.broker
+        self._duties = self._manager.duties
         self._cleans_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
         # What was wrong with the policies of logs when they were looked at last.
         self._faults: dict[Log, str] = {}
 
     async def run(self) -> None:
         broker = self._broker
-        checker = self._tree.checker
+        checker = self._mount.checker
         check_s = broker.kafkafs_check_interval_ms / 1000
         async with trio.open_nursery() as nursery:
             begin = nursery.start_soon
@@ -113,7 +114,7 @@ class Schedule:
     async def _retention(self) -> float:
         cleaned = set(self._manager.compacted if self._cleans else ())
         await self._retain([log for log in self._manager.logs() if log not in cleaned])
-        self._tree.counters.retention_passes += 1
+        self._mount.counters.retention_passes += 1
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
 
     async def _retain(self, logs: Collection[Log]) -> None:
@@ -124,7 +125,7 @@ class Schedule:
         for name, group in itertools.groupby(doomed, key=lambda log: log.topic):
             topic = self._manager.topics.get(name)
             if topic is not None:
-                work = retention.retention_of(self._tree, list(group))
+                work = retention.retention_of(self._mount, list(group))
                 self._tell(await self._job(retention.NAME, topic, work), name)
 
     def _tell(self, job: Job, of: str) -> None:
@@ -147,13 +148,13 @@ class Schedule:
             self._faults.pop(log, None)
             if plan.fault is not None:
                 self._faults[log] = plan.fault
-                self._tree.events(f"{log.topic}/{log.partition}: {plan.fault}")
+                self._mount.events(f"{log.topic}/{log.partition}: {plan.fault}")
         return bool(plan.doomed)
 
     # -- compaction ----------------------------------------------------------------------------
 
     async def _compaction(self) -> float:
-        cleaner = self._tree.cleaner
+        cleaner = self._mount.cleaner
         now_ms = self._manager.clock_ms()
         waiting = self._cleans_again.waiting
         log = await _looked(lambda: cleaner.filthiest(now_ms, waiting))
@@ -167,8 +168,8 @@ class Schedule:
         if topic is None:
             return False
         before = cleaner.first_dirty(log)
-        work = compaction.cleaning_of(self._tree, [log])
-        rate = compaction.bytes_per_second(self._tree)
+        work = compaction.cleaning_of(self._mount, [log])
+        rate = compaction.bytes_per_second(self._mount)
         job = await self._job(compaction.NAME, topic, work, rate)
         if not log.closed:
             self._tell(job, log.name)
@@ -193,7 +194,7 @@ class Schedule:
         return turn
 
     async def _orphans(self) -> float:
-        remove = self._tree.owner_requests.remove_orphans
+        remove = self._owner_requests.remove_orphans
         await self._workers.background("removal of staged files", remove)
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
 
@@ -202,7 +203,7 @@ class Schedule:
             return SETTLE_S
 
         def end(task: Task) -> None:
-            settle(self._manager, task, self._tree.clock_ns)
+            settle(self._manager, task, self._mount.clock_ns)
 
         await self._workers.background("the end of an adoption", end)
         return RETRY_S if is_unsettled(self._manager) else SETTLE_S
@@ -211,9 +212,9 @@ class Schedule:
 
     async def _job(self, kind: str, topic: Topic, work: Work, rate: float | None = None) -> Job:
         """Begin a job and wait for its end."""
-        if self._tree.jobs.closed:
+        if self._mount.jobs.closed:
             await trio.sleep_forever()
-        job: Job = self._tree.jobs.start(
+        job: Job = self._mount.jobs.start(
             kind, topic, COMMAND, work, scheduled=True, bytes_per_second=rate
         )
         ended = trio.Event()

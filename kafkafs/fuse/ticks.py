@@ -21,7 +21,7 @@ import trio
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.threads import in_thread
-from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
 from storage.log.log import Log
 
@@ -39,14 +39,14 @@ FLUSH_AGAIN_S = 1.0, 16.0
 class Ticks:
     """Runs until it is cancelled. `now_ms` is the manager's clock."""
 
-    def __init__(self, tree: FileSystem, operations: Operations) -> None:
-        self._tree = tree
-        self._manager: LogManager = tree.manager
+    def __init__(self, partitions: Partitions, operations: Operations) -> None:
+        self._partitions = partitions
+        self._manager: LogManager = partitions.mount.manager
         self._operations = operations
         self._flushing: set[Log] = set()
         self._flushers = trio.Semaphore(FLUSHES)
         self._flushes_again: Retries[Log] = Retries(*FLUSH_AGAIN_S)
-        self._duties = tree.manager.duties
+        self._duties = self._manager.duties
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -111,8 +111,8 @@ class Ticks:
 
     async def _tick(self) -> None:
         with self._duties.attempt("saving of what is shown"):
-            self._tree.tick()
-        await in_thread(None, self._tree.housekeeping)
+            self._partitions.tick()
+        await in_thread(None, self._partitions.housekeeping)
 
     async def _sweep(self) -> None:
         async with self._operations.structural:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import trio
 
-from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.jobs import Job
 from storage import threads
 from storage.errors import NoThread
@@ -44,9 +44,9 @@ NICE = 10
 class Workers:
     """See the module. `structural` is the lock of `Operations`."""
 
-    def __init__(self, tree: FileSystem, structural: trio.Lock) -> None:
-        self._jobs = tree.jobs
-        self._duties = tree.manager.duties
+    def __init__(self, mount: MountContext, structural: trio.Lock) -> None:
+        self._jobs = mount.jobs
+        self._duties = mount.manager.duties
         self._structural = structural
         self._turns = {kind: _Turns(1) for kind in ONE_AT_A_TIME}
         self._short = _Turns(SHORT)

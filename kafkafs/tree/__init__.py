@@ -1,7 +1,8 @@
 """The tree of the mounted file system: nodes and handles, without FUSE.
 
 `filesystem` is what `kafkafs.fuse.operations` talks to; nodes (`inodes`) stand for names, handles
-(`handles`) for open files, `jobs` for work that goes on after the request which asked for it.
+(`handles`) for open files, `jobs` for work that goes on after the request which asked for it. What
+all of them know of their mount is its `context`.
 `directories` lead to `files`, which show a `partition`; `append` writes to one, `control` and
 `owner` take lines and act on them. Nothing here knows trio or pyfuse3.
 

@@ -13,9 +13,9 @@ What this does *not* do: hold open files (`handles.py`), or decide what a name l
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kafkafs.tree.handles import Handle
 
@@ -25,6 +25,9 @@ KEEP_S = 3600.0
 FIRST_KEEP_S = 1.0
 """How long it may keep the first attributes of a file: a notice that overtakes the answer which
 brings the inode finds nothing to drop."""
+
+
+N = TypeVar("N", bound="Node")
 
 
 class Attributes(NamedTuple):
@@ -182,6 +185,11 @@ class InodeTable:
     def find(self, inode: int) -> Node | None:
         """The node of a number, if the kernel knows it."""
         return self.nodes.get(inode)
+
+    def known_or(self, kind: type[N], inode: int, make: Callable[[], N]) -> N:
+        """The node of a number that the kernel knows, else a new one."""
+        known = self.nodes.get(inode)
+        return known if isinstance(known, kind) else make()
 
     def remember(self, node: Node) -> Node:
         """Counts one lookup; returns the node that stands for its number from now on."""

@@ -85,7 +85,7 @@ class Life:
         for _ in range(3):
             self.segment()
         tree.read(FOLLOW)
-        self.change(lambda: tree.fs.cleaner.clean(log, Task()), 9)
+        self.change(lambda: tree.fs.mount.cleaner.clean(log, Task()), 9)
         for _ in range(2):
             self.segment()
         self.change(lambda: delete_records(manager, log, 10, Task()), 10)
@@ -94,8 +94,8 @@ class Life:
         assert len(log.segments) > 4
         self.change(lambda: retain(manager, [log], Task()), 15)
         self.segment()
-        tree.fs.housekeeping()
-        self.change(lambda: tree.fs.cleaner.clean(log, Task()), 21)
+        tree.fs.partitions.housekeeping()
+        self.change(lambda: tree.fs.mount.cleaner.clean(log, Task()), 21)
         tree.delete_files()
         tree.stop()
         self.stage = self.stage._replace(over=True)

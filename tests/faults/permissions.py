@@ -230,7 +230,7 @@ FAULTS = [
     ),
     Fault(
         "touch-takes-another-mode",
-        "kafkafs/tree/directories/root.py",
+        "kafkafs/tree/directories/topic.py",
         "        owner = (caller.uid, caller.gid, mode & 0o7777)\n        if owner",
         "        owner = (caller.uid, caller.gid, 0o644)\n        if owner",
         "A partition made under umask 077 can be read by all.",
@@ -246,7 +246,7 @@ FAULTS = [
     ),
     Fault(
         "modes-that-are-not-known-are-everybodys",
-        "kafkafs/tree/filesystem.py",
+        "kafkafs/tree/permissions.py",
         "            return mode & 0o700, uid, gid",
         "            return mode, uid, gid",
         "With a bad file of owners everybody reads everything.",
@@ -254,15 +254,15 @@ FAULTS = [
     ),
     Fault(
         "umask-not-taken-off",
-        "kafkafs/tree/filesystem.py",
-        "            mode & ~options.umask,",
-        "            mode | options.umask,",
+        "kafkafs/tree/permissions.py",
+        "            mode & ~self._umask,",
+        "            mode | self._umask,",
         "-o umask=077 shows what it should hide.",
         (DIRECTORIES,),
     ),
     Fault(
         "partitions-of-a-topic-can-be-executed",
-        "kafkafs/tree/filesystem.py",
+        "kafkafs/tree/permissions.py",
         "        return file_mode(mode & (0o666 if owner is None else 0o7777)), uid, gid",
         "        return file_mode(mode & 0o7777), uid, gid",
         "A partition's file has the directory's x bits.",
@@ -278,8 +278,8 @@ FAULTS = [
     ),
     Fault(
         "chmod-on-a-read-only-mount",
-        "kafkafs/tree/filesystem.py",
-        "        if self.manager.read_only:\n"
+        "kafkafs/tree/permissions.py",
+        "        if self._manager.read_only:\n"
         "            raise OSError(errno.EROFS, os.strerror(errno.EROFS))\n"
         "        mode, uid, gid = now",
         "        mode, uid, gid = now",

@@ -116,7 +116,7 @@ FAULTS = [
     Fault(
         "adoption-is-never-settled",
         "kafkafs/fuse/schedule.py",
-        "            settle(self._manager, task, self._tree.clock_ns)\n",
+        "            settle(self._manager, task, self._mount.clock_ns)\n",
         "            _ = settle, task\n",
         "Rows of a batch whose marker a full disk has refused appear with the next batch only.",
         (DUTIES, SCHEDULE),

@@ -412,8 +412,8 @@ FAULTS = [
         "attributes-kept-beside-appends",
         "kafkafs/tree/partition/partition.py",
         "        if self._growing and (inode != self._kept or self._writing is not None):\n"
-        "            return 0.0\n        return self.fs.attr_timeout",
-        "            pass\n        return self.fs.attr_timeout",
+        "            return 0.0\n        return self.mount.attr_timeout",
+        "            pass\n        return self.mount.attr_timeout",
         "The size goes backwards.",
         (APPEND_HANDLE,),
     ),
@@ -436,7 +436,7 @@ FAULTS = [
     Fault(
         "attributes-of-the-written-file-told-to-others",
         "kafkafs/tree/partition/partition.py",
-        "                self.fs.notices.attributes_changed(self._kept)\n",
+        "                self.mount.notices.attributes_changed(self._kept)\n",
         "                pass\n",
         "The size goes backwards between two who ask while a write is answered.",
         (APPEND_HANDLE,),
@@ -461,7 +461,7 @@ FAULTS = [
         "kernel-not-told-of-names",
         "kafkafs/tree/partition/partition.py",
         "        if any(node.loses_name() for node in list(self.known.values())):\n"
-        "            self.fs.notices.names_changed()",
+        "            self.mount.notices.names_changed()",
         "        _ = self.known",
         "tail -F never hears that the head was dropped.",
         (VIEW_FILE, REWRITE, CACHING),
@@ -479,9 +479,8 @@ FAULTS = [
     ),
     Fault(
         "owner-of-a-topic-not-told-to-its-partitions",
-        "kafkafs/tree/filesystem.py",
-        "            for log in topic.partitions.values():\n"
-        "                self.partition(log).owner_changed()\n",
+        "kafkafs/tree/directories/topic.py",
+        "            self.partitions.owner_changed(self.topic)\n",
         "            pass\n",
         "chmod 700 of a topic leaves its partitions readable.",
         (
@@ -492,14 +491,14 @@ FAULTS = [
     Fault(
         "kernel-without-epochs-keeps-names",
         "kafkafs/fuse/daemon.py",
-        "            self._tree.name_timeout = 0.0\n",
+        "            self._tree.mount.name_timeout = 0.0\n",
         "            pass\n",
         "On an older kernel names lead to histories that are gone.",
         (CACHING, "tests/kafkafs/fuse/test_rewritten_names.py"),
     ),
     Fault(
         "new-follower-keeps-attributes",
-        "kafkafs/tree/filesystem.py",
+        "kafkafs/tree/context.py",
         "        self.attr_timeout = self.name_timeout = 0.0\n",
         "        pass\n",
         "A broker starts on what is mounted read-only, and its appends are not seen.",

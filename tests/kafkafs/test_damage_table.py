@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.context import TreeOptions
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from tests.kafkafs.trees import Clock, Tree, read

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
-from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from storage import LogManager, Record, encode, paths
@@ -131,7 +132,7 @@ class Tree:
     def rest(self) -> None:
         """Nothing has grown for a while, and nobody was told of anything."""
         for _ in range(2):
-            self.fs.tick()
+            self.fs.partitions.tick()
         self.notices.clear()
 
     def mkdir(self, name: str, mode: int = 0o755) -> Directory:
@@ -175,7 +176,7 @@ class Tree:
             os.unlink(path)
 
     def events(self) -> str:
-        return self.fs.about["log"]()
+        return self.fs.mount.events.text()
 
     def stop(self) -> None:
         self.fs.stop()

@@ -35,14 +35,16 @@ from kafkafs.config import parse_mount_options
 from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.control.control_file import ControlFile, Effects
 from kafkafs.tree.directories.dot_names import DOT_NAMES
-from kafkafs.tree.directories.root import TopicDirectory
+from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.events import Events
 from kafkafs.tree.files import view_file
 from kafkafs.tree.files.virtual_file import Text
-from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Node
+from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
 from storage.files import Files, is_temporary
 from storage.log.log import Log
@@ -215,14 +217,15 @@ class _Hold:
         return not self._expired
 
 
-class SteeredTree(FileSystem):
+def keep_house_one_by_one(partitions: Partitions) -> None:
     """The periodic work may be asked for at any time, also while it is done."""
+    working, housekeeping = threading.Lock(), partitions.housekeeping
 
-    working = threading.Lock()
+    def kept() -> None:
+        with working:
+            housekeeping()
 
-    def housekeeping(self) -> None:
-        with self.working:
-            super().housekeeping()
+    vars(partitions)["housekeeping"] = kept
 
 
 class Commands:
@@ -257,15 +260,15 @@ class Commands:
         return trio.from_thread.run_sync(function, trio_token=self._token)
 
     def _log(self, topic: str, partition: int = 0) -> Log:
-        return self._tree.manager.log(topic, partition)
+        return self._tree.mount.manager.log(topic, partition)
 
     # -- what happens to logs ------------------------------------------------------------------
 
     def roll(self, topic: str) -> None:
-        self._owner(lambda: self._log(topic).roll(self._tree.manager.clock_ms()))
+        self._owner(lambda: self._log(topic).roll(self._tree.mount.manager.clock_ms()))
 
     def remove_head(self, topic: str, count: int) -> None:
-        now_ms = self._tree.manager.monotonic_ms()
+        now_ms = self._tree.mount.manager.monotonic_ms()
         self._owner(lambda: self._log(topic).remove_head(count, now_ms))
 
     def clean(self, topic: str, count: int, drop: str) -> None:
@@ -278,25 +281,25 @@ class Commands:
 
     def keep_text(self) -> None:
         """What the daemon's periodic work does: read what is to be kept before cuts."""
-        self._tree.housekeeping()
+        self._tree.partitions.housekeeping()
 
     def delete_retired(self) -> None:
         """file.delete.delay.ms is over for all that waits."""
         self.keep_text()
-        remove = self._owner(lambda: self._tree.manager.sweep(FOR_EVER))
+        remove = self._owner(lambda: self._tree.mount.manager.sweep(FOR_EVER))
         if remove is not None:
             remove()
 
     def close_files(self) -> None:
         """As when nobody has used the segments for a while (twice: used, not used)."""
         for _ in range(2):
-            for log in list(self._tree.manager.logs()):
+            for log in list(self._tree.mount.manager.logs()):
                 self._owner(log.age_descriptors)
 
     def rest(self) -> None:
         """Nothing has grown for a while."""
         for _ in range(2):
-            self._owner(self._tree.tick)
+            self._owner(self._tree.partitions.tick)
 
     def segments(self, topic: str) -> list[int]:
         return [segment.base_offset for segment in self._log(topic).segments]
@@ -352,7 +355,9 @@ class Commands:
 
     def until_cancelled(self, topic: str, kind: str) -> None:
         """Return when the job that runs has been told to stop."""
-        job = self._owner(lambda: self._tree.jobs.active(kind, self._tree.manager.topic(topic)))
+        job = self._owner(
+            lambda: self._tree.mount.jobs.active(kind, self._tree.mount.manager.topic(topic))
+        )
         deadline = time.monotonic() + HANG_S
         while not job.task.cancelled:
             assert time.monotonic() < deadline, "it was never told to stop"
@@ -405,7 +410,7 @@ class Commands:
         def text() -> str:
             raise ZeroDivisionError("a bug that a test planted")
 
-        self._tree.about["version"] = text
+        self._tree.about.texts["version"] = text
 
 
 def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
@@ -418,9 +423,8 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
             trio.from_thread.run_sync(log.remove_head, int(line), log.monotonic_ms())
         return Effects()
 
-    fs = topic.fs
     return ControlFile(
-        inode, lambda: Text(""), act, lambda: (0o600, 0, 0), fs.clock_ns, structural=True
+        inode, lambda: Text(""), act, lambda: (0o600, 0, 0), topic.mount.clock_ns, structural=True
     )
 
 
@@ -443,7 +447,8 @@ def main() -> None:
     manager = LogManager.open(data, files=disk, read_only=options.read_only)
     notices = CountedNotices(events, epochs=not arguments.no_epochs)
     shown = TreeOptions(read_only=options.read_only)
-    tree = SteeredTree(manager, shown, notices=notices, events=events)
+    tree = FileSystem(manager, shown, notices=notices, events=events)
+    keep_house_one_by_one(tree.partitions)
     commands = Commands(tree, notices, disk)
     served = daemon.Daemon(mount, tree, notices, commands.begin)
     served.mount()

@@ -101,11 +101,11 @@ class AppendHandle(Handle, Generic[T]):
 
     def _append(self, data: bytes | bytearray, start: int, end: int) -> None:
         target = self._target
-        self._put(data, start, end, target.fs.clock_ns())
+        self._put(data, start, end, target.mount.clock_ns())
         self.sync_due = target.flush_due or self._flags & _SYNC != 0
 
     def _check_stopping(self) -> None:
-        if self._target.fs.stopping:
+        if self._target.mount.stopping:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
 
     def _look_again(self, data: bytes) -> None:
@@ -137,11 +137,11 @@ class AppendHandle(Handle, Generic[T]):
             kind = type(error).__name__
         else:
             kind = errno.errorcode.get(error.errno or 0, "EIO")
-        self._target.fs.counters.refused_appends[kind] += 1
+        self._target.mount.counters.refused_appends[kind] += 1
         self._say(f"append refused: {_reason(error)}")
 
     def _say(self, what: str) -> None:
-        self._target.fs.events(f"{self._target.name}: {what}")
+        self._target.mount.events(f"{self._target.name}: {what}")
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from kafkafs.tree.handles import FlushPlan
     from kafkafs.tree.partition.partition import Partition
     from kafkafs.tree.partition.partition_view import ViewGeneration
@@ -22,7 +22,7 @@ class AppendTarget(Protocol):
     """See the module."""
 
     @property
-    def fs(self) -> FileSystem: ...
+    def mount(self) -> MountContext: ...
 
     @property
     def name(self) -> str:
@@ -71,10 +71,10 @@ class AppendTarget(Protocol):
 class PartitionTarget:
     """One partition, through one of its files: that of a generation in a view."""
 
-    __slots__ = ("_generation", "fs", "inode", "partition")
+    __slots__ = ("_generation", "inode", "mount", "partition")
 
     def __init__(self, partition: Partition, inode: int, generation: ViewGeneration) -> None:
-        self.fs = partition.fs
+        self.mount = partition.mount
         self.partition = partition
         self.inode = inode
         self._generation = generation

@@ -102,7 +102,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
     def examine(self, data: bytes) -> None:
         assert self._to_examine is not None
         batches, config = self._to_examine
-        now_ms = self._target.fs.clock_ns() // 1_000_000
+        now_ms = self._target.mount.clock_ns() // 1_000_000
         try:
             self._examined = list(admitted(batches, config, now_ms))
         except StorageError as error:

@@ -116,7 +116,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
 
     def _check_line(self, line: bytes | bytearray) -> None:
         """Whether an unfinished line would be accepted as it is."""
-        self._check(line + b"\n", 0, len(line) + 1, self._target.fs.clock_ns())
+        self._check(line + b"\n", 0, len(line) + 1, self._target.mount.clock_ns())
 
     def _check(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
         limit = self._target.config.max_message_bytes

@@ -27,9 +27,8 @@ from storage.errors import LogClosed, StorageError
 from storage.log.partitioner import Partitioner, Routed
 
 if TYPE_CHECKING:
-    from kafkafs.tree.directories.root import TopicDirectory
-    from kafkafs.tree.filesystem import FileSystem
     from kafkafs.tree.partition.partition import Partition
+    from kafkafs.tree.partition.partitions import Partitions
     from kafkafs.views import TextView
     from storage.directory.manager import Topic
     from storage.log.append import Prepared
@@ -39,20 +38,23 @@ if TYPE_CHECKING:
 class TopicAppend(Node):
     """The file. `name` is its path in the topic, for the events."""
 
-    __slots__ = ("_name", "_partitioner", "_topic", "_view")
+    __slots__ = ("_name", "_partitioner", "_partitions", "_topic", "_view")
 
-    def __init__(self, topic: TopicDirectory, inode: int, name: str, view: TextView) -> None:
+    def __init__(
+        self, partitions: Partitions, topic: Topic, inode: int, name: str, view: TextView
+    ) -> None:
         super().__init__(inode)
+        self._partitions = partitions
         self._topic = topic
         self._name = name
         self._view = view
         self._partitioner = Partitioner()
 
     def attributes(self, wait: bool) -> Attributes:
-        mode, uid, gid = self._topic.owner()
-        fs = self._topic.fs
+        mount = self._partitions.mount
+        mode, uid, gid = mount.permissions.topic(self._topic.name)
         return Attributes(
-            self.inode, file_mode(mode & 0o222), 0, fs.started_ns, 1, uid, gid, 0, 0.0, 0.0
+            self.inode, file_mode(mode & 0o222), 0, mount.started_ns, 1, uid, gid, 0, 0.0, 0.0
         )
 
     def set_attributes(self, change: Change) -> None:
@@ -63,10 +65,8 @@ class TopicAppend(Node):
     def open(self, flags: int, wait: bool) -> Handle:
         if flags & os.O_ACCMODE != os.O_WRONLY:
             raise OSError(errno.EACCES, "this file can only be written")
-        topic = self._topic
-        target = TopicTarget(
-            topic.fs, topic.topic, f"{topic.topic.name}/{self._name}", self._partitioner
-        )
+        name = f"{self._topic.name}/{self._name}"
+        target = TopicTarget(self._partitions, self._topic, name, self._partitioner)
         # Wherever a write is meant to go, it is appended.
         return LinesHandle(target, self._view, flags | os.O_APPEND, None)
 
@@ -74,14 +74,25 @@ class TopicAppend(Node):
 class TopicTarget:
     """The partitions of a topic, also those that it gets later."""
 
-    __slots__ = ("_partitioner", "_topic", "_unfinished", "flush_due", "fs", "name")
+    __slots__ = (
+        "_partitioner",
+        "_partitions",
+        "_topic",
+        "_unfinished",
+        "flush_due",
+        "mount",
+        "name",
+    )
 
-    def __init__(self, fs: FileSystem, topic: Topic, name: str, partitioner: Partitioner) -> None:
-        self.fs = fs
+    def __init__(
+        self, partitions: Partitions, topic: Topic, name: str, partitioner: Partitioner
+    ) -> None:
+        self.mount = partitions.mount
         self.name = name
         self.flush_due = False
         self._topic = topic
         self._partitioner = partitioner
+        self._partitions = partitions
         # Those that have been told of an unfinished line.
         self._unfinished: list[Partition] = []
 
@@ -126,7 +137,7 @@ class TopicTarget:
             if log is None:
                 self._topic.check(number)
                 raise LogClosed("the topic is being deleted")
-            prepared.append((self.fs.partition(log), log.prepared(part, now_ns=now_ns)))
+            prepared.append((self._partitions.of(log), log.prepared(part, now_ns=now_ns)))
         return routed, prepared
 
     def _tell_of(self, grown: Sequence[tuple[Partition, int]]) -> None:
@@ -136,16 +147,18 @@ class TopicTarget:
             for partition, first in grown
         ]
         if parts:
-            self.fs.events(f"{self.name}: of a write that failed there are in {', '.join(parts)}")
+            self.mount.events(
+                f"{self.name}: of a write that failed there are in {', '.join(parts)}"
+            )
 
     def flush_plan(self) -> FlushPlan | None:
         """Of the whole topic: what was written may be anywhere, also through another handle."""
         logs = self._topic.partitions.copy().values()
-        return planned(self.fs.partition(log) for log in logs)
+        return planned(self._partitions.of(log) for log in logs)
 
     def line_begun(self) -> None:
         logs = self._topic.partitions.copy().values()
-        self._unfinished = [self.fs.partition(log) for log in logs]
+        self._unfinished = [self._partitions.of(log) for log in logs]
         for partition in self._unfinished:
             partition.line_begun()
 

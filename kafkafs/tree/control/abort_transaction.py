@@ -19,8 +19,9 @@ from storage.errors import InvalidTxnState, StorageError
 from storage.log.log import Log
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from kafkafs.tree.partition.partition import Partition
+    from kafkafs.tree.partition.partitions import Partitions
     from storage.directory.manager import Topic
 
 NAME = "abort-transaction"
@@ -53,12 +54,15 @@ def transactions_text(topic: Topic, outcome: str) -> str:
     return "\n".join([f"last_outcome {outcome}", *table(_COLUMNS, rows), ""])
 
 
-def abort_transactions(fs: FileSystem, topic: Topic, lines: Iterable[str]) -> list[Partition]:
+def abort_transactions(
+    partitions: Partitions, topic: Topic, lines: Iterable[str]
+) -> list[Partition]:
     """Carry out the lines, or, where one is wrong or names no open transaction, none.
 
     The partitions that have a marker more; EINVAL, and what the log raises.
     """
-    if fs.stopping:
+    mount = partitions.mount
+    if mount.stopping:
         raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
     commands: dict[tuple[int, int], None] = {}
     for number, line, words in numbered(lines):
@@ -68,8 +72,8 @@ def abort_transactions(fs: FileSystem, topic: Topic, lines: Iterable[str]) -> li
             raise refused(number, line, reason)
         commands[command] = None
     for partition, producer_id in commands:
-        _check(fs, topic.partitions[partition], producer_id)
-    return [_abort(fs, topic, *command) for command in commands]
+        _check(mount, topic.partitions[partition], producer_id)
+    return [partitions.of(_abort(mount, topic, *command)) for command in commands]
 
 
 def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, int] | None:
@@ -80,12 +84,12 @@ def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, in
     return (partition, int(number)) if len(number) <= 20 else None
 
 
-def _check(fs: FileSystem, log: Log, producer_id: int) -> None:
+def _check(mount: MountContext, log: Log, producer_id: int) -> None:
     producer = log.producers.get(producer_id)
     if producer is None or not producer.in_transaction:
         reason = f"it has no transaction open in partition {log.partition}"
         raise InvalidTxnState(reason, producer_id)
-    pending = fs.manager.adoptions.pending
+    pending = mount.manager.adoptions.pending
     if (
         pending is not None
         and pending.producer_id == producer_id
@@ -95,16 +99,16 @@ def _check(fs: FileSystem, log: Log, producer_id: int) -> None:
         raise InvalidTxnState("it is that of an adoption, which ends by itself", producer_id)
 
 
-def _abort(fs: FileSystem, topic: Topic, partition: int, producer_id: int) -> Partition:
+def _abort(mount: MountContext, topic: Topic, partition: int, producer_id: int) -> Log:
     log = topic.partitions[partition]
-    now_ns = fs.clock_ns()
+    now_ns = mount.clock_ns()
     what = f"partition {partition} producer {producer_id}"
     key = topic.name, topic.id, NAME
     try:
         offset = log.abort_transaction(producer_id, now_ns)
     except (StorageError, OSError):
-        fs.outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
+        mount.outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
         raise
-    fs.outcomes[key] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
-    fs.events(f"{topic.name}/.control/{NAME}: aborted {what}, marker at offset {offset}")
-    return fs.partition(log)
+    mount.outcomes[key] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
+    mount.events(f"{topic.name}/.control/{NAME}: aborted {what}, marker at offset {offset}")
+    return log

@@ -26,7 +26,7 @@ from storage.settings.config import format_value
 from storage.task import Task
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from storage.directory.manager import Topic
 
 NAME = "compaction"
@@ -43,29 +43,29 @@ _COLUMNS = (
 )
 
 
-def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN, DRY_RUN, CANCEL], topic.partitions)
     if command is None:
         return None
     if command.verb == CANCEL:
         return Request(command.text, None)
-    why_kept = fs.manager.settings.why_kept(topic.name)
+    why_kept = mount.manager.settings.why_kept(topic.name)
     if why_kept is not None:
         raise OSError(errno.EPERM, why_kept)
-    config = fs.manager.settings.log_config(topic.name)
+    config = mount.manager.settings.log_config(topic.name)
     if not config.is_compacted:
         policy = format_value(config.cleanup_policy)
         raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, without compact")
     logs = [topic.partitions[number] for number in command.partitions]
-    work = _run_of(fs, logs) if command.verb == RUN else _preview_of(fs, logs)
+    work = _run_of(mount, logs) if command.verb == RUN else _preview_of(mount, logs)
     return Request(command.text, work)
 
 
-def cleaning_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+def cleaning_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     """The work of a cleaning of logs of one topic."""
 
     def work(task: Task) -> Report:
-        cleaner = fs.cleaner
+        cleaner = mount.cleaner
         rounds: list[tuple[Log, Cleaned]] = []
         fault: Exception | None = None
         for log in logs:
@@ -83,13 +83,13 @@ def cleaning_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     return work
 
 
-def _run_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+def _run_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     """The work of a run that was asked for: cleaning, and then retention."""
-    clean = cleaning_of(fs, logs)
+    clean = cleaning_of(mount, logs)
 
     def work(task: Task) -> Report:
         report = clean(task)
-        retained = delete_old(fs, logs, task)
+        retained = delete_old(mount, logs, task)
         if retained.idle and retained.fault is None:
             return report
         facts = [(f"deleted_{name}", value) for name, value in retained.facts]
@@ -98,11 +98,11 @@ def _run_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
     return work
 
 
-def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     """The work of a dry-run."""
 
     def work(task: Task) -> Report:
-        preview = fs.cleaner.preview
+        preview = mount.cleaner.preview
         rounds = [(log, cleaned) for log in logs if (cleaned := preview(log, task)) is not None]
         return _report_of(rounds)
 
@@ -164,16 +164,18 @@ def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
     return Report(facts, table(_COLUMNS, rows), idle=not rounds)
 
 
-def bytes_per_second(fs: FileSystem) -> float:
+def bytes_per_second(mount: MountContext) -> float:
     """How fast a cleaner may go through a log."""
-    return fs.manager.settings.broker.log_cleaner_io_max_bytes_per_second
+    return mount.manager.settings.broker.log_cleaner_io_max_bytes_per_second
 
 
-def _uncleanable(fs: FileSystem, topic: Topic) -> list[tuple[str, object]]:
+def _uncleanable(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     """The partitions whose last cleaning has failed."""
     return [
         ("uncleanable", f"{log.partition} {why}")
-        for log, why in sorted(fs.cleaner.uncleanable.items(), key=lambda item: item[0].partition)
+        for log, why in sorted(
+            mount.cleaner.uncleanable.items(), key=lambda item: item[0].partition
+        )
         if topic.partitions.get(log.partition) is log
     ]
 

@@ -14,11 +14,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkafs.tree.files.virtual_file import Content, Owner, VirtualFile
+from kafkafs.tree.files.virtual_file import Content, VirtualFile
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import State
 from kafkafs.tree.partition.flush_plans import planned
+from kafkafs.tree.permissions import Owner
 from storage.errors import InvalidConfig, StorageError
 
 if TYPE_CHECKING:

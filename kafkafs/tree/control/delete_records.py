@@ -20,17 +20,17 @@ from storage.log.log import Log
 from storage.task import Task
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from storage.directory.manager import Topic
 
 _COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))
 
 
-def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     starts = _parse(lines, topic.partitions)
     if not starts:
         return None
-    manager = fs.manager
+    manager = mount.manager
 
     def work(task: Task) -> Report:
         task.begin("moving log starts", 0)

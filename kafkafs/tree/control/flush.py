@@ -16,11 +16,11 @@ from storage.log.log import Log
 from storage.task import Task
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from storage.directory.manager import Topic
 
 
-def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN], topic.partitions, bare=True)
     if command is None:
         return None

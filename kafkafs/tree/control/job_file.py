@@ -29,7 +29,7 @@ from kafkafs.tree.control.control_file import Effects
 from kafkafs.tree.jobs import Job, State, Work
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from storage.directory.manager import Topic
 
 
@@ -40,9 +40,9 @@ class Request(NamedTuple):
     work: Work | None
 
 
-Judge = Callable[["FileSystem", "Topic", Sequence[str]], Request | None]
+Judge = Callable[["MountContext", "Topic", Sequence[str]], Request | None]
 """From lines to what they ask for; None where they say nothing. StorageError, OSError."""
-Facts = Callable[["FileSystem", "Topic"], Sequence[tuple[str, object]]]
+Facts = Callable[["MountContext", "Topic"], Sequence[tuple[str, object]]]
 
 
 class Control(NamedTuple):
@@ -55,34 +55,34 @@ class Control(NamedTuple):
     name: str
     judge: Judge
     awaited: bool
-    rate: Callable[[FileSystem], float | None] = lambda fs: None
-    facts: Facts = lambda fs, topic: ()
+    rate: Callable[[MountContext], float | None] = lambda mount: None
+    facts: Facts = lambda mount, topic: ()
 
 
-def begin(fs: FileSystem, topic: Topic, control: Control, lines: Sequence[str]) -> Effects:
+def begin(mount: MountContext, topic: Topic, control: Control, lines: Sequence[str]) -> Effects:
     """Carry out lines. StorageError, OSError: then nothing has happened."""
-    if fs.manager.read_only:
+    if mount.manager.read_only:
         raise OSError(errno.EROFS, "the mount is read-only")
-    if fs.stopping:
+    if mount.stopping:
         raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-    request = control.judge(fs, topic, lines)
+    request = control.judge(mount, topic, lines)
     if request is None:
         return Effects()
     if request.work is None:
-        return Effects(stopped=fs.jobs.cancel(control.name, topic))
-    job = fs.jobs.start(
-        control.name, topic, request.command, request.work, bytes_per_second=control.rate(fs)
+        return Effects(stopped=mount.jobs.cancel(control.name, topic))
+    job = mount.jobs.start(
+        control.name, topic, request.command, request.work, bytes_per_second=control.rate(mount)
     )
     return Effects(begun=[job]) if control.awaited else Effects()
 
 
-def state_text(fs: FileSystem, topic: Topic, control: Control) -> str:
+def state_text(mount: MountContext, topic: Topic, control: Control) -> str:
     """What reading shows."""
-    active = fs.jobs.active(control.name, topic)
-    last = fs.jobs.last(control.name, topic)
+    active = mount.jobs.active(control.name, topic)
+    last = mount.jobs.last(control.name, topic)
     facts = [
         *(_present(active) if active is not None else [("state", "idle")]),
-        *control.facts(fs, topic),
+        *control.facts(mount, topic),
         *((f"last_{name}", value) for name, value in _past(last)),
     ]
     lines = [_line(name, value) for name, value in facts]

@@ -19,7 +19,7 @@ from storage.log.log import Log
 from storage.task import Task
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from storage.directory.manager import Topic
 
 NAME = "retention"
@@ -33,24 +33,24 @@ _COLUMNS = (
 )
 
 
-def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN, DRY_RUN], topic.partitions)
     if command is None:
         return None
     logs = [topic.partitions[number] for number in command.partitions]
-    work = retention_of(fs, logs) if command.verb == RUN else _preview_of(fs, logs)
+    work = retention_of(mount, logs) if command.verb == RUN else _preview_of(mount, logs)
     return Request(command.text, work)
 
 
-def retention_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+def retention_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     """The work of a run over logs of one topic."""
-    return lambda task: delete_old(fs, logs, task)
+    return lambda task: delete_old(mount, logs, task)
 
 
-def delete_old(fs: FileSystem, logs: Sequence[Log], task: Task) -> Report:
+def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> Report:
     """Apply retention, and tell what went. `idle` where nothing did."""
     task.begin("deleting", 0)
-    done = retain(fs.manager, logs, task)
+    done = retain(mount.manager, logs, task)
     facts: list[tuple[str, object]] = [
         ("partitions", done.logs),
         ("segments", done.segments),
@@ -58,21 +58,21 @@ def delete_old(fs: FileSystem, logs: Sequence[Log], task: Task) -> Report:
         ("records", done.offsets),
         ("being_cleaned", done.cleaning),
     ]
-    facts += _kept(fs, logs)
+    facts += _kept(mount, logs)
     fault = StorageError("; ".join(done.notes)) if done.notes else None
     return Report(facts, idle=not done.segments, fault=fault)
 
 
-def _kept(fs: FileSystem, logs: Sequence[Log]) -> list[tuple[str, object]]:
+def _kept(mount: MountContext, logs: Sequence[Log]) -> list[tuple[str, object]]:
     """Why nothing may go of the logs' topic, where that is so."""
-    why = fs.manager.settings.why_kept(logs[0].topic) if logs else None
+    why = mount.manager.settings.why_kept(logs[0].topic) if logs else None
     return [] if why is None else [("kept", why)]
 
 
-def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
+def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     def work(task: Task) -> Report:
         task.begin("planning", 0)
-        now_ms = fs.manager.clock_ms()
+        now_ms = mount.manager.clock_ms()
         rows: list[tuple[object, ...]] = []
         segments = size = offsets = 0
         notes: list[str] = []
@@ -93,7 +93,7 @@ def _preview_of(fs: FileSystem, logs: Sequence[Log]) -> Work:
             ("segments", segments),
             ("bytes", size),
             ("records", offsets),
-            *_kept(fs, logs),
+            *_kept(mount, logs),
         ]
         return Report(facts, [*notes, *table(_COLUMNS, rows)])
 

@@ -22,14 +22,14 @@ from storage.verify.log_checker import checker_facts
 from storage.verify.verify_log import verify_logs
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
     from storage.directory.manager import Topic
 
 #: The facts that are lines of a list, of which there may be any number.
 _LISTED = "fault"
 
 
-def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN, CANCEL], topic.partitions)
     if command is None:
         return None
@@ -45,8 +45,8 @@ def _judge(fs: FileSystem, topic: Topic, lines: Sequence[str]) -> Request | None
     return Request(command.text, work)
 
 
-def _facts(fs: FileSystem, topic: Topic) -> list[tuple[str, object]]:
-    told = checker_facts(fs.checker, list(topic.partitions.values()))
+def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
+    told = checker_facts(mount.checker, list(topic.partitions.values()))
     return [(f"checker_{name}", value) for name, value in told]
 
 

@@ -22,21 +22,25 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from kafkafs import config, metrics
+from kafkafs.tree.context import ABOUT, MountContext
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.tree_directory import TreeDirectory
-from kafkafs.tree.files.virtual_file import MadeFile, Owner, Text, VirtualFile
+from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import AdoptFile
+from kafkafs.tree.permissions import Owner
 from kafkafs.views.batches import Batches
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
-    from storage.directory.manager import Topic
+    from kafkafs.tree.handles import HandleTable
+    from kafkafs.tree.owner.owner_requests import OwnerRequests
+    from kafkafs.tree.partition.partitions import Partitions
+    from storage.directory.manager import LogManager, Topic
+    from storage.settings.settings import Settings
 
-ABOUT = ".kafkafs"
 FOLLOW_S = 0.02
 """How long the owner's thread looks, at most, for what another process has appended."""
 
@@ -73,37 +77,67 @@ A topic is a directory, a partition a file: each record's value is a line.
 """
 
 
+class About:
+    """What the texts are made of. `texts` are the short ones, by name; `made` take their time."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        handles: HandleTable,
+        requests: OwnerRequests,
+        mounted_with: config.MountOptions,
+    ) -> None:
+        """`mounted_with`: what the mount's user said."""
+        self.mount = partitions.mount
+        self.partitions = partitions
+        self.handles = handles
+        self.requests = requests
+        self.texts: dict[str, Callable[[], str]] = {
+            "config": lambda: config_text(self.mount.manager.settings, mounted_with),
+            "help": lambda: HELP,
+            "log": self.mount.events.text,
+            "version": lambda: version("kafkafs") + "\n",
+        }
+        self.made: dict[str, Callable[[], str]] = {
+            "metrics": lambda: metrics_text(self),
+            "topics": lambda: topics_text(self.mount.manager),
+        }
+
+
 class AboutDirectory(TreeDirectory):
     """See the module."""
 
-    __slots__ = ()
+    __slots__ = ("_about",)
+
+    def __init__(self, about: About, inode: int) -> None:
+        super().__init__(about.mount, inode)
+        self._about = about
 
     def lookup(self, name: str, wait: bool) -> Node:
-        fs = self.fs
+        about, clock_ns = self._about, self.mount.clock_ns
         inode = inode_number(ABOUT, name)
-        if name in fs.about:
-            make = fs.about[name]
-            return VirtualFile(inode, lambda: Text(make()), self._file_owner, fs.clock_ns)
-        if name in _MADE:
-            make_of = _MADE[name]
-            return self.known_or(
+        if name in about.texts:
+            make = about.texts[name]
+            return VirtualFile(inode, lambda: Text(make()), self._file_owner, clock_ns)
+        if name in about.made:
+            return self.mount.inodes.known_or(
                 MadeFile,
                 inode,
                 lambda: MadeFile(
                     inode,
-                    lambda: make_of(fs),
+                    about.made[name],
                     self._file_owner,
-                    fs.clock_ns,
-                    lambda: fs.follow_all(time.monotonic() + FOLLOW_S),
+                    clock_ns,
+                    lambda: about.partitions.follow_all(time.monotonic() + FOLLOW_S),
                 ),
             )
         if name == ADOPT and self._takes_requests:
-            return AdoptFile(fs, inode)
+            return AdoptFile(about.requests, inode)
         raise missing(name)
 
     @property
     def _takes_requests(self) -> bool:
-        return not (self.fs.manager.read_only or self.fs.options.read_only)
+        return not (self.mount.manager.read_only or self.mount.options.read_only)
 
     def _file_owner(self) -> Owner:
         mode, uid, gid = self.owner()
@@ -111,25 +145,14 @@ class AboutDirectory(TreeDirectory):
 
     def names(self) -> list[str]:
         adopt = [ADOPT] if self._takes_requests else []
-        return sorted([*adopt, *self.fs.about, *_MADE])
+        return sorted([*adopt, *self._about.texts, *self._about.made])
 
 
-def texts(fs: FileSystem) -> dict[str, Callable[[], str]]:
-    """The short texts, by name."""
-    return {
-        "config": lambda: config_text(fs),
-        "help": lambda: HELP,
-        "log": fs.events.text,
-        "version": lambda: version("kafkafs") + "\n",
-    }
-
-
-def config_text(fs: FileSystem) -> str:
+def config_text(settings: Settings, mounted_with: config.MountOptions) -> str:
     """`name=value` for what was said at the mount and in the settings' file, each under the place
     where that was; `# name=value (where it comes from)` for all that is in force besides.
     """
-    settings = fs.manager.settings
-    given, rest = config.explain(fs.mounted_with)
+    given, rest = config.explain(mounted_with)
     lines = ["# mount -o"]
     lines += [f"{name}={value}" for name, value in given]
     lines += [f"# {name}={value} (default)" for name, value in rest]
@@ -150,19 +173,19 @@ _TOPIC_COLUMNS = (
 )
 
 
-def topics_text(fs: FileSystem) -> str:
+def topics_text(manager: LogManager) -> str:
     """A line per topic. `offsets` is from the log starts to the log ends: where nothing was
     compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. Lines
     from `#` on, at the end, say of which topics nothing is deleted or compacted, which partitions
     could not be opened, and why, and what is gone of logs.
     """
-    topics = sorted(fs.manager.topics.items())
+    topics = sorted(manager.topics.items())
     width = max([len("topic"), *(len(name) for name, _ in topics)])
     rows = [_row("topic", width, (name for name, _ in _TOPIC_COLUMNS))]
-    rows += [_row(name, width, _topic_facts(fs, topic)) for name, topic in topics]
-    rows += [f"# {line}\n" for line in fs.manager.kept_topics()]
+    rows += [_row(name, width, _topic_facts(manager, topic)) for name, topic in topics]
+    rows += [f"# {line}\n" for line in manager.kept_topics()]
     rows += [f"# {reason}\n" for _, topic in topics for reason in topic.faults.copy().values()]
-    rows += [f"# {log.name}: {loss}\n" for log in fs.manager.logs() for loss in log.losses]
+    rows += [f"# {log.name}: {loss}\n" for log in manager.logs() for loss in log.losses]
     return "".join(rows)
 
 
@@ -171,9 +194,9 @@ def _row(name: str, width: int, values: Iterable[object]) -> str:
     return f"{name:<{width}} " + " ".join(f"{value:>{size}}" for value, (_, size) in columns) + "\n"
 
 
-def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
+def _topic_facts(manager: LogManager, topic: Topic) -> tuple[object, ...]:
     logs = list(topic.partitions.values())
-    config = fs.manager.settings.log_config(topic.name)
+    config = manager.settings.log_config(topic.name)
     unknown = "cleanup.policy" in config.unknown
     return (
         len(topic.numbers),
@@ -189,22 +212,22 @@ def _topic_facts(fs: FileSystem, topic: Topic) -> tuple[object, ...]:
 # -- metrics -------------------------------------------------------------------------------------
 
 
-def metrics_text(fs: FileSystem) -> str:
+def metrics_text(about: About) -> str:
     """As Prometheus reads it."""
-    manager = fs.manager
+    mount, manager = about.mount, about.mount.manager
     cuts = list(manager.cuts)
     numbers = metrics.Numbers(
         version=version("kafkafs"),
         python=platform.python_version(),
         read_only=manager.read_only,
         logs=manager.counters,
-        mount=fs.counters,
-        cleaner=fs.cleaner.counters,
-        uncleanable=sum(not log.closed for log in list(fs.cleaner.uncleanable)),
+        mount=mount.counters,
+        cleaner=mount.cleaner.counters,
+        uncleanable=sum(not log.closed for log in list(mount.cleaner.uncleanable)),
         duty_failures=manager.duties.failures,
         failing_duties=manager.duties.failing,
-        dirty_ratios=_dirty_ratios(fs),
-        checked=fs.checker.all_bytes_checked,
+        dirty_ratios=_dirty_ratios(mount),
+        checked=mount.checker.all_bytes_checked,
         topics=len(manager.topics),
         partitions=[
             metrics.PartitionNumbers(
@@ -218,11 +241,11 @@ def metrics_text(fs: FileSystem) -> str:
             )
             for log in manager.logs()
         ],
-        views=_views(fs),
-        mapped_bytes=fs.store.mapped_bytes,
-        open_handles=len(fs.handles.handles),
-        known_inodes=len(fs.inodes.nodes),
-        events=fs.events.count,
+        views=_views(about.partitions),
+        mapped_bytes=mount.store.mapped_bytes,
+        open_handles=len(about.handles.handles),
+        known_inodes=len(mount.inodes.nodes),
+        events=mount.events.count,
         started_clean=manager.clean,
         opening_s=manager.opening_s,
         opening_bytes=manager.opening_bytes,
@@ -233,27 +256,24 @@ def metrics_text(fs: FileSystem) -> str:
     return metrics.exposition(numbers).decode()
 
 
-def _dirty_ratios(fs: FileSystem) -> dict[str, float]:
+def _dirty_ratios(mount: MountContext) -> dict[str, float]:
     """By compacted topic: the largest of its partitions', as the cleaner sees them."""
-    now_ms = fs.manager.clock_ms()
+    now_ms = mount.manager.clock_ms()
     ratios: dict[str, float] = {}
-    for log in fs.manager.logs():
+    for log in mount.manager.logs():
         if log.config.is_compacted:
-            ratio = fs.cleaner.plan(log, now_ms).ratio
+            ratio = mount.cleaner.plan(log, now_ms).ratio
             ratios[log.topic] = max(ratios.get(log.topic, 0.0), ratio)
     return ratios
 
 
-def _views(fs: FileSystem) -> list[metrics.ViewNumbers]:
+def _views(partitions: Partitions) -> list[metrics.ViewNumbers]:
     """How far each view's indexes have come, of the partitions that were looked at in it."""
-    known = {view.name: [0, 0] for view in fs.views if not isinstance(view, Batches)}
-    for partition in fs.partitions():
+    known = {view.name: [0, 0] for view in partitions.mount.views if not isinstance(view, Batches)}
+    for partition in partitions:
         for name, part in partition.views.items():
             if name in known:
                 measured = sum(piece.covered for piece in part.timeline.pieces)
                 known[name][0] += measured
                 known[name][1] += max(partition.log.size - measured, 0)
     return [metrics.ViewNumbers(name, *sizes) for name, sizes in known.items()]
-
-
-_MADE: dict[str, Callable[[FileSystem], str]] = {"metrics": metrics_text, "topics": topics_text}

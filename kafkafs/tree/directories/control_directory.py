@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from kafkafs.tree.control.abort_transaction import NAME, abort_transactions, transactions_text
 from kafkafs.tree.control.compaction import COMPACTION
@@ -14,13 +13,11 @@ from kafkafs.tree.control.job_file import Control, begin, state_text
 from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.roll import ROLL
 from kafkafs.tree.control.verify import VERIFY
-from kafkafs.tree.directories.tree_directory import InTopic
-from kafkafs.tree.files.virtual_file import Content, Owner, Text
+from kafkafs.tree.directories.topic import InTopic, TopicDirectory
+from kafkafs.tree.files.virtual_file import Content, Text
 from kafkafs.tree.inodes import Node, inode_number, missing
+from kafkafs.tree.permissions import Owner
 from storage.errors import StorageError, UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    from kafkafs.tree.directories.root import TopicDirectory
 
 
 class ControlDirectory(InTopic):
@@ -34,7 +31,7 @@ class ControlDirectory(InTopic):
             raise missing(name)
         topic = self.topic.topic
         inode = inode_number(topic.name, topic.id, ".control", name)
-        return self.fs.inodes.find(inode) or make(self.topic, inode)
+        return self.mount.inodes.find(inode) or make(self.topic, inode)
 
     def names(self) -> list[str]:
         return list(CONTROLS)
@@ -50,7 +47,7 @@ def line_file(
     structural: bool,
 ) -> Node:
     """A file that takes lines; why it refuses some is a line in the log."""
-    fs = topic.fs
+    mount = topic.mount
 
     def owner() -> Owner:
         mode, uid, gid = topic.owner()
@@ -58,27 +55,27 @@ def line_file(
 
     def carry_out(lines: Sequence[str]) -> Effects:
         try:
-            if fs.manager.topics.get(topic.topic.name) is not topic.topic:
+            if mount.manager.topics.get(topic.topic.name) is not topic.topic:
                 # One of the same name is another one.
                 raise UnknownTopicOrPartition("the topic is deleted")
             return act(lines)
         except (StorageError, OSError) as error:
             reason = str(error) if isinstance(error, StorageError) else error.strerror
-            fs.events(f"{topic.topic.name}/{name}: {reason}")
+            mount.events(f"{topic.topic.name}/{name}: {reason}")
             raise
 
-    return ControlFile(inode, make, carry_out, owner, fs.clock_ns, structural=structural)
+    return ControlFile(inode, make, carry_out, owner, mount.clock_ns, structural=structural)
 
 
 def _job_file(control: Control) -> Callable[[TopicDirectory, int], Node]:
     def make(topic: TopicDirectory, inode: int) -> Node:
-        fs, what = topic.fs, topic.topic
+        mount, what = topic.mount, topic.topic
         return line_file(
             topic,
             inode,
             f".control/{control.name}",
-            lambda: Text(state_text(fs, what, control)),
-            lambda lines: begin(fs, what, control, lines),
+            lambda: Text(state_text(mount, what, control)),
+            lambda lines: begin(mount, what, control, lines),
             structural=False,
         )
 
@@ -86,13 +83,13 @@ def _job_file(control: Control) -> Callable[[TopicDirectory, int], Node]:
 
 
 def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
-    fs, what = topic.fs, topic.topic
+    mount, what = topic.mount, topic.topic
 
     def text() -> Content:
-        return Text(transactions_text(what, fs.outcomes.get((what.name, what.id, NAME), "none")))
+        return Text(transactions_text(what, mount.outcomes.get((what.name, what.id, NAME), "none")))
 
     def act(lines: Sequence[str]) -> Effects:
-        return Effects(grown=abort_transactions(fs, what, lines))
+        return Effects(grown=abort_transactions(topic.partitions, what, lines))
 
     # It appends, so it is the owner's.
     return line_file(topic, inode, f".control/{NAME}", text, act, structural=False)

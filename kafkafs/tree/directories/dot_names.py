@@ -20,18 +20,18 @@ from kafkafs.tree.append.topic_append import TopicAppend
 from kafkafs.tree.control.control_file import Effects
 from kafkafs.tree.control.topic_config import apply_config, config_text
 from kafkafs.tree.directories.control_directory import ControlDirectory, line_file
-from kafkafs.tree.directories.tree_directory import InTopic, TreeDirectory
+from kafkafs.tree.directories.topic import InTopic, TopicDirectory
+from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files import meta
 from kafkafs.tree.files.follow_file import look_up_follow
 from kafkafs.tree.files.raw_file import RawFile, is_shown
-from kafkafs.tree.files.start_file import look_up_start
 from kafkafs.tree.files.view_file import MEASURE_S
-from kafkafs.tree.files.virtual_file import Content, Owner, Text, VirtualFile
+from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
+from kafkafs.tree.permissions import Owner
 from kafkafs.views.batches import Batches
 
 if TYPE_CHECKING:
-    from kafkafs.tree.directories.root import TopicDirectory
     from kafkafs.tree.partition.partition import Partition
 
 
@@ -51,23 +51,29 @@ class ViewNames(InTopic):
     def __init__(self, topic: TopicDirectory, inode: int, name: str) -> None:
         super().__init__(topic, inode)
         self._name = name
-        self._view = topic.fs.dot_views[name]
+        self._view = topic.mount.dot_views[name]
 
     def lookup(self, name: str, wait: bool) -> Node:
         if name == APPEND and not isinstance(self._view, Batches):
             topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
             inode = inode_number(topic.topic.name, topic.topic.id, path)
-            return self.known_or(TopicAppend, inode, lambda: TopicAppend(topic, inode, path, view))
+            return self.mount.inodes.known_or(
+                TopicAppend,
+                inode,
+                lambda: TopicAppend(topic.partitions, topic.topic, inode, path, view),
+            )
         if "@" in name:
-            return look_up_start(self.topic, self.inode, name, self._view, wait)
-        partition = self.fs.find_partition(self.topic.topic, name)
+            return self.topic.start_names.look_up(
+                self.topic.topic, self.inode, name, self._view, wait
+            )
+        partition = self.topic.partitions.find(self.topic.topic, name)
         if partition is None:
             raise missing(name)
         return self.topic.view_file(partition, self._view, wait)
 
     def names(self) -> list[str]:
         names = self.topic.partition_names()
-        if isinstance(self._view, Batches) or not self.fs.options.show_dot:
+        if isinstance(self._view, Batches) or not self.mount.options.show_dot:
             return names
         return [*names, APPEND]
 
@@ -78,7 +84,13 @@ class FollowNames(InTopic):
     __slots__ = ()
 
     def lookup(self, name: str, wait: bool) -> Node:
-        return look_up_follow(self.topic, self.inode, name, wait)
+        topic = self.topic
+        if "@" in name:
+            # The same as in the topic.
+            return topic.start_names.look_up(
+                topic.topic, self.inode, name, self.mount.views[0], wait
+            )
+        return look_up_follow(topic.partitions, topic.topic, name, wait)
 
     def names(self) -> list[str]:
         return self.topic.partition_names()
@@ -101,12 +113,12 @@ class PartitionNames(InTopic):
         self._make = make
 
     def lookup(self, name: str, wait: bool) -> Node:
-        partition = self.fs.find_partition(self.topic.topic, name)
+        partition = self.topic.partitions.find(self.topic.topic, name)
         if partition is None:
             raise missing(name)
         topic = self.topic.topic
         inode = inode_number(topic.name, topic.id, self._what, name)
-        return self.fs.inodes.find(inode) or self._make(self.topic, partition, inode)
+        return self.mount.inodes.find(inode) or self._make(self.topic, partition, inode)
 
     def names(self) -> list[str]:
         return self.topic.partition_names()
@@ -118,7 +130,7 @@ class OfPartition(TreeDirectory):
     __slots__ = ("partition",)
 
     def __init__(self, topic: TopicDirectory, partition: Partition, inode: int) -> None:
-        super().__init__(topic.fs, inode)
+        super().__init__(topic.mount, inode)
         self.partition = partition
 
     def owner(self) -> Owner:
@@ -140,7 +152,9 @@ class RawDirectory(OfPartition):
         if not is_shown(name):
             raise missing(name)
         inode = RawFile.number(self.partition, name)
-        return self.known_or(RawFile, inode, lambda: RawFile(inode, self.partition, name))
+        return self.mount.inodes.known_or(
+            RawFile, inode, lambda: RawFile(inode, self.partition, name)
+        )
 
     def names(self) -> list[str]:
         log = self.partition.log
@@ -157,7 +171,7 @@ class MetaDirectory(OfPartition):
         if not wait:
             partition.follow()
         log = partition.log
-        values = partition.view(self.fs.views[0])
+        values = partition.view(self.mount.views[0])
         txn_index = meta.TxnIndex(log)
         content: dict[str, Callable[[], Content]] = {
             "offsets": lambda: meta.offsets(log),
@@ -201,18 +215,18 @@ def _view_names(name: str) -> Callable[[TopicDirectory, int], Node]:
 
 
 def _append(topic: TopicDirectory, inode: int) -> Node:
-    view = topic.fs.views[0]
+    view = topic.mount.views[0]
     assert not isinstance(view, Batches)
-    return TopicAppend(topic, inode, f".{APPEND}", view)
+    return TopicAppend(topic.partitions, topic.topic, inode, f".{APPEND}", view)
 
 
 def _config(topic: TopicDirectory, inode: int) -> Node:
-    manager, name = topic.fs.manager, topic.topic.name
+    manager, name = topic.mount.manager, topic.topic.name
 
     def act(lines: Sequence[str]) -> Effects:
         said = apply_config(manager, name, lines)
         if said is not None:
-            topic.fs.events(f"{name}: {said}")
+            topic.mount.events(f"{name}: {said}")
         return Effects()
 
     def text() -> Content:

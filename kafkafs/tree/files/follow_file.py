@@ -24,17 +24,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kafkafs.tree.files.start_file import look_up_start
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle, ToldError
 from kafkafs.tree.inodes import Attributes, inode_number, missing
 from storage.errors import SegmentGone, StorageError
 
 if TYPE_CHECKING:
-    from kafkafs.tree.directories.root import TopicDirectory
     from kafkafs.tree.inodes import Node
     from kafkafs.tree.partition.partition import Partition
     from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+    from kafkafs.tree.partition.partitions import Partitions
+    from storage.directory.manager import Topic
 
 FIRST_POSITION = "user.kafkafs.first_position"
 
@@ -164,13 +164,13 @@ class FollowHandle(ReadHandle):
         log = file.partition.log
         said = f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed"
         if log.closed:
-            file.partition.fs.events(f"{said} what comes there: the partition was deleted")
+            file.partition.mount.events(f"{said} what comes there: the partition was deleted")
             return
         try:
             generation = file.followed(True)
         except (StorageError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            file.partition.fs.events(f"{said} what comes there: {reason}")
+            file.partition.mount.events(f"{said} what comes there: {reason}")
             return
         base = file.part.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)
@@ -184,27 +184,26 @@ class FollowHandle(ReadHandle):
             missed = f"offsets {places[number][1]} to {first - 1}"
         else:
             missed = f"offsets up to {first - 1}, at the earliest from {places[number][1]} on"
-        file.partition.fs.events(
+        file.partition.mount.events(
             f"{said} {missed}: deleted or rewritten by now; it can go on at position "
             f"{generation.first_valid - generation.shift}"
         )
 
 
-def look_up_follow(topic: TopicDirectory, parent: int, name: str, wait: bool) -> Node:
-    """What a name in `.follow` leads to; one with an `@` is the same as in the topic. ENOENT."""
-    fs = topic.fs
-    view = fs.views[0]
-    if "@" in name:
-        return look_up_start(topic, parent, name, view, wait)
-    partition = fs.find_partition(topic.topic, name)
+def look_up_follow(partitions: Partitions, topic: Topic, name: str, wait: bool) -> Node:
+    """What a partition's name in `.follow` leads to. ENOENT."""
+    partition = partitions.find(topic, name)
     if partition is None:
         raise missing(name)
     if not wait:
         partition.follow()
-    part = partition.view(view)
+    mount = partitions.mount
+    part = partition.view(mount.views[0])
     partition.nonce(wait)
     log = partition.log
     nonce = log.history.follow_nonce
     where = (log.topic, log.topic_id, log.partition)
-    inode = inode_number(*where, "follow", fs.options.isolation, nonce)
-    return topic.known_or(FollowFile, inode, lambda: FollowFile(inode, partition, part, nonce))
+    inode = inode_number(*where, "follow", mount.options.isolation, nonce)
+    return mount.inodes.known_or(
+        FollowFile, inode, lambda: FollowFile(inode, partition, part, nonce)
+    )

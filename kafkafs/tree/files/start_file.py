@@ -35,10 +35,11 @@ from kafkafs.tree.inodes import Attributes, Change, Node, missing
 from storage.errors import OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
-    from kafkafs.tree.directories.root import TopicDirectory
     from kafkafs.tree.partition.partition import Partition
     from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+    from kafkafs.tree.partition.partitions import Partitions
     from kafkafs.views import View
+    from storage.directory.manager import Topic
 
 KEPT = 64
 """Of those that were looked up last, how many are told of changes before they are opened."""
@@ -50,7 +51,7 @@ _lock = threading.Lock()
 class StartFile(ViewFile):
     """See the module. `start` is its first offset; `_end` the absolute position where it ends."""
 
-    __slots__ = ("_end", "_handles", "_is_kept", "_looked", "_size", "_until", "start")
+    __slots__ = ("_end", "_handles", "_is_kept", "_looked", "_names", "_size", "_until", "start")
 
     def __init__(
         self,
@@ -61,9 +62,11 @@ class StartFile(ViewFile):
         start: int,
         until: End,
         looked: int,
+        names: StartNames,
     ) -> None:
         """`looked`: the bound of the view before its end was looked for."""
         super().__init__(inode, partition, part, nonce)
+        self._names = names
         self.start = start
         self._until = until
         self._end: int | None = None
@@ -193,7 +196,7 @@ class StartFile(ViewFile):
 
     def _attributes(self, size: int, wait: bool) -> Attributes:
         attributes = super()._attributes(size, wait)
-        timeout = 0.0 if self.partition.fs.grows else attributes.attr_timeout
+        timeout = 0.0 if self.partition.mount.grows else attributes.attr_timeout
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
 
     def listed_attributes(self) -> Attributes:
@@ -230,14 +233,14 @@ class StartFile(ViewFile):
         has looked it up is about to ask what it is, or to open it.
         """
         generation = self._generation
-        if self.partition.fs.follows and generation is not None:
+        if self.partition.mount.follows and generation is not None:
             with _lock:
                 self._is_kept = self._is_kept or self.part.attach(generation)
             if self._is_kept:
-                self.partition.fs.start_names.keep(self)
+                self._names.keep(self)
 
     def forgotten(self) -> None:
-        self.partition.fs.start_names.forget(self.inode)
+        self._names.forget(self.inode)
         self.keep_no_longer()
 
     def keep_no_longer(self) -> None:
@@ -307,13 +310,57 @@ class StartHandle(ReadHandle):
 
 
 class StartNames:
-    """Which inodes the names with an `@` have led to, of those that the kernel knows."""
+    """What names with an `@` lead to, and which inodes they have led to, of those that the kernel
+    knows.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._inode_table = partitions.mount.inodes
         self._lock = threading.Lock()
         self._kept: OrderedDict[StartFile, None] = OrderedDict()
         self._inodes: dict[tuple[int, str], list[int]] = {}
         self._names: dict[int, set[tuple[int, str]]] = {}
+
+    def look_up(self, topic: Topic, parent: int, name: str, view: View, wait: bool) -> Node:
+        """What a name with an `@` leads to in a view's directory. ENOENT where it says nothing.
+
+        BlockingIOError, StorageError, OSError; OffsetOutOfRange where the mount has it so.
+        """
+        mount = self._partitions.mount
+        said = parse_start_name(name, mount.clock_ns() // 1_000_000)
+        partition = None if said is None else self._partitions.find(topic, said.partition)
+        if said is None or partition is None:
+            raise missing(name)
+        if not wait:
+            partition.follow()
+            # Made on the owner's thread: counts need it.
+            partition.view(mount.views[0])
+        for inode in reversed(self.inodes(parent, name)):
+            held = self._inode_table.find(inode)
+            if isinstance(held, StartFile) and held.is_held:
+                return held
+        part = partition.view(view)
+        nonce = partition.nonce(wait)
+        strict = mount.options.out_of_range == "error"
+        try:
+            start = start_offset(partition, part, said.start, strict=strict, wait=wait)
+            looked = part.bound
+            until = end_of(partition, part, said.end, wait)
+        except OffsetOutOfRange as error:
+            mount.events(f"lookup of {topic.name}/{name} refused: {error}")
+            raise
+        except BlockingIOError as error:
+            if wait:
+                mount.events(f"lookup of {topic.name}/{name}: {error.strerror}")
+            raise
+        inode = StartFile.number(partition, view, nonce, str(start), str(until))
+        self.note(parent, name, inode)
+
+        def make() -> StartFile:
+            return StartFile(inode, partition, part, nonce, start, until, looked, self)
+
+        return self._inode_table.known_or(StartFile, inode, make)
 
     def inodes(self, parent: int, name: str) -> list[int]:
         """Where a name in a directory has led to, the latest last."""
@@ -342,44 +389,3 @@ class StartNames:
                     self._inodes[name] = left
                 else:
                     del self._inodes[name]
-
-
-def look_up_start(topic: TopicDirectory, parent: int, name: str, view: View, wait: bool) -> Node:
-    """What a name with an `@` leads to in a view's directory. ENOENT where it says nothing.
-
-    BlockingIOError, StorageError, OSError; OffsetOutOfRange where the mount has it so.
-    """
-    fs = topic.fs
-    said = parse_start_name(name, fs.clock_ns() // 1_000_000)
-    partition = None if said is None else fs.find_partition(topic.topic, said.partition)
-    if said is None or partition is None:
-        raise missing(name)
-    if not wait:
-        partition.follow()
-        # Made on the owner's thread: counts need it.
-        partition.view(fs.views[0])
-    for inode in reversed(fs.start_names.inodes(parent, name)):
-        held = fs.inodes.find(inode)
-        if isinstance(held, StartFile) and held.is_held:
-            return held
-    part = partition.view(view)
-    nonce = partition.nonce(wait)
-    strict = fs.options.out_of_range == "error"
-    try:
-        start = start_offset(partition, part, said.start, strict=strict, wait=wait)
-        looked = part.bound
-        until = end_of(partition, part, said.end, wait)
-    except OffsetOutOfRange as error:
-        fs.events(f"lookup of {topic.topic.name}/{name} refused: {error}")
-        raise
-    except BlockingIOError as error:
-        if wait:
-            fs.events(f"lookup of {topic.topic.name}/{name}: {error.strerror}")
-        raise
-    inode = StartFile.number(partition, view, nonce, str(start), str(until))
-    fs.start_names.note(parent, name, inode)
-
-    def make() -> StartFile:
-        return StartFile(inode, partition, part, nonce, start, until, looked)
-
-    return topic.known_or(StartFile, inode, make)

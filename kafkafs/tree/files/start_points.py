@@ -79,7 +79,7 @@ def _offset_of(partition: Partition, part: PartitionView, point: Point, wait: bo
     if isinstance(point, Last):
         counted = part
         if isinstance(part.view, Batches):
-            counted = partition.view(partition.fs.views[0])
+            counted = partition.view(partition.mount.views[0])
         return counted.offset_of_last(point.records, wait, time.monotonic() + MEASURE_S)
     return partition.log.log_start_offset if point is Edge.START else part.bound
 

@@ -64,7 +64,7 @@ class ViewFile(Node):
     def number(partition: Partition, view: View, nonce: int, start: str = "", end: str = "") -> int:
         """The inode number of a generation, of all of it or from an offset on, up to an end."""
         log = partition.log
-        isolation = partition.fs.options.isolation
+        isolation = partition.mount.options.isolation
         where = (log.topic, log.topic_id, log.partition)
         return inode_number(*where, view.name, isolation, start, end, nonce)
 
@@ -95,7 +95,7 @@ class ViewFile(Node):
         except BlockingIOError as error:
             if wait:
                 log = self.partition.log
-                self.partition.fs.events(f"{log.topic}/{log.partition}: {error.strerror}")
+                self.partition.mount.events(f"{log.topic}/{log.partition}: {error.strerror}")
             raise
 
     # -- what stat shows -----------------------------------------------------------------------
@@ -129,7 +129,7 @@ class ViewFile(Node):
             gid,
             partition.blocks(wait),
             partition.keep_s(self.inode),
-            partition.fs.name_timeout,
+            partition.mount.name_timeout,
         )
 
     def listed_attributes(self) -> Attributes:
@@ -183,7 +183,7 @@ class ViewFile(Node):
         if change.size is not None:
             log = self.partition.log
             raise OSError(errno.EPERM, f"{log.topic}/{log.partition} cannot be cut")
-        self.partition.fs.set_owner(self.partition.log, change)
+        self.partition.change_owner(change)
 
     def loses_name(self) -> bool:
         return True
@@ -213,7 +213,7 @@ class ViewFile(Node):
             return b"%016x" % self._nonce
         if fact == "records":
             # A view of bytes counts none: those that the topic's own file shows.
-            part = self.partition.view(self.partition.fs.views[0])
+            part = self.partition.view(self.partition.mount.views[0])
             part.generation(wait, time.monotonic() + MEASURE_S)
             part.catch_up(wait, time.monotonic() + MEASURE_S)
             return b"%d" % part.records
@@ -263,7 +263,7 @@ class ReadHandle(Handle):
     def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
         """`generation` None: it is there before anything is read."""
         # A page that reaches into damage could not be read up to it.
-        self.direct_io = file.partition.fs.grows or file.part.is_damaged
+        self.direct_io = file.partition.mount.grows or file.part.is_damaged
         self.keep_cache = not self.direct_io
         self._file = file
         self._part = file.part
@@ -272,7 +272,7 @@ class ReadHandle(Handle):
         self._last: tuple[int, Place | None] = (-1, None)
 
     def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
-        if self._file.partition.fs.follows:
+        if self._file.partition.mount.follows:
             return self._read_of_another(position, size, wait)
         return self._read(position, size, wait)
 

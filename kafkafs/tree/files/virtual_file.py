@@ -13,9 +13,7 @@ from typing import Protocol
 
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Node, file_mode
-
-Owner = tuple[int, int, int]
-"""(permission bits, uid, gid)"""
+from kafkafs.tree.permissions import Owner
 
 
 class Content(Protocol):

@@ -19,14 +19,15 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kafkafs.tree.files.virtual_file import Owner, Text, VirtualFile
+from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
+from kafkafs.tree.permissions import Owner
 from storage.errors import InvalidRecord, StorageError
 from storage.owner.owner_requests import Asked, decode
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.owner.owner_requests import OwnerRequests
 
 NAME = "adopt"
 LONGEST_LINE = 64 << 20
@@ -37,11 +38,11 @@ AT_ONCE = 1 << 14
 class AdoptFile(VirtualFile):
     """See the module."""
 
-    __slots__ = ("_fs",)
+    __slots__ = ("_requests",)
 
-    def __init__(self, fs: FileSystem, inode: int) -> None:
-        super().__init__(inode, lambda: Text(fs.owner_requests.text()), _owner, fs.clock_ns)
-        self._fs = fs
+    def __init__(self, requests: OwnerRequests, inode: int) -> None:
+        super().__init__(inode, lambda: Text(requests.text()), _owner, requests.mount.clock_ns)
+        self._requests = requests
 
     def set_attributes(self, change: Change) -> None:
         """`>` cuts it to nothing first, which means nothing here."""
@@ -54,7 +55,7 @@ class AdoptFile(VirtualFile):
         if access == os.O_RDONLY:
             assert reader is not None
             return reader
-        return AdoptHandle(self._fs, reader)
+        return AdoptHandle(self._requests, reader)
 
 
 def _owner() -> Owner:
@@ -64,12 +65,12 @@ def _owner() -> Owner:
 class AdoptHandle(Handle):
     """Collects lines, and has them carried out."""
 
-    __slots__ = ("_examined", "_fs", "_reader", "_rest")
+    __slots__ = ("_examined", "_reader", "_requests", "_rest")
 
     direct_io = True
 
-    def __init__(self, fs: FileSystem, reader: Handle | None) -> None:
-        self._fs = fs
+    def __init__(self, requests: OwnerRequests, reader: Handle | None) -> None:
+        self._requests = requests
         self._reader = reader
         self._rest = bytearray()
         # A write that was looked at, and what it asks for or why it is refused.
@@ -91,7 +92,7 @@ class AdoptHandle(Handle):
         if end:
             asked = self._asked(data, end)
             try:
-                self._fs.owner_requests.start(asked)
+                self._requests.start(asked)
             except OSError as error:
                 self._say(str(error.strerror))
                 raise
@@ -126,7 +127,7 @@ class AdoptHandle(Handle):
         return error
 
     def _say(self, reason: str) -> None:
-        self._fs.events(f".kafkafs/{NAME}: {reason}")
+        self._requests.mount.events(f".kafkafs/{NAME}: {reason}")
 
     def release(self) -> None:
         if self._rest:
@@ -134,7 +135,7 @@ class AdoptHandle(Handle):
                 asked = _decoded([bytes(self._rest)])
             except StorageError as error:
                 raise self._refused(error) from None
-            self._fs.owner_requests.start(asked)
+            self._requests.start(asked)
 
 
 def _decoded(lines: Sequence[bytes]) -> list[Asked]:

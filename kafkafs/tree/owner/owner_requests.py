@@ -28,7 +28,7 @@ from storage.owner.staged_orphans import Removed, remove_orphans
 from storage.task import Task
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.context import MountContext
 
 KEPT = 1000
 KEPT_BYTES = 1 << 20
@@ -38,8 +38,8 @@ _FACTS_SAID = ("records", "bytes")
 class OwnerRequests:
     """See the module."""
 
-    def __init__(self, fs: FileSystem) -> None:
-        self._fs = fs
+    def __init__(self, mount: MountContext) -> None:
+        self.mount = mount
         self._active: dict[str, _Entry] = {}
         # (id, line) of those that have ended, and how long the lines are together.
         self._ended: deque[tuple[str, str]] = deque()
@@ -50,8 +50,8 @@ class OwnerRequests:
 
     def start(self, asked: Sequence[Asked]) -> None:
         """Begin with all of them, or with none. ESHUTDOWN; EEXIST where an id is taken."""
-        fs = self._fs
-        if fs.stopping or fs.jobs.closed:
+        mount = self.mount
+        if mount.stopping or mount.jobs.closed:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
         entries = [_Entry(each, each.id or str(uuid.uuid4())) for each in asked]
         taken = {*self._active, *self._ended_ids}
@@ -65,14 +65,14 @@ class OwnerRequests:
     def _start(self, entry: _Entry) -> None:
         self._active[entry.id] = entry
         self._files.update(entry.files)
-        job = self._fs.jobs.start(entry.asked.kind.name, None, entry.id, self._work(entry))
+        job = self.mount.jobs.start(entry.asked.kind.name, None, entry.id, self._work(entry))
         entry.job = job
         job.when_ended(lambda: self._end(entry, job))
 
     def _work(self, entry: _Entry) -> Work:
         def work(task: Task) -> Report:
             kind, request = entry.asked.kind, entry.asked.request
-            answer = kind.carry_out(self._fs.manager, request, task, self._fs.clock_ns)
+            answer = kind.carry_out(self.mount.manager, request, task, self.mount.clock_ns)
             entry.facts = kind.tell(answer)
             return Report()
 
@@ -100,7 +100,7 @@ class OwnerRequests:
             self._ended_bytes -= len(old_line)
 
     def _count(self, entry: _Entry) -> None:
-        counters, facts = self._fs.counters, entry.facts
+        counters, facts = self.mount.counters, entry.facts
         counters.owner_requests[entry.asked.kind.name, str(facts["state"])] += 1
         if facts["state"] == "adopted":
             counters.adopted_records += facts["records"]
@@ -111,10 +111,10 @@ class OwnerRequests:
         told = [facts["reason"]] if "reason" in facts else []
         told += [f"{name} {facts[name]}" for name in _FACTS_SAID if name in facts]
         what = f"{entry.asked.kind.title(entry.asked.request)}: {facts['state']}"
-        self._fs.events(": ".join([what, *([", ".join(told)] if told else [])]))
+        self.mount.events(": ".join([what, *([", ".join(told)] if told else [])]))
         if error is not None and not isinstance(error, StorageError | OSError):
             lines = "".join(traceback.format_exception(error)).rstrip()
-            self._fs.events(f"{what}, unforeseen\n{lines}")
+            self.mount.events(f"{what}, unforeseen\n{lines}")
 
     def text(self) -> str:
         """A line for each, the newest last."""
@@ -130,9 +130,9 @@ class OwnerRequests:
 
     def remove_orphans(self, task: Task) -> Removed:
         """Remove the staged files that nobody asks for. In a worker thread."""
-        removed = remove_orphans(self._fs.manager, task, self.is_under_way)
+        removed = remove_orphans(self.mount.manager, task, self.is_under_way)
         if removed.files:
-            self._fs.events(str(removed))
+            self.mount.events(str(removed))
         return removed
 
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafkafs.line_index import NEVER
 from kafkafs.tree.partition.partition_view import LOOK_S, PartitionView
-from kafkafs.tree.partition.rewrite import Rewrite
+from kafkafs.tree.partition.rewrite import Follower, Rewrite
 from kafkafs.views import View
 from storage import paths
 from storage.errors import StorageError
@@ -33,14 +33,41 @@ from storage.segment.segment import Segment
 from storage.state.history import new_nonce
 
 if TYPE_CHECKING:
-    from kafkafs.tree.append.append_target import PartitionTarget
-    from kafkafs.tree.files.follow_file import FollowHandle
-    from kafkafs.tree.files.start_file import StartFile
-    from kafkafs.tree.filesystem import FileSystem
-    from kafkafs.tree.inodes import Node
+    from kafkafs.tree.context import MountContext
+    from kafkafs.tree.inodes import Change, Node
 
 _BLOCK = 512
 _PAGE = 4096
+
+
+class PeriodicWork(Protocol):
+    """What partitions tell those who look after them by the clock."""
+
+    growing: set[Partition]
+    """Those of which the kernel keeps no sizes at present."""
+
+    def stirred(self, partition: Partition) -> None:
+        """Something has happened that periodic work looks at. In any thread."""
+        ...
+
+    def followed(self, partition: Partition) -> None:
+        """Somebody has looked at a partition that another process writes."""
+        ...
+
+
+class Range(Protocol):
+    """An open file that has an end of its own, or shows nothing yet."""
+
+    def history_ends(self, limit: int | None = None) -> None:
+        """The past is about to change: find the end now. `limit`: records from there on go."""
+        ...
+
+
+class Writer(Protocol):
+    """Through which file the kernel appends."""
+
+    @property
+    def inode(self) -> int: ...
 
 
 class Partition:
@@ -56,6 +83,7 @@ class Partition:
         "_history_read",
         "_kept",
         "_owner",
+        "_periodic",
         "_prepared",
         "_refused",
         "_rewrite",
@@ -63,9 +91,9 @@ class Partition:
         "_unfinished",
         "_writing",
         "followers",
-        "fs",
         "known",
         "log",
+        "mount",
         "mtime_ns",
         "name",
         "ranges",
@@ -73,14 +101,15 @@ class Partition:
         "writer",
     )
 
-    def __init__(self, fs: FileSystem, log: Log) -> None:
-        self.fs = fs
+    def __init__(self, mount: MountContext, log: Log, periodic: PeriodicWork) -> None:
+        self.mount = mount
+        self._periodic = periodic
         self.log = log
         self.name = str(log.partition)
         self.views: dict[str, PartitionView] = {}
         self.known: dict[int, Node] = {}
-        self.ranges: dict[StartFile, None] = {}
-        self.followers: dict[FollowHandle, None] = {}
+        self.ranges: dict[Range, None] = {}
+        self.followers: dict[Follower, None] = {}
         self.mtime_ns = log.active.mtime_ns
         self._growing = False
         # Whether it has grown since `rest` was called.
@@ -88,8 +117,8 @@ class Partition:
         # While it grows: the inode that the kernel may keep attributes of, or 0.
         self._kept = 0
         # Through which was appended last, while the kernel may not have taken the answer.
-        self._writing: PartitionTarget | None = None
-        self.writer: PartitionTarget | None = None
+        self._writing: Writer | None = None
+        self.writer: Writer | None = None
         self._history_read = False
         self._history_lock = threading.Lock()
         self._owner: tuple[int, int, int] | None = None
@@ -110,9 +139,9 @@ class Partition:
             found = PartitionView(
                 self.log,
                 view,
-                self.fs.store,
-                self.fs.cache_directory(self.log),
-                keeps_base=view is self.fs.views[0],
+                self.mount.store,
+                self.mount.cache_directory(self.log),
+                keeps_base=view is self.mount.views[0],
                 stir=self.stir,
             )
             # Replaced as a whole, for who walks over it in another thread.
@@ -146,7 +175,7 @@ class Partition:
 
     def stir(self) -> None:
         """Something has happened to it that periodic work looks at. In any thread."""
-        self.fs.stirred(self)
+        self._periodic.stirred(self)
 
     def keep_house(self, until: float) -> None:
         """In a worker thread: what waits for the disk, until then (time.monotonic), or so. What is
@@ -170,7 +199,7 @@ class Partition:
     def _refresh_history(self) -> None:
         """Have its fingerprint count what was sealed since."""
         if not self._is_counted:
-            with self.fs.manager.duties.attempt("saving of the history", self.log.name):
+            with self.mount.manager.duties.attempt("saving of the history", self.log.name):
                 self.save_history()
 
     @property
@@ -178,7 +207,7 @@ class Partition:
         """(mode of a file, uid, gid)"""
         owner = self._owner
         if owner is None:
-            owner = self._owner = self.fs.partition_owner(self.log)
+            owner = self._owner = self.mount.permissions.partition(self.log)
         return owner
 
     def keep_s(self, inode: int) -> float:
@@ -196,7 +225,7 @@ class Partition:
             return 0.0
         if self._growing and (inode != self._kept or self._writing is not None):
             return 0.0
-        return self.fs.attr_timeout
+        return self.mount.attr_timeout
 
     def grows(self) -> None:
         """Have the kernel keep no size, before it can become wrong, but of what it writes: until
@@ -207,7 +236,7 @@ class Partition:
         self._grown = True
         if not self._growing:
             self._growing = True
-            self.fs.growing.add(self)
+            self._periodic.growing.add(self)
             self._drop_attributes(written)
             self._kept = written
         elif self._kept != written:
@@ -221,11 +250,11 @@ class Partition:
         if self._writing is not None and self._kept:
             if wait:
                 # `_kept` is the owner's.
-                self.fs.notices.attributes_changed(self._kept)
+                self.mount.notices.attributes_changed(self._kept)
             else:
                 self._drop_kept()
 
-    def released(self, writer: PartitionTarget) -> None:
+    def released(self, writer: Writer) -> None:
         """Nobody has it open any more, so the kernel has taken the answers to all of its writes."""
         if self._writing is writer:
             self._writing = None
@@ -239,17 +268,17 @@ class Partition:
             self._growing = False
             self._kept = 0
             self._writing = None
-            self.fs.growing.discard(self)
+            self._periodic.growing.discard(self)
 
     def _drop_attributes(self, spared: int = 0) -> None:
         for inode in list(self.known):
             if inode != spared:
-                self.fs.notices.attributes_changed(inode)
+                self.mount.notices.attributes_changed(inode)
 
     def _drop_kept(self) -> None:
         kept, self._kept = self._kept, 0
         if kept:
-            self.fs.notices.attributes_changed(kept)
+            self.mount.notices.attributes_changed(kept)
 
     def line_begun(self) -> None:
         """A handle holds an unfinished line."""
@@ -265,6 +294,12 @@ class Partition:
         """chmod or chown, of it or of its topic."""
         self._owner = None
         self._drop_attributes()
+
+    def change_owner(self, change: Change) -> None:
+        """chmod and chown; durable."""
+        if not change.is_touch:
+            self.mount.permissions.change_partition(self.log, change)
+            self.owner_changed()
 
     def blocks(self, wait: bool) -> int:
         """Blocks of 512 bytes that its segments take up on the disk.
@@ -302,13 +337,13 @@ class Partition:
 
     def follow(self) -> None:
         """Somebody asks: see what the process that writes the data directory has done."""
-        if self.fs.follows:
-            self.fs.followed(self)
+        if self.mount.follows:
+            self._periodic.followed(self)
             self.look()
 
     def look(self) -> None:
         """See what the process that writes the data directory has done."""
-        follower = self.fs.follower
+        follower = self.mount.follower
         if follower is None:
             return
         try:
@@ -318,7 +353,7 @@ class Partition:
             if str(error) != self._refused:
                 self._refused = str(error)
                 log = self.log
-                self.fs.events(f"{log.topic}/{log.partition}: cannot be followed: {error}")
+                self.mount.events(f"{log.topic}/{log.partition}: cannot be followed: {error}")
 
     @property
     def is_open(self) -> bool:
@@ -336,7 +371,7 @@ class Partition:
 
     def intact(self) -> bool:
         """Whether what was read until now was still the log when it was read."""
-        follower = self.fs.follower
+        follower = self.mount.follower
         return follower is None or follower.intact(self.log)
 
     # -- what the log tells --------------------------------------------------------------------
@@ -455,7 +490,7 @@ class Partition:
         """Where somebody may read on in segments that another process deletes when it likes, have
         them open.
         """
-        if self.fs.follows and any(view.open for view in self.views.values()):
+        if self.mount.follows and any(view.open for view in self.views.values()):
             for segment in segments:
                 with contextlib.suppress(StorageError, OSError):
                     segment.open_log()
@@ -477,7 +512,7 @@ class Partition:
     @property
     def _keeps_history(self) -> bool:
         """Of what others write only where somebody has looked: there is no inode to replace."""
-        return self._history_read or not self.fs.follows
+        return self._history_read or not self.mount.follows
 
     def _is_hidden(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
         """Whether only segments go that nothing was shown of: a log start had moved behind them,
@@ -503,7 +538,7 @@ class Partition:
         if prepared is not None and prepared.is_of(old, new, log_start) and prepared.is_right:
             return prepared
         # What another process has written meanwhile may take hours to measure.
-        rewrite = Rewrite(self, old, new, log_start, LOOK_S if self.fs.follows else NEVER)
+        rewrite = Rewrite(self, old, new, log_start, LOOK_S if self.mount.follows else NEVER)
         rewrite.write(is_done=is_done)
         return rewrite
 
@@ -522,7 +557,7 @@ class Partition:
         if rewrite is None:
             self._carry_out_unseen(change)
             return
-        main = self.views.get(self.fs.views[0].name)
+        main = self.views.get(self.mount.views[0].name)
         history = self.log.history
         is_changed = False
         while not is_changed:
@@ -563,4 +598,4 @@ class Partition:
     def _drop_names(self) -> None:
         """Where the kernel keeps names that lead to the old inodes."""
         if any(node.loses_name() for node in list(self.known.values())):
-            self.fs.notices.names_changed()
+            self.mount.notices.names_changed()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafkafs.line_index import NEVER
 from kafkafs.tree.partition.placed_view import PlacedView
@@ -30,11 +30,40 @@ from storage.state.history_file import visible_from
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kafkafs.tree.partition.partition import Partition
+    from kafkafs.tree.context import MountContext
+    from storage.log.log import Log
     from storage.segment.segment import Segment
 
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What a later try may not meet."""
+
+
+class Follower(Protocol):
+    """An open handle of `.follow`."""
+
+    def note_offset(self, end: int) -> None:
+        """All before the offset `end` is about to go. In any thread; it waits."""
+        ...
+
+
+class RewrittenPartition(Protocol):
+    """What a change of its past asks of a partition."""
+
+    @property
+    def mount(self) -> MountContext: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def views(self) -> Mapping[str, PlacedView]: ...
+
+    @property
+    def followers(self) -> Mapping[Follower, None]: ...
+
+    def nonce(self, wait: bool) -> int:
+        """The history's; reading it for the first time waits."""
+        ...
 
 
 class Rewrite:
@@ -45,7 +74,7 @@ class Rewrite:
 
     def __init__(
         self,
-        partition: Partition,
+        partition: RewrittenPartition,
         old: Sequence[Segment],
         new: Sequence[Segment],
         log_start: int,
@@ -97,7 +126,7 @@ class Rewrite:
             if not is_done:
                 raise
             log = partition.log
-            partition.fs.events(f"{log.topic}/{log.partition}: its history: {error.strerror}")
+            partition.mount.events(f"{log.topic}/{log.partition}: its history: {error.strerror}")
             if self.past is None:
                 self.past = log.history.anew(new_nonce(), self.log_start)
 
@@ -126,7 +155,7 @@ class Rewrite:
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
                 log = self._partition.log
-                self._partition.fs.events(
+                self._partition.mount.events(
                     f"{log.topic}/.follow/{log.partition}: positions begin anew, since what is "
                     f"deleted or rewritten now cannot be measured: {error}"
                 )
@@ -142,13 +171,13 @@ class Rewrite:
 
     def _measured(self, name: str) -> PlacedView:
         """A view that nobody looks at, or that this mount does not even show."""
-        fs, log = self._partition.fs, self._partition.log
-        view = next((view for view in fs.views if view.name == name), None)
+        mount, log = self._partition.mount, self._partition.log
+        view = next((view for view in mount.views if view.name == name), None)
         if view is None:
             view = Values(committed=name == Values().name)
             if view.name != name:
                 raise CorruptRecord(f"positions of an unknown view, {name!r}", path=log.directory)
-        return PlacedView(log, view, fs.store, fs.cache_directory(log), keeps_base=True)
+        return PlacedView(log, view, mount.store, mount.cache_directory(log), keeps_base=True)
 
     # -- when it is carried out ----------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from typing import cast
 from kafkafs.config import MountOptions
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
-from kafkafs.metrics import MountCounters
+from kafkafs.tree.context import MountContext, TreeOptions
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, HandleTable
@@ -40,17 +40,14 @@ from kafkafs.tree.inodes import (
     Caller,
     Change,
     Directory,
-    InodeTable,
     Node,
     directory_mode,
     file_mode,
     inode_number,
 )
-from kafkafs.tree.jobs import Jobs
+from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage import errors
-from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.manager import LogManager
-from storage.verify.log_checker import LogChecker
 
 MANY = 5000
 
@@ -323,17 +320,14 @@ class OddTree:
     """What the daemon needs of `FileSystem`."""
 
     def __init__(self, manager: LogManager, notices: KernelNotices, events: Events) -> None:
-        self.manager = manager
-        self.events = events
-        self.follows = False
-        self.stopping = False
-        self.jobs = Jobs(manager.clock_ms, events)
-        self.cleaner = LogCleaner(manager)
-        self.checker = LogChecker(manager.logs, manager.clock_ms)
-        self.inodes = InodeTable()
+        self.mount = MountContext(manager, TreeOptions(), notices=notices, events=events)
+        self.inodes = self.mount.inodes
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()
-        self.counters = MountCounters()
+        self.partitions = SimpleNamespace(
+            mount=self.mount, tick=lambda: None, housekeeping=lambda: None
+        )
+        self.owner_requests = OwnerRequests(self.mount)
 
     def lookup(self, parent: int, name: str, wait: bool) -> Node:
         directory = self.inodes.get(parent)
@@ -341,16 +335,10 @@ class OddTree:
         return directory.lookup(name, wait)
 
     def statfs(self) -> os.statvfs_result:
-        return os.statvfs(self.manager.path)
-
-    def tick(self) -> None:
-        pass
-
-    def housekeeping(self) -> None:
-        pass
+        return os.statvfs(self.mount.manager.path)
 
     def stop(self) -> None:
-        self.stopping = True
+        self.mount.stopping = True
 
 
 def main() -> None:

@@ -122,8 +122,8 @@ class World:
             clock_ns=lambda: self.now_ms() * 1_000_000,
         )
         self.operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Ticks(self.tree, self.operations)
-        self.workers = Workers(self.tree, self.operations.structural)
+        self.ticks = Ticks(self.tree.partitions, self.operations)
+        self.workers = Workers(self.tree.mount, self.operations.structural)
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:
@@ -148,7 +148,7 @@ class World:
         while True:
             await trio.testing.wait_all_tasks_blocked()
             busy = any(limiter.borrowed_tokens for limiter in limiters)
-            if not (busy or self.workers._tasks or self.tree.jobs.running):
+            if not (busy or self.workers._tasks or self.tree.mount.jobs.running):
                 return
             await trio.lowlevel.checkpoint()
 
@@ -210,7 +210,7 @@ def something_dirty(world: World) -> Callable[[], bool]:
 def something_new(world: World) -> Callable[[], bool]:
     log = world.log()
     world.append(log)
-    return lambda: world.tree.checker.checked_ms(log) > 0
+    return lambda: world.tree.mount.checker.checked_ms(log) > 0
 
 
 def something_sealed(world: World) -> Callable[[], bool]:
@@ -219,8 +219,8 @@ def something_sealed(world: World) -> Callable[[], bool]:
     log.roll(world.now_ms())
     # Others open the same file.
     log.flush()
-    world.tree.checker.run_newest(Task())
-    return lambda: world.tree.checker._bytes_sealed.get(log, 0) > 0
+    world.tree.mount.checker.run_newest(Task())
+    return lambda: world.tree.mount.checker._bytes_sealed.get(log, 0) > 0
 
 
 def something_deleted(world: World) -> Callable[[], bool]:
@@ -240,14 +240,14 @@ def a_deleted_topic(world: World) -> Callable[[], bool]:
 
 def something_measured(world: World) -> Callable[[], bool]:
     log = world.log()
-    world.tree.partition(log).view(world.tree.views[0])
+    world.tree.partitions.of(log).view(world.tree.mount.views[0])
     world.append(log, 50)
     return lambda: bool(list((world.data / "a-0").glob("*.lines")))
 
 
 def something_shown(world: World) -> Callable[[], bool]:
     log = world.log()
-    partition = world.tree.partition(log)
+    partition = world.tree.partitions.of(log)
     partition.nonce(wait=True)
     world.append(log)
     log.roll(world.now_ms())
@@ -391,7 +391,7 @@ def test_an_adoption_whose_marker_found_no_room_is_ended(tmp_path: Path) -> None
         log, full = world.log(), NoMoreRoom()
         log.listeners.append(full)
         request = staged(Files(), str(world.data), "q", 0, {("a", 0): [[b"1", b"2"]]})
-        adopt(world.manager, request, Task(), world.tree.clock_ns)
+        adopt(world.manager, request, Task(), world.tree.mount.clock_ns)
         log.listeners.remove(full)
         assert world.disk.failures == 1
         assert values(log) == []

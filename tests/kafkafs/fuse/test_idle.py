@@ -19,7 +19,9 @@ from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.fuse.workers import Workers
-from kafkafs.tree.filesystem import FOLLOW_TURNS, FileSystem, TreeOptions
+from kafkafs.tree.context import TreeOptions
+from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.partition.partitions import FOLLOW_TURNS
 from storage.directory.manager import LogManager
 from tests.storage.logs import append, write_settings
 
@@ -92,16 +94,18 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
         )
         shown = TreeOptions(read_only=follows, attr_timeout=0.0 if follows else 1.0)
         tree = FileSystem(manager, shown)
-        workers = Workers(tree, trio.Lock())
+        workers = Workers(tree.mount, trio.Lock())
         async with trio.open_nursery() as nursery:
             await nursery.start(workers.run)
-            nursery.start_soon(Ticks(tree, Operations(tree, Spinner(), lambda: None)).run)
+            nursery.start_soon(
+                Ticks(tree.partitions, Operations(tree, Spinner(), lambda: None)).run
+            )
             if not follows:
                 nursery.start_soon(Schedule(tree, workers).run)
             for log in manager.logs():
-                partition = tree.partition(log)
+                partition = tree.partitions.of(log)
                 partition.nonce(True)
-                partition.view(tree.views[0]).generation(True)
+                partition.view(tree.mount.views[0]).generation(True)
                 partition.follow()
                 if not follows:
                     append(log, b"more", timestamp_ms=10**12)
@@ -128,5 +132,5 @@ def test_a_minute_of_rest_costs_the_same_with_many_partitions(
     few = calls_of_a_minute(tmp_path / "few", follows=follows)
     many = calls_of_a_minute(tmp_path / "many", follows=follows)
     assert few
-    assert few["filesystem.py FileSystem.tick"] == 60
+    assert few["partitions.py Partitions.tick"] == 60
     assert many - few == Counter()

@@ -18,8 +18,8 @@ import trio.testing
 from kafkafs.fuse import operations
 from kafkafs.fuse.operations import TRIES, Operations
 from kafkafs.fuse.session_loop import Spinner
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.start_file import KEPT
-from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.inodes import KEEP_S
 from storage.files import Files
 from tests.broker_files import Between, BrokerDirectory, BrokerPartition
@@ -176,7 +176,7 @@ def test_what_was_looked_up_is_there_when_it_is_asked_for(
     if log_start:
         # Inside a segment.
         beside.partition.delete_records(log_start)
-        beside.tree.fs.tick()
+        beside.tree.fs.partitions.tick()
 
     async def ask() -> None:
         sizes = set()
@@ -260,7 +260,7 @@ def test_a_change_is_seen_while_it_is_measured(
         if left:
             left -= 1
             beside.clean()
-            partition = beside.tree.fs.partition(beside.tree.log())
+            partition = beside.tree.fs.partitions.of(beside.tree.log())
             trio.from_thread.run_sync(partition.follow)
 
     async def ask() -> None:
@@ -318,10 +318,10 @@ def test_a_broker_that_has_just_started(tmp_path: Path, monkeypatch: pytest.Monk
     async def ask() -> None:
         await beside.lookup("t")
         beside.clean(remove=True)
-        assert not beside.tree.fs.follows
+        assert not beside.tree.fs.mount.follows
         monkeypatch.setattr(Files, "is_locked", lambda self, path: True)
         assert len(await beside.cat("t/0@-10")) > 0
-        assert beside.tree.fs.follows
+        assert beside.tree.fs.mount.follows
 
     try:
         trio.run(ask)

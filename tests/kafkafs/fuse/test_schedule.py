@@ -37,7 +37,7 @@ class World:
         events = Events(self.now_ms)
         events.forward = self.said.append
         self.tree = FileSystem(self.manager, events=events)
-        self.workers = Workers(self.tree, trio.Lock())
+        self.workers = Workers(self.tree.mount, trio.Lock())
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:
@@ -67,7 +67,7 @@ class World:
         self.clock.jump(seconds)
         for _ in range(3):
             await trio.testing.wait_all_tasks_blocked(0.01)
-            while self.tree.jobs.running:
+            while self.tree.mount.jobs.running:
                 await trio.lowlevel.checkpoint()
 
 
@@ -206,17 +206,17 @@ def test_what_nobody_foresaw_is_a_line_and_is_tried_again(tmp_path: Path) -> Non
     async def test(world: World) -> None:
         log = world.topic("a", cleanup_policy="compact")
         world.dirty(log)
-        filthiest = world.tree.cleaner.filthiest
+        filthiest = world.tree.mount.cleaner.filthiest
 
         def broken(*_: object) -> Log | None:
             raise ZeroDivisionError
 
-        vars(world.tree.cleaner)["filthiest"] = broken
+        vars(world.tree.mount.cleaner)["filthiest"] = broken
         await world.pass_s(16)
         await comes(lambda: len(world.said) == 1)
         why = "by the clock: compaction fails, and is tried again: unforeseen\nTraceback"
         assert world.said[0].startswith(why)
-        vars(world.tree.cleaner)["filthiest"] = filthiest
+        vars(world.tree.mount.cleaner)["filthiest"] = filthiest
         await world.pass_s(RETRY_S + 1)
         await comes(lambda: values(log) == [b"1"])
 

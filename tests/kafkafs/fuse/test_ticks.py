@@ -51,7 +51,7 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(self.manager, events=events)
         self.operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Ticks(self.tree, self.operations)
+        self.ticks = Ticks(self.tree.partitions, self.operations)
 
     def now_ms(self) -> int:
         return self.wall_ms + self.monotonic_ms()
@@ -253,7 +253,7 @@ def test_a_bug_in_the_periodic_work_is_a_line_with_its_traceback(tmp_path: Path)
         def tick() -> None:
             raise RuntimeError("nobody foresaw this")
 
-        world.tree.tick = tick  # type: ignore[method-assign]
+        world.tree.partitions.tick = tick  # type: ignore[method-assign]
         await world.pass_s(2.2)
         assert len(world.said) == 1
         why = "saving of what is shown fails, and is tried again: unforeseen\nTraceback"
@@ -274,7 +274,7 @@ def test_a_read_only_directory_is_left_alone(tmp_path: Path) -> None:
             tree = FileSystem(manager, events=events)
             operations = Operations(tree, Spinner(), lambda: None)
             with trio.move_on_after(20):
-                await Ticks(tree, operations).run()
+                await Ticks(tree.partitions, operations).run()
             assert events.text() == ""
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))

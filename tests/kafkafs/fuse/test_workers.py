@@ -30,14 +30,14 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(self.manager, events=events)
         self.structural = trio.Lock()
-        self.workers = Workers(self.tree, self.structural)
+        self.workers = Workers(self.tree.mount, self.structural)
 
     def start(self, kind: str, work: Callable[[Task], object], topic: int = 0) -> Job:
         def reported(task: Task) -> Report:
             work(task)
             return Report()
 
-        return self.tree.jobs.start(kind, self.topics[topic], "run", reported)
+        return self.tree.mount.jobs.start(kind, self.topics[topic], "run", reported)
 
     @staticmethod
     async def ended(job: Job) -> State:
@@ -190,10 +190,10 @@ def test_what_waits_for_its_turn_is_cancelled_at_once(tmp_path: Path) -> None:
         running = world.start("verify", first, 0)
         await first.wait()
         waiting = world.start("verify", lambda task: None, 1)
-        world.tree.jobs.cancel("verify", world.topics[1])
+        world.tree.mount.jobs.cancel("verify", world.topics[1])
         assert await world.ended(waiting) is State.CANCELLED
         assert running.state is State.RUNNING
-        world.tree.jobs.cancel("verify", world.topics[0])
+        world.tree.mount.jobs.cancel("verify", world.topics[0])
         assert await world.ended(running) is State.CANCELLED
 
     in_world(tmp_path / "data", test)

@@ -34,10 +34,10 @@ def test_a_tick_saves_what_has_grown(tree: Tree, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_BYTES", 1000)
     tree.append("t/0", b"x" * 2000 + b"\n")
     tree.append("u/0", b"x" * 200 + b"\n")
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert saved(tree) == ["t-0"]
     monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_ALL_BYTES", 250)
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert saved(tree) == ["t-0", "u-0"]
     assert tree.read("t/0") == b"x" * 2000 + b"\n"
 
@@ -53,13 +53,13 @@ def test_a_roll_and_the_end_save(tree: Tree) -> None:
 
 
 def test_what_the_tree_keeps_in_memory_does_not_grow_with_the_data(tree: Tree) -> None:
-    partition = tree.fs.partition(tree.log())
+    partition = tree.fs.partitions.of(tree.log())
     for _ in range(20):
         tree.append("t/0", b"0123456789\n" * 2000)
         tree.roll()
-    pieces = partition.view(tree.fs.views[0]).timeline.pieces
+    pieces = partition.view(tree.fs.mount.views[0]).timeline.pieces
     assert [piece.unsaved for piece in pieces] == [0] * 21
-    assert tree.fs.store.mapped_bytes == 0
+    assert tree.fs.mount.store.mapped_bytes == 0
     assert tree.attributes(tree.file()).size == 20 * 22_000
 
 
@@ -69,17 +69,17 @@ def test_of_a_deleted_topic_nothing_stays_mapped(tree: Tree) -> None:
         tree.roll()
     for number in range(3):
         assert tree.read("t/0", number * 22_000 + 11_000, 11) == b"0123456789\n"
-    manager = tree.fs.manager
+    manager = tree.fs.mount.manager
     tree.fs.root.rmdir("t")
-    assert tree.fs.store.mapped_bytes > 0
+    assert tree.fs.mount.store.mapped_bytes > 0
     while (remove := manager.remove_deleted(2 * manager.clock_ms())) is not None:
         remove()
-    assert tree.fs.store.mapped_bytes == 0
-    assert [partition.log.topic for partition in tree.fs.partitions()] == ["u"]
+    assert tree.fs.mount.store.mapped_bytes == 0
+    assert [partition.log.topic for partition in tree.fs.partitions] == ["u"]
 
 
 def test_the_daemons_own_files(tree: Tree) -> None:
-    tree.fs.events("something happened")
+    tree.fs.mount.events("something happened")
     assert tree.read(".kafkafs/version").decode() == version("kafkafs") + "\n"
     assert tree.read(".kafkafs/log").endswith(b" something happened\n")
     assert b"mkdir TOPIC" in tree.read(".kafkafs/help")
@@ -95,7 +95,7 @@ def test_logs_that_nobody_looks_at_have_no_cost(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         for number in range(5):
             tree.manager.create_topic(f"t{number}", 1)
-        assert len(tree.fs._partitions) == 0
+        assert list(tree.fs.partitions) == []
         assert isinstance(tree.fs, FileSystem)
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
-from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from storage.errors import SegmentGone
@@ -129,7 +129,7 @@ def test_an_old_inode_reads_what_is_deleted_while_it_is_open(beside: Beside) -> 
     assert rest(handle, node, size, tree) == b"more\n"
     # file.delete.delay.ms is over; what was kept before the cut is little here, and so is all.
     tree.manager.sweep(1 << 62)
-    tree.fs.housekeeping()
+    tree.fs.partitions.housekeeping()
     assert beside.size(node) == size + 5
     assert tree.read("t/0") == partition.text()
 
@@ -244,7 +244,7 @@ def test_delete_records(beside: Beside) -> None:
     before = partition.text()
     assert beside.size(node) == len(before)
     partition.delete_records(5)
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert tree.file() is not node
     assert tree.read("t/0") == partition.text()
     partition.append(b"more")
@@ -524,11 +524,11 @@ def test_a_tick_looks_for_topics_and_log_starts_and_appends(beside: Beside) -> N
     broker.partition("u")
     partition.append(b"one")
     tree.notices.clear()
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert sorted(tree.manager.topics) == ["t", "u"]
     assert node.inode in tree.notices.attributes
     partition.delete_records(1)
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert tree.log().log_start_offset == 1
 
 
@@ -538,9 +538,9 @@ def test_records_are_deleted_into_an_open_transaction(beside: Beside) -> None:
     partition.put(one.batch(b"one", b"two"))
     last = partition.put(one.batch(b"three"), b"three")
     tree.file()
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     partition.delete_records(last)
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert tree.log().last_stable_offset == last
     assert tree.attributes(tree.file()).size == 0
     partition.put(one.commit())
@@ -573,10 +573,10 @@ def test_a_broker_that_starts_after_the_mount_is_followed(
         node = tree.file()
         assert tree.attributes(node).attr_timeout > 0
         beside.partition.append(b"one")
-        tree.fs.tick()
+        tree.fs.partitions.tick()
         assert beside.size(node) == 5, "nobody has the lock: a copy that is being made, perhaps"
         monkeypatch.setattr(type(tree.manager.files), "is_locked", lambda self, path: True)
-        tree.fs.tick()
+        tree.fs.partitions.tick()
         assert beside.size(node) == 9
         assert tree.attributes(node).attr_timeout == 0
         assert node.inode in tree.notices.attributes

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.line_index import places
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
-from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.partition.partition_view import PartitionView
@@ -284,7 +284,7 @@ def test_deleted_bytes_are_estale_but_for_the_kept_ones(
     size = tree.attributes(file).size
     cut = len(lines(0, 10))
     tree.remove_head(1)
-    in_thread(tree.fs.housekeeping)
+    in_thread(tree.fs.partitions.housekeeping)
     assert read(old) == lines(0, 20)
     tree.delete_files()
     with pytest.raises(SegmentGone):
@@ -311,7 +311,7 @@ def test_what_is_kept_before_a_cut_may_have_to_wait(tmp_path: Path) -> None:
         tree.delete_files()
         files.cold = False
         assert list(Path(tree.log().directory).glob("*.deleted")), "the lease keeps the files"
-        in_thread(tree.fs.housekeeping)
+        in_thread(tree.fs.partitions.housekeeping)
         tree.delete_files()
         assert not list(Path(tree.log().directory).glob("*.deleted"))
         assert read(old) == lines(0, 20)
@@ -332,7 +332,7 @@ def test_cleaning_a_prefix_moves_nothing_behind_it(tree: Tree) -> None:
     tree.append(new, b"x\n")
     assert tree.read(new) == expected + b"x\n"
     assert read(old) == lines(0, 40) + b"x\n"
-    in_thread(tree.fs.housekeeping)
+    in_thread(tree.fs.partitions.housekeeping)
     tree.delete_files()
     cut = len(lines(0, 20))
     assert read(old, cut) == lines(20, 40) + b"x\n"
@@ -494,7 +494,7 @@ def test_worker_threads_read_while_the_log_changes(tree: Tree) -> None:
         for seed in range(2):
             threads.append(threading.Thread(target=reading, args=(handle, known, seed)))
             threads[-1].start()
-        tree.fs.tick()
+        tree.fs.partitions.tick()
         assert read(handle) == known
     stop.set()
     for thread in threads:
@@ -514,8 +514,8 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             path.unlink()
         with a_tree(tmp_path / "data") as tree:
             # Here the log can change; there it is measured.
-            part = tree.fs.partition(tree.log()).view(tree.fs.views[0])
-            tree.fs.partition(tree.log()).nonce(True)
+            part = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
+            tree.fs.partitions.of(tree.log()).nonce(True)
             measuring = [threading.Thread(target=part.prepare) for _ in range(2)]
             for thread in measuring:
                 thread.start()
@@ -679,7 +679,7 @@ def test_a_read_only_mount_follows_the_writer(
                 assert tree.attributes(file).size == len(lines(0, number * 10 + 10))
                 assert read(handle) == lines(0, number * 10 + 10)
             writer.append("t/0", b"more\n")
-            tree.fs.tick()
+            tree.fs.partitions.tick()
             assert tree.notices.attributes[-1] == file.inode
             assert tree.attributes(file).mtime_ns > before
 
@@ -690,8 +690,8 @@ def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> 
         append(tree.log(), *[b"v"] * 10)
     assert not list((tmp_path / "data" / "t-0").glob("*.lines"))
     with a_tree(tmp_path / "data") as tree:
-        tree.fs.tick()
-        in_thread(tree.fs.housekeeping)
+        tree.fs.partitions.tick()
+        in_thread(tree.fs.partitions.housekeeping)
         assert tree.directory("t").lookup("0", False).attributes(False).size == 20
 
 

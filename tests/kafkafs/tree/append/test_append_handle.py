@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
@@ -280,9 +280,9 @@ def test_no_size_is_kept_while_the_file_grows(tree: Tree, handle: Handle) -> Non
     handle.write(5, b"line\n")
     assert tree.attributes(other).attr_timeout == tree.attributes(file).attr_timeout == 0
     assert tree.notices.attributes == [], "there is nothing more to drop"
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert tree.attributes(other).attr_timeout == 0, "it has grown since the last tick"
-    tree.fs.tick()
+    tree.fs.partitions.tick()
     assert tree.attributes(other).attr_timeout > 0
     handle.write(10, b"line\n")
     assert tree.notices.attributes == [other.inode]
@@ -312,7 +312,7 @@ def test_nothing_is_dropped_of_a_file_that_somebody_only_writes(tree: Tree) -> N
         handle.write(5 * number, b"line\n")
         handle.write(5 * number, b"")
         handle.release()
-        tree.fs.tick()
+        tree.fs.partitions.tick()
     assert tree.notices.attributes == []
     assert tree.attributes(file).attr_timeout > 0
     assert tree.file("t/.kv/0").attributes(False).attr_timeout == 0, "its size was not stored"

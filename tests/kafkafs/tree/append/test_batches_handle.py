@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import (
     InvalidProducerEpoch,

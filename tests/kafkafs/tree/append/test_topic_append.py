@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.tree.append.topic_append import TopicAppend
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
 from storage import Record

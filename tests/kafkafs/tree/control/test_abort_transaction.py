@@ -120,7 +120,7 @@ def test_a_wrong_line_changes_nothing(tree: Tree, wrong: bytes, reason: str) -> 
 
 def test_an_adoption_is_ended_by_what_began_it(tree: Tree) -> None:
     """Aborted in one partition it would be committed in the others, and said to be whole."""
-    manager = tree.fs.manager
+    manager = tree.fs.mount.manager
     refused: list[int] = []
 
     class Aborting(Task):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.control.control_file import ControlHandle
-from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.jobs import Job
 from storage.files import Files
 from tests.kafkafs.trees import APPEND, Clock, Tree, a_tree
@@ -44,7 +44,7 @@ def write(tree: Tree, line: bytes, path: str = F) -> ControlHandle:
 def held(tree: Tree) -> list[Job]:
     """Jobs that begin when the test says so."""
     jobs: list[Job] = []
-    tree.fs.jobs.runner = jobs.append
+    tree.fs.mount.jobs.runner = jobs.append
     return jobs
 
 
@@ -61,7 +61,7 @@ def test_from_waiting_to_its_end(tree: Tree) -> None:
         "last_outcome none",
     ]
     (job,) = jobs
-    tree.fs.jobs.started(job)
+    tree.fs.mount.jobs.started(job)
     job.task.begin("deleting", 500)
     job.task.advance(200)
     job.task.counts["segments"] = 7
@@ -72,7 +72,7 @@ def test_from_waiting_to_its_end(tree: Tree) -> None:
     ]
     tree.clock.now_ns += 5_000_000
     job.carry_out()
-    tree.fs.jobs.ended(job)
+    tree.fs.mount.jobs.ended(job)
     handle.awaited_over()
     assert shown(tree) == [
         "state idle",
@@ -122,15 +122,15 @@ def test_one_that_did_not_end_in_time_is_no_error(tree: Tree) -> None:
         write(tree, b"dry-run\n")
     assert refused.value.errno == errno.EBUSY
     assert f"t/.control/retention: {refused.value.strerror}" in tree.events()
-    tree.fs.jobs.ended(jobs[0])
+    tree.fs.mount.jobs.ended(jobs[0])
 
 
 def test_one_that_the_end_has_stopped(tree: Tree) -> None:
     held(tree)
     handle = write(tree, b"run\n")
-    tree.fs.jobs.close()
-    for job in tree.fs.jobs.running:
-        tree.fs.jobs.ended(job)
+    tree.fs.mount.jobs.close()
+    for job in tree.fs.mount.jobs.running:
+        tree.fs.mount.jobs.ended(job)
     with pytest.raises(OSError, match="unmounted") as refused:
         handle.awaited_over()
     assert refused.value.errno == errno.ESHUTDOWN
@@ -143,7 +143,7 @@ def test_long_work_is_not_waited_for_but_its_end_is(tree: Tree) -> None:
     handle = write(tree, b"cancel\n", verify)
     assert list(handle.awaited) == jobs
     assert jobs[0].task.cancelled
-    tree.fs.jobs.ended(jobs[0])
+    tree.fs.mount.jobs.ended(jobs[0])
     handle.awaited_over()
     assert "last_outcome cancelled" in shown(tree, verify)
     assert not write(tree, b"cancel\n", verify).awaited

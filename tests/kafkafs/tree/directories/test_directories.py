@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
-from kafkafs.tree.filesystem import FileSystem, TreeOptions
+from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Change
 from storage import LogManager
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
@@ -161,7 +162,7 @@ def test_a_topic_and_its_copy_share_no_inode(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "data" / "t-0", tmp_path / "data" / "u-0")
     with a_tree(tmp_path / "data") as tree:
         found = [tree.node(f"{topic}{name}").inode for topic in "tu" for name in names]
-        assert tree.fs.manager.topic("t").id == tree.fs.manager.topic("u").id
+        assert tree.fs.mount.manager.topic("t").id == tree.fs.mount.manager.topic("u").id
     assert len(set(found)) == 2 * len(names)
 
 
@@ -331,8 +332,8 @@ def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Pa
         found = os.stat(tmp_path / "data")
     (tmp_path / "data" / "t-0" / topic_file.NAME).write_bytes(b"\xff")
     manager = LogManager.open(str(tmp_path / "data"), keeps_faulty=True)
-    tree_side = FileSystem(manager)
-    assert tree_side.topic_owner("t") == (0o700, found.st_uid, found.st_gid)
-    mode, *_ = tree_side.partition_owner(manager.log("t", 0))
+    permissions = FileSystem(manager).mount.permissions
+    assert permissions.topic("t") == (0o700, found.st_uid, found.st_gid)
+    mode, *_ = permissions.partition(manager.log("t", 0))
     assert stat.S_IMODE(mode) == 0o600
     manager.close()

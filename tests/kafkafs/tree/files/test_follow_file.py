@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.context import TreeOptions
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Tree, a_tree, asked, read
 
@@ -81,7 +81,7 @@ def test_positions_stay_while_it_is_mounted(broker: Broker) -> None:
         broker.write(2)
         assert check(tree, broker, 36) == inode
         broker.partition.delete_records(9)
-        tree.fs.tick()
+        tree.fs.partitions.tick()
         assert check(tree, broker, 54) == inode
         broker.partition.delete_head(3)
         assert check(tree, broker, 60) == inode

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.offline import keeping_history
+from kafkafs.tree.partition.offline import keeping_history
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.log.rewriting import prepare_removal
@@ -150,7 +150,7 @@ class Followed(RuleBasedStateMachine):
         """All have one key: one record is left of what is sealed, or nothing changes."""
         before = self.files()
         if is_mounted:
-            self.mounted.fs.cleaner.clean(self.log(), Task())
+            self.mounted.fs.mount.cleaner.clean(self.log(), Task())
         else:
             self.unmount(True)
             with LogManager.open(str(self.data)) as manager, keeping_history(manager):
@@ -195,7 +195,7 @@ class Followed(RuleBasedStateMachine):
     @rule()
     def delete_files(self) -> None:
         tree = self.mounted
-        tree.fs.housekeeping()
+        tree.fs.partitions.housekeeping()
         tree.delete_files()
         self.readers = {
             handle: (at, max(least, self.start_of(self.cut)))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.start_file import StartFile
-from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.inodes import Change
 from storage.record.control import ABORT, COMMIT
 from tests.kafkafs.start_files import (
@@ -143,11 +143,11 @@ def test_two_files_of_one_name_are_open(tree: Tree) -> None:
     other.release()
     assert start_file(tree, "0@-10") is first
     handle.release()
-    known = tree.fs.start_names.inodes(tree.node("t").inode, "0@-10")
+    known = tree.fs.root.start_names.inodes(tree.node("t").inode, "0@-10")
     assert sorted(known) == sorted([first.inode, second.inode])
     tree.fs.inodes.forget(first.inode, first.lookups)
     tree.fs.inodes.forget(second.inode, second.lookups)
-    assert tree.fs.start_names.inodes(tree.node("t").inode, "0@-10") == []
+    assert tree.fs.root.start_names.inodes(tree.node("t").inode, "0@-10") == []
 
 
 def test_names_of_one_meaning_are_one_inode(tree: Tree) -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.start_file import StartFile
-from kafkafs.tree.filesystem import TreeOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import SegmentGone
 from storage.record.control import ABORT, COMMIT
@@ -43,7 +43,7 @@ def test_retention_below_the_start_changes_nothing(tree: Tree) -> None:
     file = start_file(tree, "0@25")
     handle = tree.open(file)
     tree.remove_head(2)
-    in_thread(tree.fs.housekeeping)
+    in_thread(tree.fs.partitions.housekeeping)
     tree.delete_files()
     assert start_file(tree, "0@25") is file
     check(handle, lines(25, 40))
@@ -67,7 +67,7 @@ def test_retention_of_what_it_shows(tree: Tree, monkeypatch: pytest.MonkeyPatch)
     assert start_file(tree, "0@5").inode != file.inode
     assert text(tree, "0@5") == lines(20, 40)
     assert text(tree, "0@5..18") == b""
-    in_thread(tree.fs.housekeeping)
+    in_thread(tree.fs.partitions.housekeeping)
     tree.delete_files()
     with pytest.raises(SegmentGone):
         read(handle, 0, 10)
@@ -189,7 +189,7 @@ def test_a_log_that_is_cut_twice(beside: BrokerPartition, name: str, measured: b
         seen = read(handle)
         for offset in (beside.next_offset - 1, beside.next_offset - 2, 4, 0):
             beside.truncate(offset)
-            tree.fs.partition(tree.log()).follow()
+            tree.fs.partitions.of(tree.log()).follow()
             if measured:
                 assert tree.attributes(node).size >= len(seen)
             check_kept(handle, seen)

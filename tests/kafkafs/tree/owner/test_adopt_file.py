@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job
@@ -88,7 +88,7 @@ def test_outcomes_are_lines(tree: Tree) -> None:
     assert facts["error"] == "BatchGap"
     assert "batch 2 of q" in facts["reason"]
     assert tree.read("t/0") == b"a\nb\nc\n"
-    counters = tree.fs.counters
+    counters = tree.fs.mount.counters
     assert counters.owner_requests == {
         ("adopt", "adopted"): 1,
         ("adopt", "duplicate"): 1,
@@ -225,11 +225,11 @@ def test_not_while_stopping(tree: Tree) -> None:
     handle = opened(tree)
     data = line(request(tree, 0, b"a"), "one")
     write(handle, 0, data[:10])
-    tree.fs.stopping = True
+    tree.fs.mount.stopping = True
     # As often as the kernel's caller goes on after a short count.
     for _ in range(2):
         refused(errno.ESHUTDOWN, handle, data[10:])
-    tree.fs.stopping = False
+    tree.fs.mount.stopping = False
     write(handle, 0, data[10:])
     assert states(tree) == [("one", "adopted")]
 
@@ -240,13 +240,13 @@ class Held:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.jobs: list[Job] = []
-        tree.fs.jobs.runner = self.jobs.append
+        tree.fs.mount.jobs.runner = self.jobs.append
 
     def run(self) -> None:
         job = self.jobs.pop(0)
-        self.tree.fs.jobs.started(job)
+        self.tree.fs.mount.jobs.started(job)
         job.carry_out()
-        self.tree.fs.jobs.ended(job)
+        self.tree.fs.mount.jobs.ended(job)
 
 
 def test_in_the_order_in_which_they_came(tree: Tree) -> None:
@@ -255,7 +255,7 @@ def test_in_the_order_in_which_they_came(tree: Tree) -> None:
     for number in range(3):
         write(handle, 0, line(request(tree, number, b"%d" % number), str(number)))
     assert [state for _, state in states(tree)] == ["queued"] * 3
-    tree.fs.jobs.started(held.jobs[0])
+    tree.fs.mount.jobs.started(held.jobs[0])
     held.jobs[0].task.begin("checking", 77)
     facts = told(tree)[0]
     assert (facts["state"], facts["phase"], facts["total"]) == ("running", "checking", 77)
@@ -288,7 +288,7 @@ def test_cancelled_by_the_end(tree: Tree) -> None:
     held = Held(tree)
     asked = request(tree, 0, b"a")
     write(opened(tree), 0, line(asked, "one"))
-    tree.fs.jobs.close()
+    tree.fs.mount.jobs.close()
     held.run()
     (facts,) = told(tree)
     assert facts["state"] == "cancelled"

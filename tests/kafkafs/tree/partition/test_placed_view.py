@@ -95,7 +95,7 @@ def test_a_few_are_counted_without_measuring(tmp_path: Path, count: int) -> None
     foreign(tmp_path / "data")
     with a_tree(tmp_path / "data") as tree:
         topic = tree.directory("t")
-        part = tree.fs.partition(tree.log()).view(tree.fs.views[0])
+        part = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
         file = in_thread(lambda: topic.lookup(f"0@-{count}", True))
         assert isinstance(file, StartFile)
         assert file.start == 10_000 - count

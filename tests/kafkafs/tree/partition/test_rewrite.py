@@ -114,7 +114,7 @@ def test_what_is_carried_out_otherwise_is_written_then(
 def test_what_was_written_in_between_does_not_last(tree: Tree, disk: HistoryDisk) -> None:
     """Somebody else has written down how things are: what comes is written again."""
     prepare_removal(tree.log(), 2)()
-    tree.fs.partition(tree.log()).save_history()
+    tree.fs.partitions.of(tree.log()).save_history()
     tree.remove_head(2)
     assert disk.written == 3
     assert tree.log().history.base("values") == (4, 12)
@@ -257,9 +257,9 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
             append(tree.log(), b"a%d" % number, b"b%d" % number)
             tree.roll()
         # The history is there, and the view, but nobody has measured anything.
-        partition = tree.fs.partition(tree.log())
+        partition = tree.fs.partitions.of(tree.log())
         partition.nonce(wait=True)
-        part = partition.view(tree.fs.views[0])
+        part = partition.view(tree.fs.mount.views[0])
         disk.held = reached, go = threading.Event(), threading.Event()
         owner = threading.Thread(target=tree.remove_head, args=(2,))
         owner.start()
@@ -315,7 +315,7 @@ def test_another_program_after_a_kill_is_noticed(tmp_path: Path) -> None:
     for number in range(3):
         append(tree.log(), b"a%d" % number, b"b%d" % number)
         tree.roll()
-    tree.fs.housekeeping()
+    tree.fs.partitions.housekeeping()
     tree.manager.abandon()
     tree = Tree(tmp_path)
     assert tree.file("t/0").inode == inode
@@ -330,11 +330,11 @@ def test_another_program_after_a_kill_is_noticed(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_while_nothing_is_sealed(tree: Tree, disk: HistoryDisk) -> None:
-    tree.fs.housekeeping()
+    tree.fs.partitions.housekeeping()
     assert disk.written == 1
     tree.append("t/0", b"more\n")
-    tree.fs.housekeeping()
+    tree.fs.partitions.housekeeping()
     assert disk.written == 1
     tree.remove_head(2)
-    tree.fs.housekeeping()
+    tree.fs.partitions.housekeeping()
     assert disk.written == 2

@@ -53,7 +53,7 @@ def test_it_is_measured_in_the_background(tree: Tree) -> None:
     tree.append(B, LARGE)
     with pytest.raises(BlockingIOError):
         file.attributes(False)
-    tree.fs.housekeeping()
+    tree.fs.partitions.housekeeping()
     assert file.attributes(False).size == len(LINE)
 
 

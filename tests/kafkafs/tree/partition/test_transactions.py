@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.line_index import NEVER, SegmentLines
-from kafkafs.tree.filesystem import TreeOptions
+from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.partition.placed_view import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
 from storage.directory.retain import delete_records
@@ -104,7 +104,7 @@ def test_records_are_deleted_into_an_open_transaction(tmp_path: Path) -> None:
         one.send(b"three")
         append(log, b"behind")
         assert tree.read("t/0") == b""
-        delete_records(tree.fs.manager, log, 2, Task())
+        delete_records(tree.fs.mount.manager, log, 2, Task())
         file = tree.file()
         assert tree.attributes(file).size == 0
         assert tree.read("t/0") == b""
@@ -179,9 +179,9 @@ def test_a_transaction_ends_while_the_partition_is_measured(
         lines.unlink()
     with a_tree(tmp_path / "data") as tree:
         log = producer.log = tree.log()
-        partition = tree.fs.partition(log)
+        partition = tree.fs.partitions.of(log)
         partition.nonce(True)
-        view = partition.view(tree.fs.views[0])
+        view = partition.view(tree.fs.mount.views[0])
         measure, measured, ended = SegmentLines.measure, threading.Event(), threading.Event()
 
         def first_segment_first(lines: SegmentLines, until: float = NEVER) -> None:

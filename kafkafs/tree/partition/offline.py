@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.context import MountContext, TreeOptions
+from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
 
 
 @contextlib.contextmanager
-def keeping_history(manager: LogManager) -> Iterator[FileSystem]:
+def keeping_history(manager: LogManager) -> Iterator[None]:
     """Write down, for as long as the block lasts, what becomes of the past of the logs."""
-    tree = FileSystem(manager)
+    partitions = Partitions(MountContext(manager, TreeOptions()))
     try:
-        yield tree
+        yield
     finally:
-        manager.listeners.remove(tree)
-        tree.stop()
+        manager.listeners.remove(partitions)
+        partitions.stop()

@@ -1,0 +1,140 @@
+"""A topic: its partitions' values, and dot names for the rest (`dot_names.py`).
+
+It lists its dot names with `show_dot` only; lookup finds them always.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+
+from kafkafs.tree.directories.tree_directory import TreeDirectory
+from kafkafs.tree.files.start_file import StartNames
+from kafkafs.tree.files.view_file import ViewFile
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Caller, Change, Node, inode_number, missing
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.tree.permissions import Owner
+from kafkafs.views import View
+from storage.directory.manager import Topic
+from storage.errors import InvalidTopic, StorageError
+
+
+class TopicDirectory(TreeDirectory):
+    """See the module. `dot_names`: by name, what makes the node of one."""
+
+    __slots__ = ("_dot_names", "partitions", "start_names", "topic")
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        inode: int,
+        topic: Topic,
+        start_names: StartNames,
+        dot_names: DotNames,
+    ) -> None:
+        super().__init__(partitions.mount, inode)
+        self.partitions = partitions
+        self.topic = topic
+        self.start_names = start_names
+        self._dot_names = dot_names
+
+    def owner(self) -> Owner:
+        return self.mount.permissions.topic(self.topic.name)
+
+    def set_attributes(self, change: Change) -> None:
+        """chmod and chown; durable. Partitions without owners of their own follow."""
+        if change.size is not None:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not change.is_touch:
+            self.mount.permissions.change_topic(self.topic.name, change)
+            self.partitions.owner_changed(self.topic)
+
+    def lookup(self, name: str, wait: bool) -> Node:
+        if not wait:
+            self.partitions.look_for_partitions()
+        partition = self.partitions.find(self.topic, name)
+        if partition is not None:
+            return self.view_file(partition, self.mount.views[0], wait)
+        if "@" in name:
+            return self.start_names.look_up(self.topic, self.inode, name, self.mount.views[0], wait)
+        make = self._dot_names.get(name)
+        if make is None:
+            raise missing(name)
+        inode = inode_number(self.topic.name, self.topic.id, name)
+        return self.mount.inodes.find(inode) or make(self, inode)
+
+    def view_file(self, partition: Partition, view: View, wait: bool) -> ViewFile:
+        """The current file of a partition in a view."""
+        if not wait:
+            partition.follow()
+        part = partition.view(view)
+        nonce = partition.nonce(wait)
+        inode = ViewFile.number(partition, view, nonce)
+        return self.mount.inodes.known_or(
+            ViewFile, inode, lambda: ViewFile(inode, partition, part, nonce)
+        )
+
+    def partition_names(self) -> list[str]:
+        """In order of number."""
+        self.partitions.look_for_partitions()
+        return [str(number) for number in self.topic.numbers]
+
+    def names(self) -> list[str]:
+        names = self.partition_names()
+        return [*self._dot_names, *names] if self.mount.options.show_dot else names
+
+    def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
+        """The next partition; a name that is not its number is EINVAL."""
+        manager = self.mount.manager
+        try:
+            if not name.isascii() or not name.isdecimal() or str(int(name)) != name:
+                raise InvalidTopic(f"a partition's name is its number, {name!r} is none")
+            manager.create_partition(self.topic.name, int(name))
+        except StorageError as error:
+            self.mount.events(f"creation of {self.topic.name}/{name} refused: {error}")
+            raise
+        owner = (caller.uid, caller.gid, mode & 0o7777)
+        if owner != self._partitions_owner():
+            manager.settings.set_owner(self.topic.name, int(name), *owner)
+        node = self.lookup(name, True)
+        assert isinstance(node, ViewFile)
+        node.partition.owner_changed()
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return node, node.open(flags & ~os.O_TRUNC, True)
+        return node, node.open_for_append(flags, True)
+
+    def _partitions_owner(self) -> tuple[int, int, int] | None:
+        """(uid, gid, mode) that its partitions have by the topic's, where that was ever set.
+
+        Those of their own are lines of the topic's file, which is written anew for each: of
+        thousands of partitions made alike that is left out.
+        """
+        owner = self.mount.manager.settings.get_owner(self.topic.name, None)
+        return None if owner is None else (owner[0], owner[1], owner[2] & 0o666)
+
+    def unlink(self, name: str) -> None:
+        raise self.refused(
+            f"unlink of {self.topic.name}/{name}",
+            f"a partition cannot be removed; rmdir of {self.topic.name} deletes the topic",
+        )
+
+
+DotNames = Mapping[str, Callable[[TopicDirectory, int], Node]]
+"""What a topic has besides partitions: the node of a name, from the topic and an inode number."""
+
+
+class InTopic(TreeDirectory):
+    """A directory in a topic: who may read that may read this."""
+
+    __slots__ = ("topic",)
+
+    def __init__(self, topic: TopicDirectory, inode: int) -> None:
+        super().__init__(topic.mount, inode)
+        self.topic = topic
+
+    def owner(self) -> Owner:
+        mode, uid, gid = self.topic.owner()
+        return mode & 0o555, uid, gid

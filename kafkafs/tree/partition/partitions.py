@@ -1,0 +1,295 @@
+"""All partitions of a mount: the tree's side of each log, and what periodic work does for them.
+
+As the logs' listener it passes on what a log tells to its partition. Where another process writes
+the data directory it sees which partitions come and go, and has those followed that somebody has
+looked at. In the background it measures what others have written, and saves view indexes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from kafkafs.line_index.lines_file import file_suffix
+from kafkafs.tree.context import ABOUT, MountContext
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.unsaved import Unsaved
+from storage import paths
+from storage.directory.manager import Topic
+from storage.errors import SegmentGone, StorageError
+from storage.log.listener import LogListener
+from storage.log.log import Log
+from storage.segment.segment import Segment
+
+FOLLOW_TURNS = 60
+"""For how many turns what another process writes is followed when nobody has it open any more."""
+
+MEASURE_SLICE_S = 0.5
+"""How long measuring in the background goes on at a time."""
+
+
+class Partitions(LogListener):
+    """See the module."""
+
+    def __init__(self, mount: MountContext) -> None:
+        self.mount = mount
+        self._follower = mount.follower
+        self.growing: set[Partition] = set()
+        """Those of which the kernel keeps no sizes at present."""
+        # Those to which something has happened that `tick`, or `housekeeping`, has to look at.
+        self._stirred: set[Partition] = set()
+        self._untidy: set[Partition] = set()
+        self._partitions: dict[Log, Partition] = {}
+        self._unsaved = Unsaved()
+        # Those that are followed by the clock, too: for how many turns without being looked at.
+        self._looked_at: dict[Partition, int] = {}
+        # What is still to be followed since `follow_all` began with all.
+        self._to_follow: list[Log] = []
+        # What is left to be measured in the background; None before it is known.
+        self._unmeasured: list[Partition] | None = None
+        # Whether the log says of a topic that it is not shown.
+        self._hidden_named = False
+        mount.manager.listeners.append(self)
+        self._name_hidden()
+
+    def __iter__(self) -> Iterator[Partition]:
+        """All that were asked for yet."""
+        return iter(list(self._partitions.values()))
+
+    def find(self, topic: Topic, name: str) -> Partition | None:
+        """The partition of a topic whose name this is.  FaultyPartition."""
+        if not (name.isascii() and name.isdecimal()) or len(name) > 10 or str(int(name)) != name:
+            return None
+        topic.check(int(name))
+        log = topic.partitions.get(int(name))
+        return None if log is None else self.of(log)
+
+    def of(self, log: Log) -> Partition:
+        """The tree's side of a log, made when first asked for."""
+        found = self._partitions.get(log)
+        if found is None:
+            log.history_directory = self._prepared_cache(log)
+            found = self._partitions.setdefault(log, Partition(self.mount, log, self))
+        return found
+
+    def _prepared_cache(self, log: Log) -> str | None:
+        """Where its view indexes go if not beside it, where that can be made, without what a kill
+        left.
+        """
+        cache = self.mount.cache_directory(log)
+        if cache is not None:
+            with contextlib.suppress(OSError):
+                os.makedirs(cache, exist_ok=True)
+                for name, _ in log.files.scan(cache):
+                    if name.endswith(paths.DELETED):
+                        log.files.unlink(os.path.join(cache, name))
+        return cache
+
+    def owner_changed(self, topic: Topic) -> None:
+        """chmod or chown of a topic: partitions without owners of their own follow."""
+        for log in topic.partitions.values():
+            self.of(log).owner_changed()
+
+    # -- what the partitions tell --------------------------------------------------------------
+
+    def stirred(self, partition: Partition) -> None:
+        """Something has happened to a partition that periodic work looks at. In any thread."""
+        self._stirred.add(partition)
+        self._untidy.add(partition)
+
+    def followed(self, partition: Partition) -> None:
+        """Somebody has looked at a partition that another process writes."""
+        self._looked_at[partition] = FOLLOW_TURNS
+
+    # -- what the logs tell --------------------------------------------------------------------
+
+    def appended(
+        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.appended(segment, position, data)
+
+    def stabilized(self, log: Log) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.stabilized()
+
+    def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.rolled(sealed, active)
+
+    def preparing(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], log_start: int
+    ) -> Callable[[], None] | None:
+        return self.of(log).preparing(old, new, log_start)
+
+    def removing(self, log: Log, segments: Sequence[Segment]) -> None:
+        self.of(log).removing(segments)
+
+    def removed(self, log: Log, segment: Segment) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.removed(segment)
+            if log.closed and segment is log.active:
+                # The last one of a deleted topic: who still has it open has all that is left.
+                partition.vanish()
+                self._unsaved.forget(partition.views.values())
+                del self._partitions[log]
+
+    def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        self.of(log).swapping(old, new)
+
+    def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        self.of(log).swapped(old, new)
+
+    def log_start_moved(self, log: Log) -> None:
+        self.of(log).log_start_moved()
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        partition = self.of(log)
+        partition.truncated(old, offset)
+        self._measure_soon(partition)
+
+    # -- what another process does -------------------------------------------------------------
+
+    def look_for_partitions(self) -> None:
+        """See which partitions the process that writes the directory has made and deleted.
+
+        On the owner's thread.
+        """
+        if self._follower is None or not self.mount.follows:
+            return
+        try:
+            appeared = self._follower.look_for_partitions()
+        except OSError as error:
+            self.mount.events(f"{self.mount.manager.path}: cannot be looked into: {error.strerror}")
+            return
+        self._name_hidden()
+        for log in appeared:
+            self._measure_soon(self.of(log))
+
+    def _name_hidden(self) -> None:
+        """Say once that a topic has the name of what the file system shows of itself."""
+        there = ABOUT in self.mount.manager.topics
+        if there and not self._hidden_named:
+            self.mount.events(
+                f"the topic {ABOUT!r} is not shown: its name is the file system's own"
+            )
+        self._hidden_named = there
+
+    def follow_all(self, until: float) -> None:
+        """See what another process has appended, until that is known or `until` (time.monotonic)
+        is reached; the next time it goes on from there. On the owner's thread.
+        """
+        if not self.mount.follows:
+            return
+        self.look_for_partitions()
+        if not self._to_follow:
+            self._to_follow = list(self.mount.manager.logs())
+        while self._to_follow and time.monotonic() < until:
+            log = self._to_follow.pop()
+            if not log.closed:
+                self.of(log).look()
+
+    def _measure_soon(self, partition: Partition) -> None:
+        """Measure its main view in the background, before any other."""
+        if self._unmeasured is not None and partition.log.size:
+            partition.view(self.mount.views[0])
+            self._unmeasured.append(partition)
+
+    def _follow(self) -> None:
+        """Once a second: what nobody asks for is noticed too, and that somebody begins to write."""
+        follower = self._follower
+        if follower is None or not self.mount.follows_by_now():
+            return
+        self.look_for_partitions()
+        for partition, turns in list(self._looked_at.items()):
+            if partition.log.closed or not (turns or partition.is_open):
+                del self._looked_at[partition]
+            else:
+                self._looked_at[partition] = max(turns - 1, 0)
+                partition.look()
+        try:
+            follower.look_at_log_starts()
+        except OSError as error:
+            self.mount.events(
+                f"{self.mount.manager.path}: log starts cannot be followed: {error.strerror}"
+            )
+
+    # -- periodic work ----------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """On the owner's thread, once a second or so: save view indexes that have grown.
+
+        Only partitions to which something has happened are looked at.
+        """
+        self._follow()
+        happened = {*self.growing, *_taken(self._stirred)}
+        for partition in list(self.growing):
+            partition.rest()
+        if self._unmeasured is None:
+            self._unmeasured = self._foreign()
+        for partition in happened:
+            if partition.log in self._partitions:
+                self._unsaved.look(partition.views.values())
+                self._untidy.add(partition)
+        self._unsaved.save()
+
+    def _foreign(self) -> list[Partition]:
+        """Partitions that others have written, the smallest last."""
+        logs = sorted(self.mount.manager.logs(), key=lambda log: log.size, reverse=True)
+        partitions = [self.of(log) for log in logs if log.size and self._is_foreign(log)]
+        for partition in partitions:
+            partition.view(self.mount.views[0])
+        return partitions
+
+    def housekeeping(self) -> None:
+        """In a worker thread, once a second or so: what waits for the disk, for a moment."""
+        for partition in _taken(self._untidy):
+            partition.keep_house(time.monotonic() + MEASURE_SLICE_S)
+        self._measure_some(time.monotonic() + MEASURE_SLICE_S)
+
+    def _measure_some(self, until: float) -> None:
+        while self._unmeasured and time.monotonic() < until:
+            partition = self._unmeasured[-1]
+            try:
+                partition.nonce(True)
+                partition.view(self.mount.views[0]).prepare(True, until)
+            except BlockingIOError:
+                return
+            except SegmentGone:
+                pass  # Its writer has rewritten it: who asks for it has what is there measured.
+            except (StorageError, OSError) as error:
+                log = partition.log
+                self.mount.events(f"{log.topic}/{log.partition}: cannot be measured: {error}")
+            # Another one may be the last by now.
+            self._unmeasured.remove(partition)
+
+    def _is_foreign(self, log: Log) -> bool:
+        """Whether the log has no view indexes beside it, as those that we have written have."""
+        first = log.segments[0]
+        lines = first.file_path(file_suffix(self.mount.views[0].name))
+        return self.mount.manager.read_only or not log.files.exists(lines)
+
+    def stop(self) -> None:
+        """Write down how the histories end, and save the view indexes."""
+        for partition in self:
+            partition.last_look()
+            for view in partition.views.values():
+                view.give_up_pending()
+                view.save()
+
+
+def _taken(partitions: set[Partition]) -> list[Partition]:
+    """Empty a set that other threads may add to; what was in it."""
+    taken = []
+    while partitions:
+        with contextlib.suppress(KeyError):
+            taken.append(partitions.pop())
+    return taken
