@@ -13,7 +13,9 @@ they had:
 - Where segments leave the head, an older generation keeps their pieces (`past`).
 - Where a prefix is swapped for cleaned segments, those are laid before the first byte that was not
   cleaned, ending there, so that nothing behind it moves; an older generation keeps the old pieces
-  before that place (its `cut`), and follows the timeline from there on.
+  before that place (its `cut`), and follows the timeline from there on. Where another process has
+  swapped what was not shown yet, the first record that was not is laid there, perhaps inside of a
+  cleaned segment.
 - When the files of a past piece are gone, `first_valid` rises to its end. Reading below it is
   SegmentGone (ESTALE), but for the last text before a cut, which is kept in memory: the kernel
   reads whole pages.
@@ -204,6 +206,10 @@ class Generation(Generic[P]):
                 raise SegmentGone("these bytes have been deleted")
             return pieces[number], starts[number]
         return self.timeline.locate(absolute)
+
+    def goes_on_inside(self, absolute: int) -> bool:
+        """Whether what comes here may be in the middle of a piece, as what is before it is not."""
+        return absolute == self._cut or absolute in self._past[0]
 
     def kept(self, absolute: int, size: int) -> bytes:
         """What is still in memory from `absolute` (< first_valid) on: at most `size` bytes.

@@ -615,7 +615,7 @@ class DataDirectory:
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
         if not clean and not self.read_only and self.files.exists(unsynced):
-            log.distrust_as_before()
+            log.distrust()
         return log
 
     def _compare_end(self, log: Log, flushed_end: int) -> None:

@@ -22,8 +22,10 @@ old ones can be read no longer, as the writer was stopped there: then it counts 
 What the writer has appended comes before what it has done to the head since: a cleaner takes only
 what is decided, so what decides it is in the log by then.  Where that cannot be seen yet (beyond
 ``limit``), replaced segments stay until it is: nothing leaves the log before it could be shown, for
-as long as its files can be read.  What was removed or cleaned was below the limit, whatever that
-was when it was last written down.
+as long as its files can be read.  Where they cannot, as a cleaner has rewritten twice what was read
+in part or not at all, the log goes on like a consumer, who asks by offset: with what is left of it,
+swapped in before anything behind it is told (``_begin_behind_unread``).  What was removed or
+cleaned was below the limit, whatever that was when it was last written down.
 
 Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
 them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
@@ -44,13 +46,15 @@ from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.follow.follow_tail import LogTail, Moved
 from storage.log.log import Log
-from storage.recovery.loading import Origin
+from storage.recovery.loading import Loaded, Origin
 from storage.recovery.missing_segment import missing_segment
 from storage.recovery.recovery import load_segment, recover
+from storage.recovery.replay import replay
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.segment import Segment
 from storage.state import book_file
 from storage.state.book_file import Claim
+from storage.state.producer_state import ProducerState
 
 # A time of change so young, in ns, may be that of a later change too.
 FRESH_NS = 100_000_000
@@ -305,7 +309,7 @@ class LogFollower(LogTail):
         if kept == len(self.log.segments):
             if self._is_written_over(found):
                 return True
-            if not self._outlive(found, deleted):
+            if not self._outlive(found, deleted, may_swap=False):
                 return all(base <= self.log.active.base_offset for base in found)
         self._roll_all(found)
         return True
@@ -318,10 +322,15 @@ class LogFollower(LogTail):
         if kept == len(segments):
             if not found:
                 return True
-            if self._is_written_over(found) or not self._outlive(found, deleted):
+            is_cut = self._is_written_over(found)
+            if is_cut or not self._outlive(found, deleted, may_swap=True):
                 self._take_over(found)
                 return True
             kept = self._first_kept(found)
+        if not self._can_hold(self.log.segments[:kept], found):
+            # Before anything is told that lies behind what is not shown yet.
+            self._change_head(kept, found)
+            kept = 0
         try:
             self._read_on()
             is_read = self._roll_all(found)
@@ -353,22 +362,30 @@ class LogFollower(LogTail):
         segments = self.log.segments
         head = [base for base in self._bases(found) if base < segments[count].base_offset]
         if head:
-            if self._holds(segments[:count], found):
+            if self._is_held(segments[:count], found) and self._can_hold(segments[:count], found):
                 return False
-            self._swap(count, head, found)
+            self._swap(count, self._load_head(head, segments[count].base_offset, found, segments))
         elif count:
             self._remove(count)
         return True
 
-    def _holds(self, segments: tuple[Segment, ...], found: _Found) -> bool:
-        """Whether replaced segments stay for now, as not all of them is stable by what is seen.
+    def _is_held(self, segments: tuple[Segment, ...], found: _Found) -> bool:
+        """Whether not all of what is replaced is stable by what is seen.
 
-        Who reads them has not been shown the rest, and finds it in them when it is decided.
+        Who reads that has not been shown the rest, and finds it there when it is decided.
         """
-        replaced = [segment for segment in segments if not self._is_kept(segment, found)]
-        if all(segment.stable_size == segment.size for segment in replaced):
-            return False
-        for segment in replaced:
+        return any(
+            segment.stable_size < segment.size and not self._is_kept(segment, found)
+            for segment in segments
+        )
+
+    def _can_hold(self, segments: tuple[Segment, ...], found: _Found) -> bool:
+        """Whether what is held back of replaced segments can be read in them, if anything is."""
+        if not self._is_held(segments, found):
+            return True
+        for segment in segments:
+            if self._is_kept(segment, found):
+                continue
             if not segment.deleted:
                 segment.mark_lost()
             try:
@@ -491,11 +508,12 @@ class LogFollower(LogTail):
                 return True
         return False
 
-    def _outlive(self, found: _Found, deleted: _Found) -> bool:
+    def _outlive(self, found: _Found, deleted: _Found, *, may_swap: bool) -> bool:
         """The active segment is deleted or cleaned: others have followed it before that.
 
         What it got at last, and what was in others that have come and gone, is taken from where it
-        waits for deletion.  False where nothing follows it, so that the log was cut.
+        waits for deletion; where it is there no longer, from what a cleaner has left of it.  False
+        where nothing follows it, so that the log was cut, or where ``may_swap`` would be needed.
         """
         log = self.log
         while not self._is_kept(log.active, found):
@@ -520,15 +538,37 @@ class LogFollower(LogTail):
                 log.active.mark_lost()
                 continue
             base = next((base for base in found if base >= at), None)
-            if base is None or self._is_cleaned(at, base, found):
+            if base is None:
                 return False
-            self._begin(base, found)
+            if not self._is_cleaned(active.next_offset, base, found):
+                self._begin(base, found)
+            elif may_swap:
+                self._begin_behind_unread(base, found)
+            else:
+                return False
         return True
+
+    def _begin_behind_unread(self, base: int, found: _Found) -> None:
+        """The segment ``base`` is begun, and cleaned ones before it have what was not read yet.
+
+        They take the place of what was read of them before anything is told that lies behind.
+        """
+        log, active = self.log, self.log.active
+        new = self._load_head(
+            [each for each in self._bases(found) if each < base], base, found, log.segments
+        )
+        names = {name for name, _ in log.files.scan(log.directory)}
+        producers, _ = replay(self._origin(), [Loaded(each) for each in new], names)
+        count, read_to = len(log.segments), active.next_offset
+        self._begin(base, found)
+        # So that all are told from where on it was not read.
+        active.next_offset = read_to
+        self._swap(count, new, producers)
 
     def _is_cleaned(self, start: int, end: int, found: _Found) -> bool:
         """Whether of these offsets, which came and went unread, a cleaned segment holds some.
 
-        Who reads on would pass them over: it is told of a cut before them.
+        Who reads on from ``end`` would pass them over.
         """
         if start == end:
             return False
@@ -543,18 +583,17 @@ class LogFollower(LogTail):
         _, following = replaced_range(self.log.files, self.log.directory, [name])
         return following > start
 
-    def _swap(self, count: int, bases: list[int], found: _Found) -> None:
-        """The segments ``bases`` are where the first ``count`` were."""
+    def _swap(self, count: int, new: list[Segment], producers: ProducerState | None = None) -> None:
+        """``new`` are where the first ``count`` were; ``producers`` as in ``Log.replace_head``."""
         log = self.log
         old = log.segments[:count]
-        new = self._load_head(bases, log.segments[count].base_offset, found, old)
         lost = [segment for segment in old if segment not in new]
         for segment in lost:
             self._lose(segment)
         for listener in log.listeners:
             listener.swapping(log, old, new)
         first = log.segments[0].base_offset
-        log.replace_head(count, new, lost, self._due_ms())
+        log.replace_head(count, new, lost, self._due_ms(), producers)
         if new[0].base_offset < first == log.log_start_offset:
             # It was loaded while a cleaner swapped its first segments.
             log.log_start_offset = new[0].base_offset

@@ -115,7 +115,10 @@ class FlushPlan:
             yield
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                self._log.mark_distrusted(error)
+                self._log.flush_error = error
+                path = os.path.join(self._log.directory, paths.UNSYNCED)
+                with contextlib.suppress(OSError):
+                    self._files.close(self._files.open(path, os.O_WRONLY | os.O_CREAT))
             raise
 
     def finish(self) -> None:

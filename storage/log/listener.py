@@ -65,7 +65,11 @@ class LogListener:
         """``new`` is about to take the place of ``old``; both can be read."""
 
     def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """``new`` has taken the place of ``old``, which can be read until it is removed."""
+        """``new`` has taken the place of ``old``, which can be read until it is removed.
+
+        Of another process's log ``old`` may not have been read to its end: a segment's
+        ``next_offset`` is before the next one's base then, and ``new`` has the rest of it.
+        """
 
     def log_start_moved(self, log: Log) -> None:
         """The log start has moved up inside a segment: records before it are no longer shown."""

@@ -35,7 +35,7 @@ from storage.segment.damage import Damage, merged, report
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from storage.state.history import History
-from storage.state.producer_state import ProducerBatch
+from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.task import ByOwner, call
 
 __all__ = ["Appended", "Log"]
@@ -207,21 +207,7 @@ class Log(AppendingLog):
         if self.dirty_since_ms is None and not self.closed:
             self._mark_dirty()
 
-    def mark_distrusted(self, error: OSError) -> None:
-        """Its files are not what was written to them; the next start is told so too.  Any thread;
-        ``flush_failed`` is to follow.
-        """
-        self.flush_error = error
-        path = os.path.join(self.directory, paths.UNSYNCED)
-        with contextlib.suppress(OSError):
-            self.files.close(self.files.open(path, os.O_WRONLY | os.O_CREAT))
-
-    def distrust(self, error: OSError) -> None:
-        """See the base."""
-        self.mark_distrusted(error)
-        self.flush_failed()
-
-    def distrust_as_before(self) -> None:
+    def distrust(self) -> None:
         """An fsync had failed before the last start, and nothing has been done about it."""
         reason = "an fsync that failed before the last start"
         self.flush_error = OSError(errno.EIO, reason, self.directory)
@@ -322,14 +308,24 @@ class Log(AppendingLog):
         self._tell_log_start()
 
     def replace_head(
-        self, count: int, segments: Sequence[Segment], retired: Sequence[Segment], due_ms: int
+        self,
+        count: int,
+        segments: Sequence[Segment],
+        retired: Sequence[Segment],
+        due_ms: int,
+        producers: ProducerState | None = None,
     ) -> None:
-        """``segments`` are there instead of the first ``count``; ``retired`` go at ``due_ms``."""
+        """``segments`` are there instead of the first ``count``; ``retired`` go at ``due_ms``.
+
+        ``producers``: as of the log end, where not all of ``segments`` had been read before.
+        """
         assert self.read_only
         self.retired = [*self.retired, *((due_ms, segment) for segment in retired)]
         self.segments = (*segments, *self.segments[count:])
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        if self.producers.first_undecided_offset is not None:
+        if producers is not None:
+            self._replace_producers(producers)
+        elif self.producers.first_undecided_offset is not None:
             self.stabilize()
 
     def replace_end(self, segments: tuple[Segment, ...], recovered: Recovered) -> None:
@@ -337,10 +333,13 @@ class Log(AppendingLog):
         assert self.read_only
         self.segments = segments
         self.log_end_offset = self.active.next_offset
-        self.producers = recovered.producers
         self.counters.truncations += 1
+        self._replace_producers(recovered.producers)
+
+    def _replace_producers(self, producers: ProducerState) -> None:
+        self.producers = producers
         self._undecided.clear()
-        self.stabilize()
+        self.stabilize(known=False)
 
     # -- what the past loses -------------------------------------------------------------------
 

@@ -165,8 +165,10 @@ class TransactionalLog:
         self.stabilize()
         return undecided is not None or (now is not None and now > log_end)
 
-    def stabilize(self) -> None:
+    def stabilize(self, *, known: bool = True) -> None:
         """Work out every segment's stable size anew.
+
+        ``known``: what comes before a segment that is stable is so, too.
 
         Reads the log where it is not known where the oldest open transaction begins (OSError,
         CorruptRecord).
@@ -177,7 +179,7 @@ class TransactionalLog:
                 segment.stable_size = 0
             elif place is not None and segment is place[0]:
                 segment.stable_size = place[1]
-            elif segment.size and segment.stable_size == segment.size:
+            elif known and segment.size and segment.stable_size == segment.size:
                 return
             else:
                 segment.stable_size = segment.size

@@ -189,16 +189,21 @@ class Consuming:
         self._consumer.close()
 
 
+def last_events(mount: Mount) -> str:
+    """What a mount has said last."""
+    return "; ".join(mount.events().splitlines()[-2:])
+
+
 class Open:
     """A file that stays open, and what it has shown."""
 
-    def __init__(self, judge: Judge, path: Path, name: str) -> None:
+    def __init__(self, judge: Judge, mount: Mount, path: str, name: str) -> None:
         self._judge = judge
+        self._mount = mount
         self._name = name
-        self.path = path
         self.shown = b""
         self.is_lost = False
-        self._fd = os.open(path, os.O_RDONLY)
+        self._fd = os.open(mount / path, os.O_RDONLY)
 
     def read_on(self) -> None:
         """As `tail -f`: what has come since."""
@@ -210,7 +215,8 @@ class Open:
                     self.is_lost = True
                 more = os.pread(self._fd, 1 << 18, len(self.shown))
             except OSError as error:
-                self._judge.say(f"{self._name}: {error!r} at {len(self.shown)}")
+                said = last_events(self._mount)
+                self._judge.say(f"{self._name}: {error!r} at {len(self.shown)} ({said})")
                 self.is_lost = True
                 return
             if not more:
@@ -235,7 +241,7 @@ class Reading:
         # What was shown that its producer has aborted: a broker that is killed may commit it.
         self._doubtful: set[tuple[str, int]] = set()
         self.open = {
-            (topic, view): Open(judge, mount / topic / view / "0", f"open {what} {topic}/{view}")
+            (topic, view): Open(judge, mount, f"{topic}/{view}/0", f"open {what} {topic}/{view}")
             for topic in TOPICS
             for view in TEXTS
             if topic != QUICK and what != "remounted"
@@ -261,7 +267,7 @@ class Reading:
             self._random.choice([self._stat, self._stat, self._cat, self._range])(topic)
         except OSError as error:
             number = errno.errorcode[error.errno or 0]
-            said = "; ".join(self._mount.events().splitlines()[-2:])
+            said = last_events(self._mount)
             self._judge.say(f"{self._what} {topic}: {number} {error.filename} ({said})")
 
     def _stat(self, topic: str) -> None:

@@ -4,7 +4,7 @@ Its positions are the absolute ones that are written down in the partition's his
 first record that there was when counting began, and the size counts every byte since. What is below
 the log start or has been cleaned is ESTALE. Its inode is made from the history's follow nonce,
 which is another one only where positions had to begin anew: a crash of the machine or a broker has
-cut the log, or another program has rewritten it.
+cut the log, or another program has rewritten it, or what nobody had read of it yet.
 
 An open handle goes on reading what was there when it was opened for as long as the files are on the
 disk (file.delete.delay.ms), as any reader does; what is opened later begins behind it.

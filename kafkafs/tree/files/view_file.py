@@ -300,8 +300,8 @@ class ReadHandle(Handle):
         absolute = position + generation.shift
         left = generation.timeline.end - absolute
         if left < size:
-            if self._part.behind:
-                self._part.catch_up(wait, time.monotonic() + MEASURE_S)
+            if self._part.behind or not generation.timeline.placed[1]:
+                self._part.settle(wait, time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
                 return b""

@@ -435,6 +435,8 @@ class Partition:
         self.stir()
         self._hold(old)
         self._catch_up()
+        for view in self.views.values():
+            view.swapping()
         self._rewrite = self._written_down(old, new)
 
     def swapped(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:

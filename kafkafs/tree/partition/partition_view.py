@@ -44,6 +44,7 @@ class PartitionView(PlacedView):
 
     __slots__ = (
         "_active",
+        "_bound_before",
         "_current",
         "_hidden_records",
         "_left",
@@ -73,6 +74,8 @@ class PartitionView(PlacedView):
         # Pieces whose segments have left the log, until their files are gone.
         self._left: dict[Segment, SegmentLines] = {}
         self._overtaken_until = 0.0
+        # Up to where it showed the log when segments were about to be swapped.
+        self._bound_before: int | None = None
         # Text to be kept before a cut that could not be had without waiting.
         self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
 
@@ -263,15 +266,52 @@ class PartitionView(PlacedView):
             self._leave(piece)
         self.timeline.remove_head(count)
 
+    def swapping(self) -> None:
+        """Segments are about to be swapped. Needs no lock."""
+        self._bound_before = self.bound
+
     def swapped(self, count: int, segments: Sequence[Segment], nonce: int | None) -> None:
-        """`segments` have taken the place of the first `count`; those of them that stay, stay."""
-        old = {piece.segment: piece for piece in self.timeline.pieces[:count]}
-        self._supersede(count, nonce)
+        """`segments` have taken the place of the first `count`; those of them that stay, stay.
+
+        Where it had not shown all of those, its text goes on with what these have of the rest.
+        """
+        pieces = self.timeline.pieces
+        old = {piece.segment: piece for piece in pieces[:count]}
+        unshown = self.unshown(count)
+        self._bound_before = None
+        self._supersede(count, nonce, None if unshown is None else self.timeline.end)
         for segment in old.keys() - set(segments):
             self._leave(old[segment])
         new = [old.get(segment) or self._piece(segment) for segment in segments]
-        self.timeline.replace_head(count, new)
+        if unshown is None:
+            self.timeline.replace_head(count, new)
+        else:
+            # Nothing was shown of what comes behind them either.
+            self.timeline.replace_head(len(pieces), [*new, *pieces[count:]])
+            self._anchor = unshown
+            self.behind = False
         self._ready = False
+
+    def unshown(self, count: int) -> int | None:
+        """From which offset on the first `count` segments were not shown to who saw what comes
+        before that; None where all of them were, or none is placed. Under the lock.
+
+        Another process may clean what nobody could read yet.
+        """
+        if not self.log.read_only:
+            return None
+        pieces = self.timeline.pieces
+        bound = self.bound if self._bound_before is None else self._bound_before
+        for number in range(len(self.timeline.unplaced), count):
+            segment = pieces[number].segment
+            following = pieces[number + 1].segment.base_offset
+            if pieces[number].covered < segment.size:
+                is_inside = segment.base_offset <= bound < following
+                # Where it could not be read to the bound some of it is shown again.
+                return bound if is_inside and not self.behind else segment.base_offset
+            if segment.next_offset < following:
+                return segment.next_offset
+        return None
 
     def truncated(
         self, first: Segment, segments: Sequence[Segment], offset: int, nonce: int | None
@@ -308,8 +348,9 @@ class PartitionView(PlacedView):
             self._leave(stay[segment])
         new = [stay.get(segment) or self._piece(segment) for segment in segments]
         self.timeline.replace_head(len(pieces), new)
-        if placed or self._is_cut_below(replacing.base_offset, kept):
-            self._anchor = (replacing.base_offset, self.timeline.end - kept)
+        cut = offset if kept else replacing.base_offset
+        if placed or (self._anchor is not None and cut < self._anchor):
+            self._anchor = cut
         self._active = new[-1]
         self._ready = self.behind = False
 
@@ -333,16 +374,6 @@ class PartitionView(PlacedView):
             if isinstance(piece, SegmentLines):
                 piece.vanish()
 
-    def _is_cut_below(self, base_offset: int, kept: int) -> bool:
-        """Whether a log that was cut, and not measured since, now ends before that place.
-
-        It does `kept` bytes of text behind the start of the segment at `base_offset`.
-        """
-        if self._anchor is None:
-            return False
-        base, position = self._anchor
-        return base_offset < base or (base_offset == base and position + kept < self.timeline.end)
-
     @staticmethod
     def _text_before(piece: Piece, offset: int) -> int:
         """Bytes of text; 0 where that cannot be found out: readers then see some of it twice."""
@@ -361,14 +392,15 @@ class PartitionView(PlacedView):
 
     # -- what older generations keep -----------------------------------------------------------
 
-    def _supersede(self, count: int, nonce: int | None) -> None:
-        """The current generation ends with the first `count` pieces. Under the lock."""
+    def _supersede(self, count: int, nonce: int | None, cut: int | None = None) -> None:
+        """The current one ends with the first `count` pieces, or at `cut`. Under the lock."""
         self._is_over(nonce)
         starts = self.timeline.placed[0]
         first = count - len(self.timeline.unplaced)
         if not starts or first < 0:
             return
-        cut = starts[first]
+        if cut is None:
+            cut = starts[first]
         for generation in tuple(self.open):
             generation.supersede(cut)
             self._keep(generation, cut)

@@ -83,8 +83,8 @@ class PlacedView:
         self._preparing = threading.Lock()
         # Whether all pieces are measured and placed.
         self._ready = False
-        # While nothing is placed: where the segment of a base offset has to begin.
-        self._anchor: tuple[int, int] | None = None
+        # While nothing is placed: the first record from this offset on belongs at the end.
+        self._anchor: int | None = None
         self.behind = False
         # Whether what is not measured may take long to be decoded, however little it is.
         self._slow = True
@@ -181,7 +181,7 @@ class PlacedView:
             pieces, first = self._wanted(offset)
             if self._is_placed(first):
                 return
-            if not all(piece.complete for piece in pieces[first:]):
+            if not all(piece.complete for piece in pieces[first:]) or self._is_inside(pieces):
                 raise BlockingIOError
             with self.lock:
                 self._place(first)
@@ -197,13 +197,14 @@ class PlacedView:
                 for piece in pieces[first:]:
                     if not piece.complete:
                         self._measure(piece, until)
+                before = self._text_before_anchor(pieces)
                 with self.lock:
                     # An open transaction may have ended in any of them meanwhile. Once it is ready
                     # the owner places without the lock.
                     complete = all(piece.complete for piece in pieces[first:])
                     same = self._wanted(offset) == (pieces, first)
                     if complete and same and not self._is_ready():
-                        self._place(first)
+                        self._place(first, before)
         finally:
             self._preparing.release()
 
@@ -216,7 +217,7 @@ class PlacedView:
         if offset is None:
             return pieces, 0
         if self._anchor is not None:
-            offset = min(offset, self._anchor[0])
+            offset = min(offset, self._anchor)
         number = number_of(pieces, offset)
         return pieces, min(number, len(pieces) - len(self.timeline.placed[1]))
 
@@ -282,22 +283,42 @@ class PlacedView:
         reason = f"measured {measured} of {self.log.size} bytes so far, try again"
         return BlockingIOError(errno.EAGAIN, reason)
 
-    def _place(self, first: int) -> None:
-        """All from piece number `first` on is measured: find its positions. Under the lock."""
+    def _is_inside(self, pieces: Sequence[Piece]) -> bool:
+        """Whether the anchor is inside a piece, so that the disk tells where."""
+        anchor = self._anchor
+        if anchor is None or self.timeline.placed[1]:
+            return False
+        return pieces[number_of(pieces, anchor)].segment.base_offset < anchor
+
+    def _text_before_anchor(self, pieces: Sequence[Piece]) -> int:
+        """Bytes of text before the anchor in the piece that it is inside of. Waits."""
+        anchor = self._anchor
+        if anchor is None or not self._is_inside(pieces):
+            return 0
+        return pieces[number_of(pieces, anchor)].text_before(anchor)[0]
+
+    def _place(self, first: int, before: int = 0) -> None:
+        """All from piece number `first` on is measured: find its positions. Under the lock.
+
+        `before`: `_text_before_anchor`.
+        """
         timeline = self.timeline
-        bases = [piece.segment.base_offset for piece in timeline.pieces]
+        pieces = timeline.pieces
+        bases = [piece.segment.base_offset for piece in pieces]
         if self.behind:
             self._caught_up()
         if timeline.placed[1]:
             timeline.place(first)
+        elif self._anchor is not None:
+            timeline.place(first, number_of(pieces, self._anchor), timeline.end - before)
+            self._anchor = None
         else:
-            anchor = self._anchor or self.base
-            if anchor is not None and anchor[0] in bases[first:]:
-                timeline.place(first, bases.index(anchor[0]), anchor[1])
+            base = self.base
+            if base is not None and base[0] in bases[first:]:
+                timeline.place(first, bases.index(base[0]), base[1])
             else:
                 # Behind all that anybody has seen, if anybody has.
                 timeline.place(first, first, timeline.end)
-            self._anchor = None
         self._ready = not timeline.unplaced
 
     # -- what is written down ------------------------------------------------------------------

@@ -16,6 +16,7 @@ Not here: the change itself (`partition.py`).
 from __future__ import annotations
 
 import errno
+import itertools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -99,6 +100,16 @@ class Rewrite:
         self._bases: Mapping[str, Places] = {}
         self._places: dict[str, Places] = {}
         self._version = -1
+        # Whether another process has rewritten what nobody could read yet: what is read now of the
+        # rest has positions that are not known before that is measured.
+        self._is_unread = (
+            bool(new)
+            and log.read_only
+            and any(
+                segment.next_offset < following.base_offset or segment.stable_size < segment.size
+                for segment, following in itertools.pairwise(log.segments[: self.count + 1])
+            )
+        )
 
     def is_of(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
         """Whether this is the change."""
@@ -164,6 +175,10 @@ class Rewrite:
             return past
 
     def _passing(self, view: str, until: float) -> Places:
+        log = self._partition.log
+        if self._is_unread:
+            reason = "its writer has rewritten it before all of it was read"
+            raise CorruptRecord(reason, path=log.directory)
         part = self._parts.get(view)
         if part is None:
             part = self._parts[view] = self._measured(view)

@@ -38,10 +38,12 @@ def render_text(
     while (done := place.fill(out, done, wait)) < size:
         before = piece
         piece, start = generation.locate(origin + done)
-        if start != origin + done or place.skip or piece is before:
+        inside = origin + done - start
+        is_next = not inside or generation.goes_on_inside(origin + done)
+        if not is_next or place.skip or piece is before:
             raise CorruptRecord("shows less than was measured", path=piece.segment.log_path)
         try:
-            place = piece.place(0, wait)
+            place = piece.place(inside, wait)
         except CorruptRecord as error:
             raise Damaged(error, done) from None
     return place

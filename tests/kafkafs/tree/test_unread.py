@@ -1,0 +1,259 @@
+"""What another process has cleaned before it could be read is read from what is left of it.
+
+So does a consumer, who asks by offset: what comes behind what he was given is what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkafs.tree.context import TreeOptions
+from kafkafs.tree.files.view_file import ViewFile
+from kafkafs.tree.handles import Handle, ToldError
+from storage import paths
+from storage.errors import SegmentGone
+from tests.broker_files import BrokerDirectory, BrokerPartition
+from tests.kafkafs.trees import Tree, read
+from tests.storage.producers import Producer
+
+VIEWS = ("", ".kv", ".jsonl", ".batches", ".follow")
+Keep = Callable[[int, bytes], bool]
+KEPT: dict[str, Keep] = {
+    "all": lambda offset, value: True,
+    "some": lambda offset, value: offset % 2 == 0,
+    "none": lambda offset, value: False,
+}
+
+
+class Beside:
+    """A broker's directory beside a tree in which one file stays open."""
+
+    def __init__(self, home: Path, *, limited: bool) -> None:
+        self.broker = BrokerDirectory(home / "data")
+        self.partition = self.broker.partition()
+        self.limited = limited
+        self.shown = b""
+        self._options = TreeOptions(read_only=True, attr_timeout=0, until_high_watermark=limited)
+
+    def see(self, end: int | None = None) -> None:
+        """All up to `end`, or to the log end, lies below the high watermark now."""
+        end = self.partition.next_offset if end is None else end
+        self.broker.write_high_watermark(self.partition, end)
+
+    def mount(self, path: str) -> None:
+        self.tree = Tree(self.broker.data, self._options)
+        self.path = path
+        self.node: ViewFile = self.tree.file(path)
+        self.handle: Handle = self.tree.open(self.node)
+
+    def read_on(self) -> bytes:
+        """As `tail -f`: what has come."""
+        size = self.tree.attributes(self.node).size
+        assert size >= len(self.shown)
+        more = read(self.handle, len(self.shown), size - len(self.shown))
+        self.shown += more
+        return more
+
+    def forget(self) -> None:
+        """No file of the log is open: only names lead to them."""
+        for segment in self.tree.log().segments:
+            segment.close_descriptors()
+
+    def by_name(self, start: int | None = None) -> bytes:
+        """What who opens it now is shown, all of it or from an offset on."""
+        path = self.path.replace(".follow/", "")
+        return self.tree.read(path if start is None else f"{path}@{start}")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    return tmp_path
+
+
+@pytest.fixture(params=[False, True], ids=["all", "below the high watermark"])
+def beside(home: Path, request: pytest.FixtureRequest) -> Iterator[Beside]:
+    beside = Beside(home, limited=request.param)
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: beside.tree.stop())
+        yield beside
+
+
+def fill(partition: BrokerPartition, name: str, batches: int) -> None:
+    for number in range(batches):
+        partition.append(b"%s %d" % (name.encode(), number), b"%s %d'" % (name.encode(), number))
+
+
+def readable_but_last(beside: Beside) -> None:
+    """What comes before the active segment is open, whatever becomes of its names."""
+    for segment in beside.tree.log().segments[:-1]:
+        segment.open_log()
+
+
+def clean_twice(partition: BrokerPartition, count: int, keep: Keep, first: int) -> None:
+    """So quickly that nobody has opened what was put aside the first time."""
+    for number in (count, 1):
+        partition.clean(number, keep, first)
+        partition.remove_deleted()
+
+
+@pytest.mark.parametrize(
+    ("seen", "merged", "unread", "kept", "view"),
+    [
+        *itertools.product([0, 2], [0, 1], [0, 2], KEPT, [""]),
+        *itertools.product([0, 2], [0, 1], [1], ["some"], VIEWS[1:]),
+    ],
+)
+def test_a_tail_goes_on_with_what_is_left(
+    beside: Beside, seen: int, merged: int, unread: int, kept: str, view: str
+) -> None:
+    """`seen` batches of the active segment were read. It is cleaned, together with `merged` before
+    it and `unread` behind it.
+    """
+    partition = beside.partition
+    for number in range(3):
+        fill(partition, f"old{number}", 3)
+        partition.roll()
+    fill(partition, "seen", seen)
+    beside.see()
+    beside.mount(f"t/{view}/0".replace("//", "/"))
+    beside.read_on()
+    shown, first = beside.shown, partition.next_offset
+    assert shown
+    beside.forget()
+    fill(partition, "more", 2)
+    for number in range(unread):
+        partition.roll()
+        fill(partition, f"unread{number}", 2)
+    partition.roll()
+    fill(partition, "last", 1)
+    clean_twice(partition, 1 + merged + unread, KEPT[kept], 3 - merged)
+    left = [value for offset, value in partition.records if offset >= first]
+    beside.read_on()
+    beside.see()
+    beside.read_on()
+    assert beside.shown == shown + beside.by_name(first)
+    if view == "":
+        assert beside.shown == shown + b"".join(value + b"\n" for value in left)
+        assert beside.by_name() == partition.text()
+    partition.append(b"new")
+    beside.see()
+    beside.read_on()
+    assert beside.shown == shown + beside.by_name(first)
+    # What was told of it stays, but the bytes that nobody has any more.
+    with contextlib.suppress(SegmentGone, ToldError):
+        assert read(beside.handle, 0, len(shown)) == shown
+
+
+@pytest.mark.parametrize("view", ["", ".batches"])
+@pytest.mark.parametrize("kept", ["some", "none"])
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("marker", ["same", "unread", "last"])
+@pytest.mark.parametrize("merged", [0, 1])
+@pytest.mark.parametrize("is_held", [False, True])
+def test_transactions_in_what_is_left(
+    beside: Beside, is_held: bool, merged: int, marker: str, commit: bool, kept: str, view: str
+) -> None:
+    """One was open in what was read (`is_held`), or began in what was not. Its marker comes in the
+    same segment, in one behind it, or in the last one, which nobody cleans.
+    """
+    partition = beside.partition
+    producer = Producer(7, transactional=True)
+    fill(partition, "old", 3)
+    partition.roll()
+    fill(partition, "before", 1)
+    first = partition.next_offset
+    if is_held:
+        partition.put(producer.batch(b"one", b"two"))
+        fill(partition, "between", 1)
+    beside.see()
+    beside.mount(f"t/{view}/0".replace("//", "/"))
+    beside.read_on()
+    shown = beside.shown
+    if view == ".batches":
+        first = partition.next_offset
+    beside.forget()
+    if not is_held:
+        partition.put(producer.batch(b"one", b"two"))
+    fill(partition, "more", 1)
+    if marker == "unread":
+        partition.roll()
+        fill(partition, "unread", 1)
+    if marker != "last":
+        partition.put(producer.commit() if commit else producer.abort())
+    partition.roll()
+    fill(partition, "last", 1)
+    if marker == "last":
+        partition.put(producer.commit() if commit else producer.abort())
+    cleaned = partition.bases[1 - merged : -1]
+    indexes = [partition.log(base).with_suffix(paths.TXNINDEX) for base in cleaned]
+    aborted = b"".join(path.read_bytes() for path in indexes if path.exists())
+    assert bool(aborted) == (not commit and marker != "last")
+    indexes[0].write_bytes(aborted)
+    clean_twice(partition, len(cleaned), KEPT[kept], 1 - merged)
+    is_seen = marker != "last" or not beside.limited
+    for is_shown in (commit and is_seen, commit, commit):
+        beside.read_on()
+        assert beside.shown == shown + beside.by_name(first)
+        if view == "":
+            assert (b"one\ntwo\n" in beside.shown) == is_shown
+            assert (b"one" in beside.shown) == is_shown
+        partition.append(b"new")
+        beside.see()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("kept", ["all", "some"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_read_over_the_place_where_it_goes_on(
+    beside: Beside, times: int, kept: str, view: str
+) -> None:
+    """What was told of before is read there, what came behind it in the middle of another file."""
+    partition = beside.partition
+    for number in range(2):
+        fill(partition, f"old{number}", 3)
+        partition.roll()
+    beside.see()
+    beside.mount(f"t/{view}/0".replace("//", "/"))
+    late = beside.tree.open(beside.node)
+    expected = beside.tree.read(beside.node)
+    for number in range(times):
+        first = partition.next_offset
+        beside.tree.attributes(beside.node)
+        beside.forget()
+        readable_but_last(beside)
+        fill(partition, f"more{number}", 2)
+        partition.roll()
+        clean_twice(partition, 2, KEPT[kept], len(partition.bases) - 3)
+        beside.see()
+        beside.tree.attributes(beside.node)
+        expected += beside.by_name(first)
+    size = beside.tree.attributes(beside.node).size
+    assert size == len(expected)
+    assert read(late, 0, size) == expected
+    for position in range(0, size, 7):
+        assert read(late, position, 11) == expected[position : position + 11]
+
+
+@pytest.mark.parametrize("view", ["", ".jsonl", ".batches"])
+def test_a_cut_is_still_an_error(beside: Beside, view: str) -> None:
+    partition = beside.partition
+    fill(partition, "old", 3)
+    partition.roll()
+    fill(partition, "seen", 3)
+    beside.see()
+    beside.mount(f"t/{view}/0".replace("//", "/"))
+    beside.read_on()
+    size = len(beside.shown)
+    beside.forget()
+    partition.truncate(partition.next_offset - 4)
+    left = len(beside.by_name())
+    with pytest.raises(SegmentGone):
+        read(beside.handle, left, size - left)
