@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager
+from storage import Log, LogManager, paths
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.log.listener import LogListener
@@ -39,6 +39,26 @@ def test_a_swap(tmp_path: Path) -> None:
     life = Life(tmp_path / "data")
     stops = stops_of_life(life, seeds=SEEDS, kinds=(".swap", ".deleted"))
     stops.found = list(filter(changes_names, stops.found))
+    stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+class BrokersLife(Life):
+    """In a broker's directory, where no book is kept whose writing would keep names in order."""
+
+    def build(self) -> None:
+        super().build()
+        (self.data / paths.META_PROPERTIES).write_text("version=1\nnode.id=1\n")
+
+
+def test_a_swap_where_nothing_else_is_written(tmp_path: Path) -> None:
+    life = BrokersLife(tmp_path / "data")
+    stops = stops_of_life(life, seeds=range(-40, 0), kinds=(".swap",))
+    stops.found = [
+        found
+        for found in stops.found
+        if changes_names(found) and names_end(found, ".swap") and "rename" in found.where
+    ]
+    assert stops.found
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 
