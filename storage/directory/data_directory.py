@@ -157,6 +157,8 @@ class DataDirectory:
         self.faults: list[str] = []
         # What the checkpoints said, by the file's name.
         self._offsets_at_open: dict[str, dict[Item, int]] = {}
+        # Whether there is a checkpoint of log starts; each of ours has one, if an empty one.
+        self._has_log_starts = True
         # Those whose log start is not known any more, with one that is not above it.
         self.lost_starts: dict[Item, int] = {}
         self.skipped: list[str] = []
@@ -400,6 +402,7 @@ class DataDirectory:
     def _read_log_starts(self, found: Sequence[Item]) -> dict[Item, int]:
         """Where logs start; ``lost_starts`` are those of which nothing tells."""
         path = os.path.join(self.path, paths.LOG_STARTS)
+        self._has_log_starts = self.files.exists(path)
         fault: CorruptCheckpoint | None = None
         starts: dict[Item, int] = {}
         try:
@@ -562,6 +565,8 @@ class DataDirectory:
         topic_id = self._topic_id(directory)
         self.settings.identify(topic, topic_id)
         config = self.settings.log_config(topic)
+        if recovery_point is None or not self._has_log_starts:
+            log_start = max(log_start, self._own_log_start(directory))
         may_be_cleaned = self._may_be_cleaned(item)
         rescued_to = 0 if clean else decided(self.files, directory)
         if rescued_to and not self.read_only:
@@ -617,6 +622,22 @@ class DataDirectory:
         if not clean and not self.read_only and self.files.exists(unsynced):
             log.distrust()
         return log
+
+    def _own_log_start(self, directory: str) -> int:
+        """Where a partition that has come without its lines in the checkpoints begins, by its own
+        files; 0 where nothing tells, or a broker may know more.
+
+        Of one that has its lines these count alone: what is to go is written down here before it is
+        decided there.
+        """
+        if self.settings.is_brokers or not self.files.in_order:
+            return 0
+        start = 0
+        with contextlib.suppress(CorruptCheckpoint, OSError):
+            start = book_file.read(self.files, directory).log_start
+        with contextlib.suppress(CorruptCheckpoint, OSError):
+            start = max(start, history.recorded_start(self.files, directory) or 0)
+        return start
 
     def _compare_end(self, log: Log, flushed_end: int) -> None:
         """Hold where a log ends against what was written down when it was flushed."""

@@ -33,8 +33,10 @@ class Book:
         self._claims = recorded.claims
         # What is about to leave the log, as often as it was let go.
         self._leaving: Counter[Segment] = Counter()
-        # The log's segments when it was last saved; each change makes another tuple of them.
+        # The log's segments when it was last saved, each change of which makes another tuple; and
+        # where the log began.
         self._saved: tuple[Segment, ...] | None = None
+        self._log_start = recorded.log_start
         if list(recorded.claims) == self._wanted(log.segments):
             self._saved = log.segments
 
@@ -45,7 +47,8 @@ class Book:
         as the log was opened, or was given up.  OSError from the disk.
         """
         with self._lock:
-            if self._is_kept and not log.closed and self._saved is not log.segments:
+            is_right = self._saved is log.segments and self._log_start == log.log_start_offset
+            if self._is_kept and not log.closed and not is_right:
                 try:
                     self._write(log)
                 except OSError as error:
@@ -91,18 +94,18 @@ class Book:
         self._claims, self._saved = (), None
 
     def _write(self, log: Log) -> None:
-        segments = log.segments
+        segments, log_start = log.segments, log.log_start_offset
         claims = self._wanted(segments)
         if claims or self._claims:
             path = os.path.join(log.directory, book_file.FILE_NAME)
-            data = book_file.text(Recorded(log.log_start_offset, claims))
+            data = book_file.text(Recorded(log_start, claims))
             try:
                 log.files.replace_if_room(path, data)
             except FileNotFoundError:
                 # The topic has been deleted meanwhile.
                 if not log.closed:
                     raise
-        self._claims = claims
+        self._claims, self._log_start = claims, log_start
         self._saved = None if self._leaving else segments
 
     def _wanted(self, segments: Sequence[Segment]) -> list[Claim]:

@@ -244,6 +244,14 @@ FAULTS = [
         ("tests/kafkafs/test_line_index.py",),
     ),
     Fault(
+        "a-restored-partition-begins-at-its-first-record",
+        "storage/directory/data_directory.py",
+        "        if recovery_point is None or not self._has_log_starts:\n",
+        "        if False:\n",
+        "Deleted records are shown again in a partition that came from a backup.",
+        ("tests/storage/directory/test_restored_partition.py",),
+    ),
+    Fault(
         "appends-take-the-reserve",
         "storage/log/append.py",
         "            self._check_writable()\n        self.files.check_room()\n        config",
