@@ -9,10 +9,9 @@ from __future__ import annotations
 import errno
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from kafkafs.tree.jobs import Job
+from kafkafs.tree.jobs import Job
 
 
 class FlushPlan(Protocol):

@@ -21,13 +21,11 @@ import errno
 import traceback
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled
 from storage.task import ByOwner, Task, call
-
-if TYPE_CHECKING:
-    from storage.directory.manager import Topic
 
 
 class State(StrEnum):

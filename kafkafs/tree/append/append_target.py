@@ -6,16 +6,15 @@ of the write and its length, is not the size that came out of it, the kernel kee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from kafkafs.tree.handles import FlushPlan
-    from kafkafs.tree.partition.partition import Partition
-    from kafkafs.tree.partition.partition_view import ViewGeneration
-    from storage.log.append import Appended
-    from storage.log.validator import Admitted
-    from storage.settings.config import LogConfig
+from kafkafs.tree.context import MountContext
+from kafkafs.tree.handles import FlushPlan
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partition_view import ViewGeneration
+from storage.log.append import Appended
+from storage.log.validator import Admitted
+from storage.settings.config import LogConfig
 
 
 class AppendTarget(Protocol):

@@ -18,8 +18,6 @@ Batches are decoded to be checked. Where that may take long it is done in a work
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.append.append_target import PartitionTarget
 from kafkafs.tree.handles import Handle
@@ -27,9 +25,7 @@ from storage.errors import InvalidRecord, LogClosed, StorageError
 from storage.log.validator import Admitted, admitted
 from storage.record.batch import parse_header
 from storage.record.scan import whole_batches
-
-if TYPE_CHECKING:
-    from storage.settings.config import LogConfig
+from storage.settings.config import LogConfig
 
 _AT_ONCE = 64 << 10
 """Bytes of uncompressed batches that are checked on the owner's thread."""

@@ -9,15 +9,11 @@ line.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.append.append_target import AppendTarget
 from kafkafs.tree.handles import Handle
+from kafkafs.views import TextView
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
-
-if TYPE_CHECKING:
-    from kafkafs.views import TextView
 
 _OVERHEAD = 128
 """Bytes that a record's batch has at most besides its value."""

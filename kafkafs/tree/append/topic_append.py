@@ -17,22 +17,19 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kafkafs.tree.append.lines_handle import LinesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
 from kafkafs.tree.partition.flush_plans import planned
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.views import TextView
+from storage.directory.manager import Topic
 from storage.errors import LogClosed, StorageError
+from storage.log.append import Prepared
 from storage.log.partitioner import Partitioner, Routed
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition.partition import Partition
-    from kafkafs.tree.partition.partitions import Partitions
-    from kafkafs.views import TextView
-    from storage.directory.manager import Topic
-    from storage.log.append import Prepared
-    from storage.settings.config import LogConfig
+from storage.settings.config import LogConfig
 
 
 class TopicAppend(Node):

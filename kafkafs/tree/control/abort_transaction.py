@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.job_file import table
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partitions import Partitions
+from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError
 from storage.log.log import Log
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from kafkafs.tree.partition.partition import Partition
-    from kafkafs.tree.partition.partitions import Partitions
-    from storage.directory.manager import Topic
 
 NAME = "abort-transaction"
 _COLUMNS = (

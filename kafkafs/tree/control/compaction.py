@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN, parse
 from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.control.retention import delete_old
 from kafkafs.tree.jobs import Report, Work
 from storage.compaction.cleaner import Cleaned
+from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled
 from storage.log.log import Log
 from storage.settings.config import format_value
 from storage.task import Task
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from storage.directory.manager import Topic
 
 NAME = "compaction"
 _COLUMNS = (

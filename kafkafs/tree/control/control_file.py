@@ -12,19 +12,16 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kafkafs.tree.files.virtual_file import Content, VirtualFile
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
-from kafkafs.tree.jobs import State
+from kafkafs.tree.jobs import Job, State
 from kafkafs.tree.partition.flush_plans import planned
+from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.permissions import Owner
 from storage.errors import InvalidConfig, StorageError
-
-if TYPE_CHECKING:
-    from kafkafs.tree.jobs import Job
-    from kafkafs.tree.partition.partition import Partition
 
 LONGEST_LINE = 1 << 16
 

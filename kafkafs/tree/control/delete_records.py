@@ -9,19 +9,16 @@ ERANGE (Kafka's OFFSET_OUT_OF_RANGE).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.jobs import Report
+from storage.directory.manager import Topic
 from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import OffsetOutOfRange
 from storage.log.log import Log
 from storage.task import Task
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from storage.directory.manager import Topic
 
 _COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))
 

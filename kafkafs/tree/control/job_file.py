@@ -23,14 +23,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.control_file import Effects
 from kafkafs.tree.jobs import Job, State, Work
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from storage.directory.manager import Topic
+from storage.directory.manager import Topic
 
 
 class Request(NamedTuple):

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import DRY_RUN, RUN, parse
 from kafkafs.tree.control.job_file import Control, Request, table
 from kafkafs.tree.jobs import Report, Work
+from storage.directory.manager import Topic
 from storage.directory.retain import plan_retention, retain
 from storage.errors import StorageError
 from storage.log.log import Log
 from storage.task import Task
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from storage.directory.manager import Topic
 
 NAME = "retention"
 _COLUMNS = (

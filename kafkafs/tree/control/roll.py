@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import RUN, parse
 from kafkafs.tree.control.job_file import Control, Request
 from kafkafs.tree.jobs import Report
+from storage.directory.manager import Topic
 from storage.log.log import Log
 from storage.task import Task
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from storage.directory.manager import Topic
 
 
 def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:

@@ -12,18 +12,15 @@ between what goes on and how the last one ended what the checker (`log_checker`)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, RUN, parse
 from kafkafs.tree.control.job_file import Control, Request
 from kafkafs.tree.jobs import Report
+from storage.directory.manager import Topic
 from storage.task import Task
 from storage.verify.log_checker import checker_facts
 from storage.verify.verify_log import verify_logs
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
-    from storage.directory.manager import Topic
 
 #: The facts that are lines of a list, of which there may be any number.
 _LISTED = "fault"

@@ -19,27 +19,23 @@ import platform
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from kafkafs import config, metrics
 from kafkafs.tree.context import ABOUT, MountContext
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile
+from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import AdoptFile
+from kafkafs.tree.owner.owner_requests import OwnerRequests
+from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.tree.permissions import Owner
 from kafkafs.views.batches import Batches
+from storage.directory.manager import LogManager, Topic
 from storage.settings.config import format_value
-from storage.settings.settings import SETTINGS_FILE
-
-if TYPE_CHECKING:
-    from kafkafs.tree.handles import HandleTable
-    from kafkafs.tree.owner.owner_requests import OwnerRequests
-    from kafkafs.tree.partition.partitions import Partitions
-    from storage.directory.manager import LogManager, Topic
-    from storage.settings.settings import Settings
+from storage.settings.settings import SETTINGS_FILE, Settings
 
 FOLLOW_S = 0.02
 """How long the owner's thread looks, at most, for what another process has appended."""

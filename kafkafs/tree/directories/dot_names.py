@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from kafkafs.tree.append.topic_append import TopicAppend
 from kafkafs.tree.control.control_file import Effects
@@ -28,12 +27,9 @@ from kafkafs.tree.files.raw_file import RawFile, is_shown
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
+from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.permissions import Owner
 from kafkafs.views.batches import Batches
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition.partition import Partition
-
 
 APPEND = "append"
 """The file that takes records for any partition; in the topic itself with a dot before it."""

@@ -6,13 +6,10 @@ They have a date and an owner, and nothing can be made or removed in them unless
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.inodes import Attributes, Change, Directory, directory_mode
 from kafkafs.tree.permissions import Owner
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
 
 
 class TreeDirectory(Directory):

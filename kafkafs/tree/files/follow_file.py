@@ -22,19 +22,15 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle, ToldError
-from kafkafs.tree.inodes import Attributes, inode_number, missing
+from kafkafs.tree.inodes import Attributes, Node, inode_number, missing
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+from kafkafs.tree.partition.partitions import Partitions
+from storage.directory.manager import Topic
 from storage.errors import SegmentGone, StorageError
-
-if TYPE_CHECKING:
-    from kafkafs.tree.inodes import Node
-    from kafkafs.tree.partition.partition import Partition
-    from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
-    from kafkafs.tree.partition.partitions import Partitions
-    from storage.directory.manager import Topic
 
 FIRST_POSITION = "user.kafkafs.first_position"
 

@@ -13,15 +13,13 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kafkafs.tree.files.virtual_file import Content, Text
+from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
 from storage.log.log import Log
 from storage.segment.segment import Segment
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition.partition_view import PartitionView
 
 _SEGMENT_COLUMNS = (
     ("base_offset", 20),

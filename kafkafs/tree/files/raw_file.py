@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Node, file_mode, inode_number
+from kafkafs.tree.partition.partition import Partition
 from storage import paths
 from storage.files import Files
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition.partition import Partition
 
 _SHOWN = (paths.LOG, *paths.INDEX_SUFFIXES, paths.SNAPSHOT)
 _WHOLE = frozenset({paths.LEADER_EPOCH_CHECKPOINT, paths.PARTITION_METADATA})

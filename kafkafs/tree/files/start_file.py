@@ -25,21 +25,18 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 from kafkafs.tree.files.start_names import parse_start_name
 from kafkafs.tree.files.start_points import End, end_of, offset_of_time, start_offset
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, missing
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.views import View
+from storage.directory.manager import Topic
 from storage.errors import OffsetOutOfRange, StorageError
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition.partition import Partition
-    from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
-    from kafkafs.tree.partition.partitions import Partitions
-    from kafkafs.views import View
-    from storage.directory.manager import Topic
 
 KEPT = 64
 """Of those that were looked up last, how many are told of changes before they are opened."""

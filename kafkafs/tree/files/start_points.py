@@ -12,17 +12,15 @@ Not here: what names say (`start_names.py`), which bytes of a view an offset is 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kafkafs.tree.files.start_names import Edge, Last, Offset, Point, Time
 from kafkafs.tree.files.view_file import MEASURE_S
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.views.batches import Batches
 from storage.errors import OffsetOutOfRange
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition.partition import Partition
-    from kafkafs.tree.partition.partition_view import PartitionView
-    from storage.log.read import Isolation
+from storage.log.read import Isolation
 
 
 class End(NamedTuple):

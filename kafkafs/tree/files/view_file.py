@@ -12,7 +12,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from kafkafs.line_index import Damaged, Place
 from kafkafs.tree.append.append_target import PartitionTarget
@@ -20,14 +19,12 @@ from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
+from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
 from kafkafs.tree.partition.text import render_text
+from kafkafs.views import View
 from kafkafs.views.batches import Batches
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-
-if TYPE_CHECKING:
-    from kafkafs.tree.partition.partition import Partition
-    from kafkafs.views import View
 
 MEASURE_S = 10.0
 """How long stat and open wait for a partition's measurement."""

@@ -17,17 +17,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
+from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.permissions import Owner
 from storage.errors import InvalidRecord, StorageError
 from storage.owner.owner_requests import Asked, decode
-
-if TYPE_CHECKING:
-    from kafkafs.tree.owner.owner_requests import OwnerRequests
 
 NAME = "adopt"
 LONGEST_LINE = 64 << 20

@@ -19,16 +19,13 @@ import traceback
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.jobs import Job, Report, State, Work
 from storage.errors import StorageError
 from storage.owner.owner_requests import Asked, Facts, tell_error
 from storage.owner.staged_orphans import Removed, remove_orphans
 from storage.task import Task
-
-if TYPE_CHECKING:
-    from kafkafs.tree.context import MountContext
 
 KEPT = 1000
 KEPT_BYTES = 1 << 20
