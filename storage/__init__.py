@@ -4,13 +4,9 @@ from storage.directory.manager import LogManager, Topic
 from storage.errors import StorageError
 from storage.log.listener import LogListener
 from storage.log.log import Appended, Log
-from storage.log.read import EARLIEST, LATEST, MAX_TIMESTAMP
 from storage.record.batch import Record, encode
 
 __all__ = [
-    "EARLIEST",
-    "LATEST",
-    "MAX_TIMESTAMP",
     "Appended",
     "Log",
     "LogListener",

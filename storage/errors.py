@@ -90,18 +90,6 @@ class OffsetOutOfRange(StorageError):
         return self.message if self.path is None else f"{self.message} (file {self.path})"
 
 
-class InvalidFetchSize(StorageError):
-    """Not one whole message fits into a fetch of the largest ``size``, in bytes, allowed."""
-
-    def __init__(self, size: int, *, offset: int) -> None:
-        super().__init__(f"the message is larger than a fetch of {size} bytes", offset=offset)
-        self.size = size
-
-
-class InvalidFetchResponse(StorageError):
-    """Bytes that are no fetch response; the position is the byte in it."""
-
-
 class RecordTooLarge(StorageError):
     """A record whose batch exceeds ``max.message.bytes``; ``size`` and ``limit`` in bytes.
 

@@ -18,7 +18,6 @@ from storage.settings.message_schemas import OFFSETS, PROTOCOL, SHARES, TRANSACT
 from storage.settings.messages import Message, MessageError, MetadataReader, Reader, parse_schemas
 
 _PACKAGE: Final = "org.apache.kafka.tools.api."
-STRING_DECODER: Final = _PACKAGE + "StringDecoder"
 _NUMBERS: Final = {"IntegerDecoder": struct.Struct(">i"), "LongDecoder": struct.Struct(">q")}
 _GROUP_METADATA: Final = 2
 

@@ -16,8 +16,6 @@ ERRNO: dict[type[Exception], int] = {
     errors.CorruptRecord: errno.EIO,
     errors.CorruptCheckpoint: errno.EIO,
     errors.OffsetOutOfRange: errno.ERANGE,
-    errors.InvalidFetchSize: errno.EINVAL,
-    errors.InvalidFetchResponse: errno.EINVAL,
     errors.RecordTooLarge: errno.EMSGSIZE,
     errors.InvalidRecord: errno.EINVAL,
     errors.InvalidTopic: errno.EINVAL,

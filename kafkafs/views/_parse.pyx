@@ -21,9 +21,6 @@ from storage.record._batch cimport (
 
 from storage.errors import InvalidRecord, RecordTooLarge
 
-cdef extern from "string.h":
-    void *memrchr(const void *start, int byte, size_t size) noexcept nogil
-
 cdef enum:
     LARGEST_BATCH = 0x7FFFFFFF
 
@@ -175,15 +172,3 @@ cdef int make_room(bytearray result, Block *block, int64_t start) except -1:
     block.out_size = block.out + block.needed + COPY_STEP + <int64_t> (rest * ratio * 1.125)
     PyByteArray_Resize(result, block.out_size)
     return 0
-
-
-def last_newline(data not None):
-    """Where the last newline in `data` is; -1 = there is none."""
-    cdef Py_buffer view
-    cdef const char *found
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        found = <const char *> memrchr(view.buf, c"\n", view.len)
-        return -1 if found == NULL else found - <const char *> view.buf
-    finally:
-        PyBuffer_Release(&view)

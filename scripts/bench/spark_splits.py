@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from kafkafs.spark.place.opened import Place
-from kafkafs.spark.source.rows import arrow_schema, record_batches
+from kafkafs.spark.source.rows import chosen, record_batches, spark_schema
 from storage.split.split import Split
 
 
@@ -15,7 +15,7 @@ def read_splits(
     where: Place, splits: list[Split], names: list[str], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the splits with these numbers."""
-    files, schema = where.files(), arrow_schema(names)
+    files, schema = where.files(), chosen(spark_schema(names))
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             yield from record_batches(files, splits[number], schema)

@@ -24,17 +24,16 @@ Not here: requests, sockets, any other version of the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from storage.errors import CorruptRecord, InvalidFetchResponse, InvalidFetchSize
-from storage.record.batch import decode_plain
+from storage.errors import CorruptRecord
 from storage.record.columns._columns import decode_columns
 from storage.record.header import Buffer, parse_header
-from storage.record.legacy_07 import encode_entry, plain_07
+from storage.record.legacy_07 import encode_entry
 from storage.record.plain import plain
 
 if TYPE_CHECKING:
@@ -51,14 +50,11 @@ MAX_SET_BYTES = _LARGEST - 2 - _HEAD.size
 
 
 class ErrorCode(IntEnum):
-    """What a response says (0.7 ``ErrorMapping``)."""
+    """What a response of ours says (some of 0.7's ``ErrorMapping``)."""
 
     UNKNOWN = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
-    INVALID_MESSAGE = 2
-    WRONG_PARTITION = 3
-    INVALID_FETCH_SIZE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +67,6 @@ class MessageSet:
     data: bytes
     count: int
     next_offset: int
-
-
-class Response(NamedTuple):
-    """A ``MessageSetSend``: its error code and the bytes of its messages."""
-
-    error: int
-    messages: memoryview
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -182,24 +171,6 @@ class _Collector:
             self.full = True
 
 
-def fetch_doubling(
-    fetch: Callable[[int], MessageSet], max_bytes: int, limit: int = MAX_SET_BYTES
-) -> MessageSet:
-    """Fetch with ``max_bytes``, and with twice as much while not one whole message fits.
-
-    What consumers of 0.7 did: its server cut a set anywhere.  An empty set ends it too.
-    InvalidFetchSize where a message is larger than ``limit``.
-    """
-    size = min(max_bytes, limit)
-    while True:
-        found = fetch(size)
-        if found.count or not found.data:
-            return found
-        if size >= limit:
-            raise InvalidFetchSize(size, offset=found.next_offset)
-        size = min(2 * size, limit)
-
-
 # -- the layouts ---------------------------------------------------------------------------------
 
 
@@ -214,66 +185,14 @@ def encode_multi_response(responses: Iterable[Buffer]) -> bytes:
     return _HEAD.pack(2 + len(body), ErrorCode.NONE) + body
 
 
-def decode_response(data: Buffer) -> Response:
-    """A whole ``MessageSetSend`` and nothing behind it.  InvalidFetchResponse."""
-    response, end = _take_response(memoryview(data), 0)
-    if end != len(data):
-        raise InvalidFetchResponse("bytes are left after a response", position=end)
-    return response
-
-
-def decode_multi_response(data: Buffer) -> list[Response]:
-    """A whole ``MultiMessageSetSend`` and nothing behind it.  InvalidFetchResponse."""
-    error, body = decode_response(data)
-    if error != ErrorCode.NONE:
-        raise InvalidFetchResponse(f"error code {error} of a multi-response", position=4)
-    responses = []
-    at = 0
-    while at < len(body):
-        response, at = _take_response(body, at, _HEAD.size)
-        responses.append(response)
-    return responses
-
-
-def _take_response(data: memoryview, at: int, shift: int = 0) -> tuple[Response, int]:
-    """The response at ``data[at:]`` and where it ends; ``shift`` is where ``data`` itself lies."""
-    if len(data) - at < _HEAD.size:
-        raise InvalidFetchResponse("a response's head is cut off", position=shift + at)
-    length, error = _HEAD.unpack_from(data, at)
-    if length < 2:
-        raise InvalidFetchResponse(f"response length {length}", position=shift + at)
-    end = at + _LENGTH.size + length
-    if end > len(data):
-        raise InvalidFetchResponse(f"a response of {length} bytes is cut off", position=shift + at)
-    return Response(error, data[at + _HEAD.size : end]), end
-
-
 def _message_ends(data: Buffer) -> Iterator[int]:
-    """Where each whole message ends.  InvalidFetchResponse for a length that cannot be."""
+    """Where each whole message ends.  CorruptRecord for a length that cannot be."""
     at = 0
     while len(data) - at >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, at)
         if length < _MESSAGE_OVERHEAD:
-            raise InvalidFetchResponse(f"message length {length}", position=at)
+            raise CorruptRecord(f"message length {length}", position=at)
         at += _LENGTH.size + length
         if at > len(data):
             return
         yield at
-
-
-def decode_messages(messages: Buffer) -> Iterator[tuple[int, bytes]]:
-    """(position, payload) of each whole message; a part of one at the end is dropped.
-
-    The messages of a compressed set have its position.  InvalidFetchResponse, its position in
-    ``messages``, for a length, a magic or a codec that cannot be, and for a wrong CRC.
-    """
-    start = 0
-    for end in _message_ends(messages):
-        try:
-            batch, _ = plain_07(messages, start, end, 0)
-            for record in decode_plain(batch):
-                assert record.value is not None
-                yield start, record.value
-        except CorruptRecord as error:
-            raise InvalidFetchResponse(error.message, position=start) from None
-        start = end

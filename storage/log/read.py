@@ -12,15 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
-from storage.errors import CorruptRecord, InvalidRecord, OffsetOutOfRange
+from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.log.transactions import TransactionalLog
 from storage.record._seek import find_record
 from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
 from storage.segment.segment import Segment
-
-EARLIEST = -2
-LATEST = -1
-MAX_TIMESTAMP = -3
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
@@ -155,29 +151,6 @@ class LogReader(TransactionalLog):
             return None
         finally:
             segment.release()
-
-    def list_offsets(
-        self, timestamp_ms: int, isolation: Isolation = "read_committed"
-    ) -> tuple[int, int]:
-        """(timestamp, offset) as Kafka's ListOffsets answers; (-1, -1) for none.
-
-        ``EARLIEST`` (-2), ``LATEST`` (-1) and ``MAX_TIMESTAMP`` (-3) besides times in ms.
-        """
-        if timestamp_ms == EARLIEST:
-            return -1, self.log_start_offset
-        if timestamp_ms == LATEST:
-            return -1, self._bound(isolation)
-        if timestamp_ms == MAX_TIMESTAMP:
-            return self._newest_record()
-        if timestamp_ms < 0:
-            raise InvalidRecord(f"{timestamp_ms} is no timestamp", path=self.directory)
-        return self.offset_for_timestamp(timestamp_ms, isolation) or (-1, -1)
-
-    def _newest_record(self) -> tuple[int, int]:
-        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
-        if newest.max_timestamp < 0:
-            return -1, -1
-        return self._search_segment(newest, newest.max_timestamp) or (-1, -1)
 
 
 def plain_batches(

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import CorruptRecord
 from storage.record._legacy_07 import COMPRESSED, CUT_OFF, REASONS, WHOLE, append_records, head
-from storage.record.compression import MAX_DECOMPRESSED_BYTES, compress, decompress
+from storage.record.compression import MAX_DECOMPRESSED_BYTES, decompress
 from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, NO_TIMESTAMP, V2, BatchHeader
 
 if TYPE_CHECKING:
@@ -61,12 +61,6 @@ def encode_entry(payload: Buffer, *, magic: int = 1, codec: int = 0) -> bytes:
     if magic:
         return _MAGIC_1.pack(len(payload) + 6, magic, codec, crc) + payload
     return _MAGIC_0.pack(len(payload) + 5, magic, crc) + payload
-
-
-def encode_set(payloads: Iterable[Buffer], codec: int) -> bytes:
-    """One entry around a compressed set of entries with these payloads."""
-    entries = b"".join(encode_entry(payload) for payload in payloads)
-    return encode_entry(compress(codec, entries), codec=codec)
 
 
 def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearray, int]:

@@ -108,8 +108,8 @@ def recorded_start(files: Files, directory: str) -> int | None:
 
     Never below the one that was last shown.  CorruptCheckpoint, OSError.
     """
-    facts = read(files, directory).facts
-    return int(facts.get("start", facts["first"])[0]) if facts else None
+    recorded = read(files, directory)
+    return recorded.log_start if recorded.facts else None
 
 
 def read(files: Files, directory: str) -> Recorded:
@@ -191,9 +191,7 @@ class History:
         if not lost and recorded.fits(segments, log_start):
             history.nonce = recorded.nonce
             history._take_over(recorded, lambda line: has_segment(segments, line.offset))
-            if writable and (
-                history._aside or recorded.facts["boot"] != [boot] or not recorded.follow_nonce
-            ):
+            if writable and (history._aside or recorded.facts["boot"] != [boot]):
                 history.save(segments)
         elif writable:
             history.nonce = new_nonce()
@@ -219,8 +217,6 @@ class History:
             self._bases[view] = (found[:2],)
             passed = tuple(place for place in passed if place[1] < found[1])
             self._passed[view] = passed[-PASSED:]
-        if not self.follow_nonce:
-            self.follow_nonce = new_nonce()
 
     # -- absolute positions --------------------------------------------------------------------
 

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 
 class BaseLine(NamedTuple):
-    """Where absolute positions hang.  ``sealed``: how many segments were, from there on; None in
-    the files of earlier releases.
+    """Where absolute positions hang.
+
+    ``sealed``: how many sealed segments there were from there on; ``crc``: theirs (`sealed_crc`).
     """
 
     offset: int
     position: int
-    sealed: int | None = None
-    crc: int = 0
+    sealed: int
+    crc: int
 
 
 @dataclass(slots=True)
@@ -47,9 +48,8 @@ class Recorded:
         for line in text.splitlines():
             name, *values = line.split(" ")
             if name == "base":
-                base = BaseLine(int(values[1]), int(values[2]))
-                if len(values) > 3:
-                    base = base._replace(sealed=int(values[3]), crc=int(values[4], 16))
+                offset, position, sealed = map(int, values[1:4])
+                base = BaseLine(offset, position, sealed, int(values[4], 16))
                 recorded.bases.setdefault(values[0], []).append(base)
             elif name == "passed":
                 place = (int(values[1]), int(values[2]))
@@ -64,7 +64,7 @@ class Recorded:
         if facts["version"] != ["0"] or "boot" not in facts:
             raise ValueError(facts)
         numbers = [self.nonce, self.follow_nonce, int(facts["first"][0]), int(facts["sealed"][0])]
-        numbers.append(int(facts.get("start", facts["first"])[0]))
+        numbers.append(self.log_start)
         int(facts["sealed"][1], 16)
         if "last" in facts:
             base, position, crc = facts["last"]
@@ -78,17 +78,19 @@ class Recorded:
 
     @property
     def follow_nonce(self) -> int:
-        """0 in the files of earlier releases."""
-        return int(self.facts.get("follow", ["0"])[0], 16)
+        return int(self.facts["follow"][0], 16)
+
+    @property
+    def log_start(self) -> int:
+        return int(self.facts["start"][0])
 
     def fits(self, segments: Sequence[Segment], log_start: int) -> bool:
         """Whether the segments are those of the fingerprint, or have only grown since."""
         facts = self.facts
         if not facts:
             return False
-        start = facts.get("start", facts["first"])
         segments = segments[visible_from(segments, log_start) :]
-        if int(start[0]) != max(log_start, segments[0].base_offset):
+        if self.log_start != max(log_start, segments[0].base_offset):
             return False
         count, crc = int(facts["sealed"][0]), int(facts["sealed"][1], 16)
         if int(facts["first"][0]) != segments[0].base_offset or count >= len(segments):
@@ -97,8 +99,6 @@ class Recorded:
 
     def still_holds(self, line: BaseLine, segments: Sequence[Segment]) -> bool:
         """Whether the segments from a base on are what they were, or have only grown since."""
-        if line.sealed is None:
-            return False
         if not has_segment(segments, line.offset):
             return False
         number = number_of(segments, line.offset)

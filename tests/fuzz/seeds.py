@@ -6,15 +6,15 @@ import random
 from collections.abc import Iterator
 
 from storage.index import txn_index
-from storage.kafka07 import fetch
 from storage.record.batch import Record, encode, encode_records
 from storage.record.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.legacy_07 import encode_entry, encode_set
+from storage.record.legacy_07 import encode_entry
 from storage.record.plain import recompress
 from storage.state.producer_state import ProducerEntry
 from storage.state.producer_state import encode as encode_snapshot
 from tests import oracle
+from tests.storage.old_logs import encode_set
 
 T = 1_700_000_000_000
 
@@ -84,9 +84,6 @@ def seeds(name: str) -> list[bytes]:
         return list(entries_07())
     if name == "set_of_entries_07":
         return [bytes([codec]) + data for codec in (0, 1) for data in entries_07()]
-    if name == "fetch_response":
-        sets = [fetch.encode_response(data) for data in entries_07()]
-        return [*sets, fetch.encode_multi_response(sets), fetch.encode_response(b"", 1)]
     if name == "dumped_coordinator_record":
         return [
             b"\x0b\0\1\0\1g\0\1t\0\0\0\7" + b"\0\4" + bytes(8) + b"\xff" * 4 + b"\1" + bytes(9),

@@ -31,7 +31,6 @@ from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.index import txn_index
-from storage.kafka07 import fetch
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
 from storage.record.batch import Record, decode_plain
 from storage.record.columns._columns import decode_columns
@@ -619,21 +618,6 @@ def set_of_entries_07(data: bytes) -> None:
         return
     codec = 1 + data[0] % 2
     log_07(encode_entry(compress(codec, with_right_crcs_07(data[1:])), codec=codec))
-
-
-@target
-def fetch_response(data: bytes) -> None:
-    """What a client gets from a server that is none."""
-    with contextlib.suppress(StorageError):
-        for _, messages in fetch.decode_multi_response(data):
-            for at, payload in fetch.decode_messages(messages):
-                assert 0 <= at < len(messages)
-                assert isinstance(payload, bytes)
-    with contextlib.suppress(StorageError):
-        response = fetch.decode_response(data)
-        assert fetch.encode_response(bytes(response.messages), response.error) == data
-        for _ in fetch.decode_messages(response.messages):
-            pass
 
 
 # -- streams -------------------------------------------------------------------------------------

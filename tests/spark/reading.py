@@ -15,7 +15,7 @@ from kafkafs.spark.source.options import parse
 from kafkafs.spark.source.reader import BatchReader
 from kafkafs.spark.source.stream_plan import StreamPlan
 
-SCHEMA = rows.arrow_schema(["topic", "partition", "offset", "value"])
+SCHEMA = rows.chosen(rows.spark_schema(["topic", "partition", "offset", "value"]))
 
 
 class Seen(NamedTuple):

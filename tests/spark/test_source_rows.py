@@ -25,7 +25,7 @@ NOW = datetime.datetime.fromtimestamp(NOW_MS / 1000, datetime.UTC)
 
 def read(data: Path, names: list[str], **options: Any) -> list[dict[str, object]]:
     """All rows of t-0, every batch of them sound."""
-    schema = rows.arrow_schema(names)
+    schema = rows.chosen(rows.spark_schema(names))
     with LogManager.open(str(data), read_only=True) as manager:
         log = manager.log("t", 0)
         splits = plan_splits(

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from storage.record.compression import compress
-from storage.record.legacy_07 import encode_entry, encode_set
+from storage.record.header import Buffer
+from storage.record.legacy_07 import encode_entry
 from tests import oracle
 from tests.storage.logs import NOW_MS
 
 MTIME_NS = 1_400_000_000_123_456_789
+
+
+def encode_set(payloads: Iterable[Buffer], codec: int) -> bytes:
+    """One entry around a compressed set of entries with these payloads."""
+    entries = b"".join(encode_entry(payload) for payload in payloads)
+    return encode_entry(compress(codec, entries), codec=codec)
 
 
 def wrapper(messages: list[oracle.Message], magic: int, codec: int) -> bytes:

@@ -82,11 +82,6 @@ def spark_schema(names: Iterable[str]) -> StructType:
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
-def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """The same as `record_batches` takes it."""
-    return chosen(spark_schema(names))
-
-
 def chosen(schema: StructType) -> pa.Schema:
     """The Arrow form of what a user wants to have.  InvalidOption where there is no such column, or
     not of that type; names in any case, as Spark has them.

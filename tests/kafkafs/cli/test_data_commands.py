@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.kafka07.fetch import Response, decode_messages, decode_multi_response, decode_response
+from tests import fetch_responses
+from tests.fetch_responses import Response, decode_multi_response, decode_response
 from tests.kafkafs.cli.conftest import PATIENCE_S, PROGRAM, ROOT, Place, kafkafs
 from tests.storage.logs import append, batch, values
 from tests.storage.old_logs import content, old_file, write_legacy, write_old
@@ -45,7 +46,7 @@ def run(
 
 def payloads(response: Response) -> list[bytes]:
     assert response.error == 0
-    return [payload for _, payload in decode_messages(response.messages)]
+    return fetch_responses.payloads(response.messages)
 
 
 def stored(data: Path, partition: int = 0) -> list[bytes | None]:

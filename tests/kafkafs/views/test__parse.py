@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafkafs.views._measure import Cursor
-from kafkafs.views._parse import encode_lines, last_newline
+from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import render
 from storage.errors import RecordTooLarge
 from storage.record.batch import HEADER_SIZE, Buffer, Record, decode, encode, parse_header
@@ -167,9 +167,3 @@ def test_input_that_changes_meanwhile() -> None:
         finally:
             stop.set()
             writer.join()
-
-
-@given(data=st.binary(max_size=200) | st.text("a\n", max_size=200).map(str.encode))
-def test_last_newline(data: bytes) -> None:
-    assert last_newline(data) == data.rfind(b"\n")
-    assert last_newline(memoryview(data)) == data.rfind(b"\n")

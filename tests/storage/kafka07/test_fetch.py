@@ -9,23 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import Log, LogManager
-from storage.errors import InvalidFetchResponse, InvalidFetchSize, OffsetOutOfRange
+from storage.errors import OffsetOutOfRange
 from storage.kafka07.fetch import (
     ErrorCode,
     MessageSet,
-    Response,
-    decode_messages,
-    decode_multi_response,
-    decode_response,
     encode_multi_response,
     encode_response,
-    fetch_doubling,
     read_messages,
 )
 from storage.record.batch import Record, encode
 from storage.record.control import ABORT, encode_marker
-from storage.record.legacy_07 import encode_entry, encode_set
+from storage.record.legacy_07 import encode_entry
+from tests import fetch_responses
 from tests.storage.logs import NOW_MS, append, batch, opened
+from tests.storage.old_logs import encode_set
 
 # storage-format's vector: magic 0, "hello".
 HELLO = bytes.fromhex("0000000a003610a68668656c6c6f")
@@ -33,7 +30,7 @@ OVERHEAD = 9  # bytes of a message beside its payload
 
 
 def payloads(found: MessageSet) -> list[bytes]:
-    return [payload for _, payload in decode_messages(found.data)]
+    return fetch_responses.payloads(found.data)
 
 
 def filled(manager: LogManager, *values: bytes | None) -> Log:
@@ -147,24 +144,6 @@ def test_an_old_log_goes_out_as_it_is(tmp_path: Path) -> None:
         assert (found.data, found.next_offset) == (second, len(first + second))
 
 
-def test_doubling_ends_at_the_first_whole_message(tmp_path: Path) -> None:
-    asked = []
-
-    with opened(tmp_path) as manager:
-        log = filled(manager, b"x" * 91)
-
-        def fetch(size: int) -> MessageSet:
-            asked.append(size)
-            return read_messages(log, 0, size, at_least_one=False)
-
-        assert payloads(fetch_doubling(fetch, 30)) == [b"x" * 91]
-        assert asked == [30, 60, 120]
-        with pytest.raises(InvalidFetchSize):
-            fetch_doubling(fetch, 30, limit=99)
-        assert fetch_doubling(fetch, 30, limit=100).count == 1
-        assert fetch_doubling(lambda size: read_messages(log, 1, size), 30).count == 0
-
-
 @given(
     sizes=st.lists(st.integers(0, 40), max_size=12),
     max_bytes=st.integers(1, 300),
@@ -202,60 +181,8 @@ def test_the_layouts_byte_by_byte() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(ErrorCode)), st.binary(max_size=20))))
-def test_what_was_encoded_is_decoded(sets: list[tuple[ErrorCode, bytes]]) -> None:
+def test_a_client_reads_what_was_encoded(sets: list[tuple[ErrorCode, bytes]]) -> None:
     responses = [encode_response(data, error) for error, data in sets]
     for (error, data), response in zip(sets, responses, strict=True):
-        assert decode_response(response) == Response(error, memoryview(data))
-    assert decode_multi_response(encode_multi_response(responses)) == [
-        Response(error, memoryview(data)) for error, data in sets
-    ]
-
-
-@pytest.mark.parametrize(
-    ("data", "position"),
-    [
-        ("", 0),
-        ("0000000200", 0),  # the head is cut off
-        ("000000030000", 0),  # longer than what is there
-        ("000000010000", 0),  # too short for an error code
-        ("fffffff00000", 0),
-        ("00000002000000", 6),  # bytes behind it
-    ],
-)
-def test_a_broken_response_is_refused(data: str, position: int) -> None:
-    for decode in (decode_response, decode_multi_response):
-        with pytest.raises(InvalidFetchResponse) as refused:
-            decode(bytes.fromhex(data))
-        assert refused.value.position == position
-
-
-def test_a_broken_response_inside_of_others_is_refused() -> None:
-    whole = encode_response(HELLO)
-    for broken, position in ((whole[:-1], 26), (whole + b"\0", 46)):
-        with pytest.raises(InvalidFetchResponse) as refused:
-            decode_multi_response(encode_multi_response([whole, broken]))
-        assert refused.value.position == position
-    with pytest.raises(InvalidFetchResponse):
-        decode_multi_response(encode_response(whole, 1))
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
-    for decode in (decode_response, decode_multi_response, decode_messages):
-        position: int | None = 0
-        try:
-            for _ in decode(data):
-                pass
-        except InvalidFetchResponse as error:
-            position = error.position
-        assert position is not None
-        assert 0 <= position <= len(data)
-
-
-def test_a_broken_message_is_refused() -> None:
-    damaged = HELLO[:-1] + b"0"
-    for broken in (damaged, b"\0\0\0\4" + HELLO[4:], HELLO[:4] + b"\7" + HELLO[5:]):
-        with pytest.raises(InvalidFetchResponse) as refused:
-            list(decode_messages(HELLO + broken))
-        assert refused.value.position == len(HELLO)
-    assert list(decode_messages(HELLO + damaged[:-1])) == [(0, b"hello")]
+        assert fetch_responses.decode_response(response) == (error, data)
+    assert fetch_responses.decode_multi_response(encode_multi_response(responses)) == sets

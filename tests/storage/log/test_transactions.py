@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import LATEST, MAX_TIMESTAMP, Log, LogListener, LogManager
+from storage import Log, LogListener, LogManager
 from storage.directory.manager import EXPIRATION_CHECK_MS
 from storage.errors import (
     InvalidTxnState,
@@ -54,8 +54,6 @@ def test_an_open_transaction_holds_back_what_follows(tmp_path: Path) -> None:
         assert log.read(1, 1000) == b""
         assert len(log.read(0, 1000)) == stable
         assert len(log.read(0, 1000, isolation="read_uncommitted")) == log.active.size
-        assert log.list_offsets(LATEST) == (-1, 1)
-        assert log.list_offsets(LATEST, "read_uncommitted") == (-1, 4)
         producer.commit()
         assert (log.last_stable_offset, log.log_end_offset) == (5, 5)
         assert log.active.stable_size == log.active.size
@@ -70,14 +68,14 @@ def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
         client = Client(log, 7)
         client.send(b"1", timestamp_ms=NOW_MS + 5)
         append(log, b"2", timestamp_ms=NOW_MS + 9)
-        assert log.list_offsets(NOW_MS) == (NOW_MS, 0)
-        assert log.list_offsets(NOW_MS + 1) == (-1, -1)
-        assert log.list_offsets(NOW_MS + 1, "read_uncommitted") == (NOW_MS + 5, 1)
+        assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0)
+        assert log.offset_for_timestamp(NOW_MS + 1) is None
+        assert log.offset_for_timestamp(NOW_MS + 1, "read_uncommitted") == (NOW_MS + 5, 1)
         assert log.offset_for_timestamp(NOW_MS + 6) is None
         assert log.offset_for_timestamp(NOW_MS + 6, "read_uncommitted") == (NOW_MS + 9, 2)
         client.commit()
-        assert log.list_offsets(NOW_MS + 1) == (NOW_MS + 5, 1)
-        assert log.list_offsets(MAX_TIMESTAMP) == (NOW_MS + 9, 2)
+        assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 5, 1)
+        assert log.offset_for_timestamp(NOW_MS + 9) == (NOW_MS + 9, 2)
 
 
 def test_aborted_records_are_hidden(tmp_path: Path) -> None:

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import EARLIEST, LATEST, MAX_TIMESTAMP, Log, LogManager
+from storage import Log, LogManager
 from storage.errors import CorruptRecord, OffsetOutOfRange, ReadOnlyFormat
 from storage.files import Files, FileSource
 from storage.record.compression import GZIP, SNAPPY
-from storage.record.legacy_07 import encode_entry, encode_set
+from storage.record.legacy_07 import encode_entry
 from storage.segment.old_segment import OldSegment, check_entries, is_old, load
 from storage.settings.config import LogConfig
 from tests.log_check import check, faults_07
+from tests.storage.old_logs import encode_set
 
 MARKER = ".kafka_cleanshutdown"
 
@@ -315,14 +316,11 @@ def test_offsets_request(clicks: Path) -> None:
         os.utime(path, ns=(0, (1000 + 100 * number) * 1_000_000))
     with opened(clicks) as manager:
         log = manager.log("clicks", 0)
-        assert log.list_offsets(EARLIEST) == (-1, 1000)
-        assert log.list_offsets(LATEST) == (-1, IDS[-1])
-        assert log.list_offsets(MAX_TIMESTAMP) == (-1, -1)
-        assert log.list_offsets(999) == (-1, -1)
-        assert log.list_offsets(1000) == (1000, 1000)
-        assert log.list_offsets(1099) == (1000, 1000)
-        assert log.list_offsets(1100) == (1100, IDS[2])
-        assert log.list_offsets(1200) == (1200, IDS[4])
+        assert log.offset_for_timestamp(999) is None
+        assert log.offset_for_timestamp(1000) == (1000, 1000)
+        assert log.offset_for_timestamp(1099) == (1000, 1000)
+        assert log.offset_for_timestamp(1100) == (1100, IDS[2])
+        assert log.offset_for_timestamp(1200) == (1200, IDS[4])
         assert log.offset_for_timestamp(10**15) == (1200, IDS[4])
         assert [segment.largest_timestamp for segment in log.segments] == [1000, 1100, 1200]
         assert [segment.max_timestamp for segment in log.segments] == [-1, -1, -1]

@@ -275,20 +275,6 @@ def test_what_is_written_ahead_holds_before_and_after(tmp_path: Path, is_carried
         assert history.passed("values") == ((0, 0),)
 
 
-def test_a_file_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
-    fill(tmp_path)
-    first = nonce(tmp_path)
-    path = tmp_path / "t-0" / "kafkafs.history"
-    kept = [line for line in path.read_text().splitlines() if not line.startswith("follow")]
-    path.write_text("\n".join([*kept, "base values 0 -5", ""]))
-    with LogManager.open(str(tmp_path)) as manager:
-        history = manager.log("t", 0).history
-        assert (history.nonce, history.base("values")) == (first, (0, -5))
-        drawn = history.follow_nonce
-        assert drawn
-    assert follow_nonce(tmp_path) == drawn
-
-
 def test_segments_below_the_log_start_do_not_count(tmp_path: Path) -> None:
     """Nothing is shown of them: they may be there or not."""
     fill(tmp_path)
