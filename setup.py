@@ -37,7 +37,7 @@ HOT_LOOPS = (
 
 def extension(source: str) -> Extension:
     name = source.removesuffix(".pyx").replace("/", ".")
-    return Extension(name, [source], extra_compile_args=["-O3"])
+    return Extension(name, [source], include_dirs=["."], extra_compile_args=["-O3"])
 
 
 # Spark looks for top-level packages whose names begin with "pyspark_".

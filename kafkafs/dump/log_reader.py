@@ -11,15 +11,19 @@ from kafkafs.dump._dump import Walk
 from kafkafs.dump.errors import DumpError
 from kafkafs.dump.options import LARGEST_FILE
 from storage.errors import CorruptRecord
+from storage.record.header import (
+    FRAME,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    SMALLEST_SIZE,
+)
 
 _CHUNK = 1 << 18
 _AHEAD = 64 * 1024
-_FRAME = struct.Struct(">qi4xb")
 _LAST_OFFSET_DELTA = struct.Struct(">i")
-_LAST_OFFSET_DELTA_AT = 23
-_HEADER_SIZE = 61
-_LOG_OVERHEAD = 12
-_SMALLEST_ENTRY = 14
 
 
 class Frame(NamedTuple):
@@ -75,20 +79,20 @@ class LogReader:
 
     def frame(self, position: int, end: int) -> Frame | None:
         """The batch at ``position``, None where less than a whole one is before ``end``."""
-        if position >= end - _FRAME.size:
+        if position >= end - FRAME_SIZE:
             return None
-        header = self.read(position, _HEADER_SIZE)
-        base, length, magic = _FRAME.unpack_from(header)
-        if length < _SMALLEST_ENTRY:
+        header = self.read(position, HEADER_SIZE)
+        base, length, magic = FRAME.unpack_from(header)
+        if length < SMALLEST_SIZE[0]:
             raise self.fault(position, f"the size field says {length}, less than any entry's")
-        size = _LOG_OVERHEAD + length
+        size = LOG_OVERHEAD + length
         if position > end - size:
             return None
-        if magic < 2:
+        if magic < MAGIC:
             return Frame(position, size, base)
-        if len(header) < _HEADER_SIZE:
+        if len(header) < HEADER_SIZE:
             return Frame(position, size, None)
-        (delta,) = _LAST_OFFSET_DELTA.unpack_from(header, _LAST_OFFSET_DELTA_AT)
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(header, LAST_OFFSET_DELTA_POSITION)
         return Frame(position, size, base + delta)
 
     def slice_end(self, position: int, size: int) -> int:

@@ -20,15 +20,21 @@ from kafkafs.line_index.lines import Gap, Lines, MeasuredSegment
 from kafkafs.line_index.records import shown_between, start_of_batch, text_before_batch
 from storage.errors import CorruptRecord
 from storage.record.batch import Record, encode
-from storage.record.header import CODEC_BITS, CONTROL_BIT, HEADER_SIZE, MAGIC, size_at
+from storage.record.header import (
+    CODEC_BITS,
+    CONTROL_BIT,
+    FLAGS_POSITION,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    size_at,
+)
 from storage.segment.damage import Damage, Damages
 
 if TYPE_CHECKING:
     from kafkafs.views._measure import Measure
 
 _STAND_IN = encode([Record(0, 0, 0, b"", b"")])
-_MAGIC = 16
-_ATTRIBUTES = 22
 
 
 class Gaps:
@@ -74,8 +80,8 @@ def measure_damaged(lines: MeasuredSegment, state: Measure, place: Damage, end: 
     while position < end and not lines.segment.is_missing:
         head = bytearray(HEADER_SIZE)
         read = lines.segment.read_stored(head, position, True)
-        size = size_at(head, 0) if read == HEADER_SIZE and head[_MAGIC] == MAGIC else 0
-        attributes = head[_ATTRIBUTES] if size else CODEC_BITS
+        size = size_at(head, 0) if read == HEADER_SIZE and head[MAGIC_POSITION] == MAGIC else 0
+        attributes = head[FLAGS_POSITION] if size else CODEC_BITS
         if not attributes & CODEC_BITS and HEADER_SIZE <= size <= end - position:
             try:
                 if attributes & CONTROL_BIT:

@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 from storage.errors import StorageError
 from storage.record.batch import CODEC_BITS, HEADER_SIZE, TRANSACTIONAL_BIT, Buffer
 from storage.record.compression import BEST_RATIOS, largest_decompressed
-from storage.record.header import size_at
+from storage.record.header import (
+    FLAGS_POSITION,
+    LEGACY_FLAGS_POSITION,
+    MAGIC_POSITION,
+    PRODUCER_ID_POSITION,
+    size_at,
+)
 from storage.segment.segment import Segment
 
 IsAborted = Callable[[int, int], bool]
@@ -23,11 +29,8 @@ IsAborted = Callable[[int, int], bool]
 AT_ONCE: Final = 4 << 20
 """Bytes of batches that are decoded on the owner's thread at a time."""
 
-_MAGIC: Final = 16
-_ATTRIBUTES: Final = 22
 _BASE_OFFSET = struct.Struct(">q")
 _PRODUCER_ID = struct.Struct(">q")
-_PRODUCER_ID_AT: Final = 43
 
 
 class Shown(NamedTuple):
@@ -54,13 +57,13 @@ def judge(
 
     `is_aborted` None shows aborted transactions too. CorruptRecord, with path and position.
     """
-    if not segment.always_expand and end - at >= HEADER_SIZE and data[at + _MAGIC] == 2:
-        attributes = data[at + _ATTRIBUTES]
+    if not segment.always_expand and end - at >= HEADER_SIZE and data[at + MAGIC_POSITION] == 2:
+        attributes = data[at + FLAGS_POSITION]
         if attributes & TRANSACTIONAL_BIT:
             size = size_at(data, at)
             if is_aborted is not None:
                 (base_offset,) = _BASE_OFFSET.unpack_from(data, at)
-                (producer_id,) = _PRODUCER_ID.unpack_from(data, at + _PRODUCER_ID_AT)
+                (producer_id,) = _PRODUCER_ID.unpack_from(data, at + PRODUCER_ID_POSITION)
                 if is_aborted(producer_id, base_offset):
                     return Shown(size, hidden=True)
             if not attributes & CODEC_BITS:
@@ -80,10 +83,10 @@ def takes_long(data: Buffer, count: int = -1) -> bool:
     `count`: how many of them are asked about, by default all.
     """
     at, most, end = 0, 0, len(data)
-    while end - at > _ATTRIBUTES and count:
+    while end - at > FLAGS_POSITION and count:
         count -= 1
-        is_v2 = data[at + _MAGIC] == 2
-        codec = data[at + (_ATTRIBUTES if is_v2 else _MAGIC + 1)] & CODEC_BITS
+        is_v2 = data[at + MAGIC_POSITION] == 2
+        codec = data[at + (FLAGS_POSITION if is_v2 else LEGACY_FLAGS_POSITION)] & CODEC_BITS
         size = size_at(data, at)
         if codec:
             if is_v2:

@@ -24,6 +24,8 @@ from storage.record.control import Marker, parse_marker
 from storage.record.header import (
     CODEC_BITS,
     DELETE_HORIZON_BIT,
+    FRAME_SIZE,
+    LEGACY_FLAGS_POSITION,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
@@ -34,7 +36,7 @@ from storage.record.header import (
     parse_header,
     size_at,
 )
-from storage.record.plain import FRAME_SIZE, recompress
+from storage.record.plain import recompress
 from storage.segment.segment import BatchEntry, Segment
 from storage.settings.config import LONG_MAX
 from storage.task import Task
@@ -275,7 +277,7 @@ class KeepPass:
         elif rewritten is None:
             self._keeper.append(stored)
         else:
-            codec = stored[FRAME_SIZE] & CODEC_BITS if header.is_legacy else header.codec
+            codec = stored[LEGACY_FLAGS_POSITION] & CODEC_BITS if header.is_legacy else header.codec
             self._figures.rewritten += header.is_legacy
             self._keeper.append(recompress(rewritten, codec))
 

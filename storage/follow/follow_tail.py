@@ -16,7 +16,14 @@ from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.record._batch import Rebuild
-from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, size_at
+from storage.record.header import (
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    size_at,
+)
 from storage.recovery.loading import Loaded, Origin
 from storage.recovery.replay import replay
 from storage.segment.segment import Segment
@@ -245,10 +252,10 @@ class LogTail:
 def _below(data: bytes, limit: int) -> int:
     """How many bytes of these batches come before the first one that reaches ``limit``."""
     at = 0
-    while at + 27 <= len(data):
+    while (read := at + LAST_OFFSET_DELTA_POSITION + 4) <= len(data):
         last = int.from_bytes(data[at : at + 8], "big", signed=True)
-        if data[at + 16] == 2:
-            last += int.from_bytes(data[at + 23 : at + 27], "big", signed=True)
+        if data[at + MAGIC_POSITION] == MAGIC:
+            last += int.from_bytes(data[read - 4 : read], "big", signed=True)
         size = size_at(data, at)
         if last >= limit or size <= LOG_OVERHEAD:
             break

@@ -31,7 +31,7 @@ from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files, FileSource
 from storage.kafka07.convert_entries import entries_to_v2
 from storage.record._batch import Rebuild
-from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, Buffer
+from storage.record.header import LENGTH_POSITION, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, Buffer
 from storage.record.plain import to_v2
 from storage.record.scan import batches
 from storage.recovery.swap import finish_swaps, publish
@@ -308,7 +308,7 @@ def _take_legacy(data: memoryview, at: int) -> tuple[Buffer, int]:
         return b"", 0
     if data[at + MAGIC_POSITION] < MAGIC:
         return to_v2(data, at, len(data))
-    size = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big") + LOG_OVERHEAD
+    size = int.from_bytes(data[at + LENGTH_POSITION : at + LOG_OVERHEAD], "big") + LOG_OVERHEAD
     return (data[at : at + size] if size <= len(data) - at else b""), size
 
 

@@ -33,12 +33,10 @@ from storage.record.batch import (
 from storage.record.columns._columns import Columns, decode_columns
 from storage.record.compression import codec_number
 from storage.record.control import Marker, parse_marker
+from storage.record.header import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
 from storage.record.plain import plain, recompress, to_v2
 from storage.settings.config import LONG_MAX, LogConfig
 
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
-_MAX_TIMESTAMP_AT = 35
 _LEVELS = {
     "gzip": "compression_gzip_level",
     "lz4": "compression_lz4_level",
@@ -231,6 +229,6 @@ def _as_configured(batch: Buffer, config: LogConfig, now_ms: int) -> bytes | byt
 def _stamp(batch: bytearray, attributes: int, now_ms: int) -> None:
     """All records have the append time; their deltas stay as they are (``LogValidator``)."""
     assert len(batch) >= HEADER_SIZE
-    struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes | APPEND_TIME_BIT)
-    struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, now_ms)
-    struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
+    struct.pack_into(">h", batch, ATTRIBUTES_POSITION, attributes | APPEND_TIME_BIT)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_POSITION, now_ms)
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))

@@ -38,7 +38,8 @@ cdef extern from *:
     void store64 "kafkafs_store64"(uint8_t *at, uint64_t bits) noexcept nogil
 
 
-cdef enum:
+# Python has these from `storage/record/header.py`, which has the layouts.
+cpdef enum:
     # Byte positions in a batch's header (DefaultRecordBatch.java).
     BASE_OFFSET = 0
     BATCH_LENGTH = 8
@@ -63,18 +64,23 @@ cdef enum:
     LOG_OVERHEAD = 12  # offset and size, which the batch length does not count
     SMALLEST_ENTRY = 14  # what the size field counts in the smallest entry of any format, v0
     SMALLEST_V1 = 22
+
+    # Bits of the attributes.
+    CODEC_BITS = 0x07
+    APPEND_TIME_BIT = 0x08
+    TRANSACTIONAL_BIT = 0x10
+    CONTROL_BIT = 0x20
+    HORIZON_BIT = 0x40
+
+
+cdef enum:
     SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
     RECORD_HEAD = 26  # a record's length up to and with its key length, at most
     VARINT = 5
     WINDOW = 32  # readable bytes that parse_head wants: a head, and a value length after it
 
-    CODEC_BITS = 0x07
     LAST_CODEC = 4
     LAST_LEGACY_CODEC = 3  # no zstd in v0 and v1
-    APPEND_TIME_BIT = 0x08
-    TRANSACTIONAL_BIT = 0x10
-    CONTROL_BIT = 0x20
-    HORIZON_BIT = 0x40
 
     # Working through less than this many bytes keeps the GIL: it takes some 30 microseconds,
     # and who gives the GIL up may wait for it a whole switch interval (5 ms).

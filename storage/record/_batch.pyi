@@ -1,6 +1,28 @@
+from typing import Final
+
 from typing_extensions import Buffer
 
 from storage.errors import StorageError
+
+ATTRIBUTES: Final = 21
+BATCH_LENGTH: Final = 8
+CRC: Final = 17
+HEADER_SIZE: Final = 61
+LAST_OFFSET_DELTA: Final = 23
+LEGACY_ATTRIBUTES: Final = 17
+LOG_OVERHEAD: Final = 12
+MAGIC: Final = 16
+MAX_TIMESTAMP: Final = 35
+PRODUCER_ID: Final = 43
+RECORDS_COUNT: Final = 57
+SMALLEST_ENTRY: Final = 14
+SMALLEST_V1: Final = 22
+
+APPEND_TIME_BIT: Final = 0x08
+CODEC_BITS: Final = 0x07
+CONTROL_BIT: Final = 0x20
+HORIZON_BIT: Final = 0x40
+TRANSACTIONAL_BIT: Final = 0x10
 
 def refusal(fault: int, position: int, header: bytes = b"") -> StorageError: ...
 def assign_offsets(

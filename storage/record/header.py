@@ -43,32 +43,48 @@ from typing import Final, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from storage.errors import CorruptRecord
+from storage.record import _batch
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-LOG_OVERHEAD: Final = 12
-HEADER_SIZE: Final = 61
+# The tables above as numbers stand in `_batch.pxd`, where the loops have them too.
+LENGTH_POSITION: Final = _batch.BATCH_LENGTH
+MAGIC_POSITION: Final = _batch.MAGIC
+CRC_POSITION: Final = _batch.CRC
+ATTRIBUTES_POSITION: Final = _batch.ATTRIBUTES
+# The byte of the attributes in which all assigned bits are: of v2, and of v0 and v1.
+FLAGS_POSITION: Final = _batch.ATTRIBUTES + 1
+LEGACY_FLAGS_POSITION: Final = _batch.LEGACY_ATTRIBUTES
+LAST_OFFSET_DELTA_POSITION: Final = _batch.LAST_OFFSET_DELTA
+MAX_TIMESTAMP_POSITION: Final = _batch.MAX_TIMESTAMP
+PRODUCER_ID_POSITION: Final = _batch.PRODUCER_ID
+RECORDS_COUNT_POSITION: Final = _batch.RECORDS_COUNT
+LOG_OVERHEAD: Final = _batch.LOG_OVERHEAD
+HEADER_SIZE: Final = _batch.HEADER_SIZE
+# What the size field counts at least: the fields, and two lengths.
+SMALLEST_SIZE: Final = (_batch.SMALLEST_ENTRY, _batch.SMALLEST_V1, HEADER_SIZE - LOG_OVERHEAD)
+
+#: Offset, size and magic, which tell the size and the format of a batch of any format.
+FRAME: Final = struct.Struct(">qi4xb")
+FRAME_SIZE: Final = FRAME.size
+
 MAGIC: Final = 2
-MAGIC_POSITION: Final = 16
 NO_TIMESTAMP: Final = -1
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 
-CODEC_BITS: Final = 0x07
-APPEND_TIME_BIT: Final = 0x08
-TRANSACTIONAL_BIT: Final = 0x10
-CONTROL_BIT: Final = 0x20
-DELETE_HORIZON_BIT: Final = 0x40
+CODEC_BITS: Final = _batch.CODEC_BITS
+APPEND_TIME_BIT: Final = _batch.APPEND_TIME_BIT
+TRANSACTIONAL_BIT: Final = _batch.TRANSACTIONAL_BIT
+CONTROL_BIT: Final = _batch.CONTROL_BIT
+DELETE_HORIZON_BIT: Final = _batch.HORIZON_BIT
 
 V2: Final = struct.Struct(">qiibIhiqqqhii")
-CRC_START: Final = 21
 
 # offset, size, crc, magic, attributes, v1: timestamp.
 _V0 = struct.Struct(">qiIbB")
 _V1 = struct.Struct(">qiIbBq")
-# What the size field counts at least: the fields, and two lengths.
-SMALLEST_SIZE: Final = (14, 22, HEADER_SIZE - LOG_OVERHEAD)
 
 
 class BatchHeader(NamedTuple):
@@ -136,7 +152,10 @@ def size_at(data: Buffer, at: int) -> int:
 
     Its first LOG_OVERHEAD bytes must be there; damage may say anything, also less than nothing.
     """
-    return int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+    return (
+        int.from_bytes(data[at + LENGTH_POSITION : at + LOG_OVERHEAD], "big", signed=True)
+        + LOG_OVERHEAD
+    )
 
 
 def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
@@ -175,5 +194,6 @@ def pack(header: BatchHeader, records: Buffer) -> bytes:
     batch = bytearray(HEADER_SIZE + len(records))
     batch[HEADER_SIZE:] = records
     V2.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD, crc=0))
-    struct.pack_into(">I", batch, CRC_START - 4, crc32c(memoryview(batch)[CRC_START:]))
+    crc = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
+    struct.pack_into(">I", batch, CRC_POSITION, crc)
     return bytes(batch)

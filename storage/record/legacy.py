@@ -19,6 +19,7 @@ from storage.record.compression import decompress
 from storage.record.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
+    LEGACY_FLAGS_POSITION,
     MAGIC_POSITION,
     BatchHeader,
     Buffer,
@@ -28,7 +29,6 @@ from storage.record.header import (
 # So much of a log of uncompressed messages becomes one batch.
 RUN_BYTES: Final = 16 * 1024
 
-_ATTRIBUTES = 17
 _KEY = (18, 26)
 
 
@@ -39,7 +39,7 @@ def plain_legacy(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
 
     Raises CorruptRecord, its position `at`.
     """
-    if not data[at + _ATTRIBUTES] & CODEC_BITS:
+    if not data[at + LEGACY_FLAGS_POSITION] & CODEC_BITS:
         return convert_run(data, at, end, RUN_BYTES)
     header = parse_header(data, at)
     entry = memoryview(data)[at : at + header.size]

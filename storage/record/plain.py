@@ -11,7 +11,6 @@ Not here: format 0.7, which has no offsets, and what control records mean.
 from __future__ import annotations
 
 import struct
-from typing import Final
 
 from storage.errors import CorruptRecord
 from storage.record._plain import plain_v2, seal
@@ -19,21 +18,20 @@ from storage.record.compression import compress, decompress
 from storage.record.header import (
     CODEC_BITS,
     CONTROL_BIT,
+    FLAGS_POSITION,
+    FRAME_SIZE,
     HEADER_SIZE,
+    LEGACY_FLAGS_POSITION,
+    LENGTH_POSITION,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    RECORDS_COUNT_POSITION,
     SMALLEST_SIZE,
     Buffer,
 )
 from storage.record.legacy import plain_legacy
 
-# Bytes that tell a batch's size and format.
-FRAME_SIZE: Final = 17
-
-_SIZE = 8
-_LOW_ATTRIBUTES = 22
-_RECORDS_COUNT = 57
 _i32 = struct.Struct(">i").unpack_from
 
 
@@ -50,7 +48,7 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
     assert 0 <= at <= end <= len(data), (at, end, len(data))
     if end - at < FRAME_SIZE:
         return bytearray(), FRAME_SIZE
-    (size,) = _i32(data, at + _SIZE)
+    (size,) = _i32(data, at + LENGTH_POSITION)
     magic = data[at + MAGIC_POSITION]
     if magic > MAGIC:
         raise CorruptRecord(f"no record format has magic {magic}", position=at)
@@ -79,13 +77,13 @@ def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
     if len(batch) < HEADER_SIZE:
         raise CorruptRecord("a batch's header is cut off", position=0)
     assert batch[MAGIC_POSITION] == MAGIC, "to_v2 comes first"
-    attributes = batch[_LOW_ATTRIBUTES]
+    attributes = batch[FLAGS_POSITION]
     if (
         attributes & CONTROL_BIT
         or attributes & CODEC_BITS == codec
-        or _i32(batch, _RECORDS_COUNT)[0] == 0
+        or _i32(batch, RECORDS_COUNT_POSITION)[0] == 0
     ):
-        return bytes(batch[: _i32(batch, _SIZE)[0] + LOG_OVERHEAD])
+        return bytes(batch[: _i32(batch, LENGTH_POSITION)[0] + LOG_OVERHEAD])
     made, _ = plain(batch, 0, len(batch))
     if not made:
         raise CorruptRecord("a batch is cut off", position=0)
@@ -97,7 +95,7 @@ def _with_codec(made: bytearray, codec: int, level: int | None = None) -> bytes:
     if codec:
         records = compress(codec, memoryview(made)[HEADER_SIZE:], level)
         made[HEADER_SIZE:] = records
-        made[_LOW_ATTRIBUTES] |= codec
+        made[FLAGS_POSITION] |= codec
     seal(made)
     return bytes(made)
 
@@ -111,5 +109,5 @@ def to_v2(data: Buffer, at: int, end: int) -> tuple[bytes, int]:
     made, size = plain(data, at, end)
     if not made:
         return b"", size
-    codec = data[at + FRAME_SIZE] & CODEC_BITS
+    codec = data[at + LEGACY_FLAGS_POSITION] & CODEC_BITS
     return _with_codec(made, codec), size

@@ -9,12 +9,13 @@ Not here: recovery's scan, which checks all of it (`_batch.Rebuild`), and the re
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge
 from storage.record.header import (
+    FRAME,
+    FRAME_SIZE,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 # Small batches are read many at a time; of a batch that reaches beyond its chunk only the header.
 CHUNK: Final = 64 * 1024
-# offset, size, then the magic: at byte 16 in every format.
-_FRAME = struct.Struct(">qi4xb")
 
 
 def batches(
@@ -49,14 +48,14 @@ def batches(
     stop = source.size() if end is None else end
     chunk: bytes | memoryview = b""
     start = position
-    while stop - position >= _FRAME.size:
+    while stop - position >= FRAME_SIZE:
         at = position - start
         if len(chunk) - at < min(HEADER_SIZE, stop - position):
             start, at = position, 0
             chunk = source.read_at(position, min(CHUNK, stop - position))
-            if len(chunk) < _FRAME.size:
+            if len(chunk) < FRAME_SIZE:
                 return
-        _, size, magic = _FRAME.unpack_from(chunk, at)
+        _, size, magic = FRAME.unpack_from(chunk, at)
         if magic not in (0, 1, MAGIC) or size < SMALLEST_SIZE[magic]:
             # Where less than a header is left, a size too small is one all the same.
             reason = f"magic {magic}, batch length {size}: no such format"
@@ -79,8 +78,8 @@ def whole_batches(data: Buffer, limit: int) -> tuple[int, int]:
     also before all of it is there.
     """
     at, end = 0, len(data)
-    while end - at >= _FRAME.size:
-        _, size, magic = _FRAME.unpack_from(data, at)
+    while end - at >= FRAME_SIZE:
+        _, size, magic = FRAME.unpack_from(data, at)
         if magic not in (0, 1, MAGIC) or size < SMALLEST_SIZE[magic]:
             reason = f"magic {magic}, batch length {size}: no batch begins here"
             raise InvalidRecord(reason, position=at)

@@ -17,13 +17,11 @@ from collections.abc import Callable
 
 from storage import paths
 from storage.record._batch import Rebuild, walk_batches
-from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, size_at
+from storage.record.header import FRAME_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, size_at
 from storage.segment.damage import Damage
 
 Read = Callable[[int, int], bytes]
 """Bytes of the log: so many from a position, fewer at its end."""
-
-_FRAME_SIZE = MAGIC_POSITION + 1
 
 
 def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: bool) -> Damage | None:
@@ -38,7 +36,7 @@ def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: boo
     last, before = rebuild.last_batch_position, rebuild.offset_before_last
     if last < 0 or limit is None or not before < limit < rebuild.next_offset:
         return None
-    frame = read(last, _FRAME_SIZE)
+    frame = read(last, FRAME_SIZE)
     base = _base(frame)
     # The header of an older format may be that of a wrapper, which tells only its last offset.
     if not is_sealed and (base == before or frame[MAGIC_POSITION] < MAGIC):
@@ -76,7 +74,7 @@ def _base(batch: bytes) -> int:
 
 def _batch(read: Read, position: int) -> bytes:
     """The one there, as long as it says it is; b"" where it is not whole."""
-    frame = read(position, _FRAME_SIZE)
-    size = size_at(frame, 0) if len(frame) == _FRAME_SIZE else 0
-    batch = read(position, size) if size > _FRAME_SIZE else b""
+    frame = read(position, FRAME_SIZE)
+    size = size_at(frame, 0) if len(frame) == FRAME_SIZE else 0
+    batch = read(position, size) if size > FRAME_SIZE else b""
     return batch if len(batch) == size else b""

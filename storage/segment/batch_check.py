@@ -23,7 +23,14 @@ from typing import NamedTuple, Protocol
 
 from storage import paths
 from storage.record._batch import proven_size, walk_batches
-from storage.record.header import LOG_OVERHEAD, MAGIC, MAGIC_POSITION, SMALLEST_SIZE, size_at
+from storage.record.header import (
+    FRAME_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    SMALLEST_SIZE,
+    size_at,
+)
 from storage.segment.damage import Damage
 from storage.segment.first_read import Known
 from storage.task import Task
@@ -31,8 +38,6 @@ from storage.task import Task
 # So that no thread waits long for this one, which judges a chunk at a time.
 _CHUNK_BYTES = 256 * 1024
 _LEAST_BYTES = 4096
-#: What of the batch that follows tells whether a batch's base offset is right.
-FRAME_SIZE = 17
 
 Named = Callable[[int], int | None]
 """The first place behind a position where an index says that a batch begins."""

@@ -27,10 +27,10 @@ from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
 from storage.record._batch import find_next_batch, walk_batches
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
-from storage.record.header import MAGIC_POSITION, size_at
+from storage.record.header import FRAME_SIZE, MAGIC_POSITION, size_at
 from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
-from storage.segment.batch_check import FRAME_SIZE, Check, Part, sound_start
+from storage.segment.batch_check import Check, Part, sound_start
 from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead, Known

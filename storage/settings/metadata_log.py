@@ -28,7 +28,7 @@ from storage import paths
 from storage.errors import CorruptRecord
 from storage.record._batch import Rebuild, find_next_batch
 from storage.record.batch import Record, decode
-from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
+from storage.record.header import HEADER_SIZE, parse_header, size_at
 from storage.settings.messages import MessageError, MetadataReader, MetadataRecord
 
 TOPIC = 2
@@ -151,7 +151,7 @@ def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
 def _batches(data: bytes, path: str, position: int = 0) -> Iterator[_Batch]:
     """Ends quietly before a batch that is not whole.  CorruptRecord."""
     while any(data[position : position + HEADER_SIZE]):
-        size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True) + LOG_OVERHEAD
+        size = size_at(data, position)
         if size > len(data) - position or len(data) - position < HEADER_SIZE:
             break
         try:

@@ -14,7 +14,8 @@ from storage.record._plain import plain_v2
 from storage.record._plain import seal as seal_batch
 from storage.record.batch import HEADER_SIZE, decode, decode_plain, pack, parse_header
 from storage.record.compression import compress, decompress
-from storage.record.plain import FRAME_SIZE, plain, recompress, to_v2
+from storage.record.header import FRAME_SIZE
+from storage.record.plain import plain, recompress, to_v2
 from tests import oracle
 from tests.made_logs import MadeLog, damaged, logs
 from tests.oracle import Message, put_message, put_wrapper, without_crc
