@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from storage.errors import CorruptRecord
 from storage.record.columns._columns import decode_columns
 from storage.record.header import Buffer, parse_header
-from storage.record.legacy_07 import encode_entry
+from storage.record.legacy_07 import encode_message
 from storage.record.plain import plain
 
 if TYPE_CHECKING:
@@ -72,20 +72,18 @@ class MessageSet:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def read_messages(
-    log: Log, offset: int, max_bytes: int, *, at_least_one: bool = True
-) -> MessageSet:
+def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
     """The messages from ``offset`` on, ``max_bytes`` of them; the last one may be cut there.
 
-    The first one is whole even if it is larger (``minOneMessage``), unless ``at_least_one`` is
-    false: then, as in 0.7, a part of it is all there is.  Empty at the last stable offset.
+    The first one is whole even if it is larger (``minOneMessage``).  Empty at the last stable
+    offset.
 
     OffsetOutOfRange outside of the log; CorruptRecord; OSError.
     """
     assert 0 < max_bytes <= MAX_SET_BYTES
     if log.active.always_expand:
-        return _stored_messages(log, offset, max_bytes, at_least_one)
-    collected = _Collector(offset, log.last_stable_offset, max_bytes, at_least_one)
+        return _stored_messages(log, offset, max_bytes)
+    collected = _Collector(offset, log.last_stable_offset, max_bytes)
     while not collected.full:
         at = collected.next_offset
         wanted = min(max_bytes - len(collected.data), _CHUNK_BYTES)
@@ -99,9 +97,9 @@ def read_messages(
     return MessageSet(bytes(collected.data), collected.count, collected.next_offset)
 
 
-def _stored_messages(log: Log, offset: int, max_bytes: int, at_least_one: bool) -> MessageSet:
+def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
     """What a log of format 0.7 holds, from the first id ≥ ``offset`` on, of one of its files."""
-    data = log.read(offset, max_bytes, at_least_one=at_least_one)
+    data = log.read(offset, max_bytes)
     if not data:
         return MessageSet(b"", 0, offset)
     # Behind the last id of a file comes the first one of the next.
@@ -116,7 +114,7 @@ def _stored_messages(log: Log, offset: int, max_bytes: int, at_least_one: bool) 
 class _Collector:
     """A set that is being filled with the records from ``first`` to ``end``, exclusive."""
 
-    def __init__(self, first: int, end: int, max_bytes: int, at_least_one: bool) -> None:
+    def __init__(self, first: int, end: int, max_bytes: int) -> None:
         self.data = bytearray()
         self.count = 0
         self.next_offset = first
@@ -124,7 +122,6 @@ class _Collector:
         self._first = first
         self._end = end
         self._max_bytes = max_bytes
-        self._at_least_one = at_least_one
 
     def add_batches(self, log: Log, data: bytes) -> None:
         """The whole batches among ``data``, which a read of ``log`` returned."""
@@ -153,7 +150,7 @@ class _Collector:
         with memoryview(columns.values) as values:
             start = 0
             for offset, end in zip(offsets, ends, strict=True):
-                self._add(encode_entry(values[start:end], magic=0), offset)
+                self._add(encode_message(values[start:end]), offset)
                 if self.full:
                     return False
                 start = end
@@ -161,7 +158,7 @@ class _Collector:
 
     def _add(self, message: bytes, offset: int) -> None:
         room = self._max_bytes - len(self.data)
-        if len(message) <= room or (self._at_least_one and not self.count):
+        if len(message) <= room or not self.count:
             self.data += message
             self.count += 1
             self.next_offset = offset + 1

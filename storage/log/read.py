@@ -38,12 +38,11 @@ class LogReader(TransactionalLog):
         offset: int,
         max_bytes: int,
         *,
-        at_least_one: bool = True,
         isolation: Isolation = "read_committed",
     ) -> bytes:
         """Whole segment bytes from the batch that holds ``offset``, at most ``max_bytes``.
 
-        The first batch is returned whole even if it is larger (unless ``at_least_one`` is false);
+        The first batch is returned whole even if it is larger;
         the last one may be cut; the first may begin before ``offset``; no read crosses a segment
         (``LocalLog.read``, ``LogSegment.read``).  Nothing lies at or above the isolation's bound,
         and nothing is left out below it: control batches and aborted ones are for the reader to
@@ -62,7 +61,7 @@ class LogReader(TransactionalLog):
                 continue
             position, header = found
             end = segment.stable_size if committed else segment.size
-            length = min(max(max_bytes, header.size if at_least_one else 0), end - position)
+            length = min(max(max_bytes, header.size), end - position)
             if length <= 0:
                 return b""
             return segment.read_at(

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 # Bytes before the payload: length, magic, [attributes,] CRC.
 SMALLEST_ENTRY: Final = 9
 LARGEST_HEAD: Final = 10
-CODECS: Final = (0, 1, 2)
 
 # Entries are put into one plain batch until they take this many bytes of log.
 _RUN: Final = 16 * 1024
@@ -49,18 +48,11 @@ _MAX_DEPTH: Final = 8
 _CHUNK: Final = 64 * 1024
 
 _MAGIC_0 = struct.Struct(">ibI")
-_MAGIC_1 = struct.Struct(">ibbI")
 
 
-def encode_entry(payload: Buffer, *, magic: int = 1, codec: int = 0) -> bytes:
-    """One entry with this payload; with a codec the payload is a compressed set already."""
-    assert magic in (0, 1)
-    assert codec in CODECS
-    assert magic or not codec, "magic 0 knows no codecs"
-    crc = zlib.crc32(payload)
-    if magic:
-        return _MAGIC_1.pack(len(payload) + 6, magic, codec, crc) + payload
-    return _MAGIC_0.pack(len(payload) + 5, magic, crc) + payload
+def encode_message(payload: Buffer) -> bytes:
+    """One entry of magic 0 with this payload."""
+    return _MAGIC_0.pack(len(payload) + 5, 0, zlib.crc32(payload)) + payload
 
 
 def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearray, int]:

@@ -60,12 +60,10 @@ def read_offsets(files: Files, path: str) -> dict[tuple[str, int], int]:
     return offsets
 
 
-def write_offsets(
-    files: Files, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = True
-) -> None:
+def write_offsets(files: Files, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
     """Replace an offset checkpoint; OSError where the disk refuses, and the old one stays."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    files.replace_atomically(path, _frame(lines), sync=sync)
+    files.replace_atomically(path, _frame(lines))
 
 
 # -- leader epochs -------------------------------------------------------------------------------
@@ -88,14 +86,12 @@ def read_epochs(files: Files, path: str) -> list[tuple[int, int]]:
     return epochs
 
 
-def write_epochs(
-    files: Files, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = True
-) -> None:
+def write_epochs(files: Files, path: str, epochs: Iterable[tuple[int, int]]) -> None:
     """Replace ``leader-epoch-checkpoint``."""
     entries = list(epochs)
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(entries))
     lines = [f"{epoch} {start}" for epoch, start in entries]
-    files.replace_atomically(path, _frame(lines), sync=sync)
+    files.replace_atomically(path, _frame(lines))
 
 
 def begin_epoch(epochs: list[tuple[int, int]], epoch: int, start: int) -> None:

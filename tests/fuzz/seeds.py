@@ -9,12 +9,11 @@ from storage.index import txn_index
 from storage.record.batch import Record, encode, encode_records
 from storage.record.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from storage.record.control import ABORT, COMMIT, encode_marker
-from storage.record.legacy_07 import encode_entry
 from storage.record.plain import recompress
 from storage.state.producer_state import ProducerEntry
 from storage.state.producer_state import encode as encode_snapshot
 from tests import oracle
-from tests.storage.old_logs import encode_set
+from tests.storage.old_logs import encode_entry, encode_set
 
 T = 1_700_000_000_000
 

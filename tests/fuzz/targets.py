@@ -37,7 +37,7 @@ from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS, compress, decompress
 from storage.record.control import parse_marker
 from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
-from storage.record.legacy_07 import encode_entry, headers_07, plain_07
+from storage.record.legacy_07 import headers_07, plain_07
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
 from storage.settings import topic_file
@@ -46,6 +46,7 @@ from storage.state import checkpoint, producer_state
 from tests import oracle
 from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page
+from tests.storage.old_logs import encode_entry
 
 Target = Callable[[bytes], None]
 

@@ -12,9 +12,8 @@ import pytest
 
 from storage import Record
 from storage.record.compression import GZIP, SNAPPY
-from storage.record.legacy_07 import encode_entry
 from tests.mount.mounting import KAFKAFS, Mount, check_data, mounted
-from tests.storage.old_logs import encode_set
+from tests.storage.old_logs import encode_entry, encode_set
 from tests.view_text import TEXTS
 
 

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from storage.record.compression import compress
 from storage.record.header import Buffer
-from storage.record.legacy_07 import encode_entry
 from tests import oracle
 from tests.storage.logs import NOW_MS
 
 MTIME_NS = 1_400_000_000_123_456_789
+
+
+_MAGIC_0 = struct.Struct(">ibI")
+_MAGIC_1 = struct.Struct(">ibbI")
+
+
+def encode_entry(payload: Buffer, *, magic: int = 1, codec: int = 0) -> bytes:
+    """One entry with this payload; with a codec the payload is a compressed set already."""
+    assert magic in (0, 1)
+    assert codec in (0, 1, 2)
+    assert magic or not codec, "magic 0 knows no codecs"
+    crc = zlib.crc32(payload)
+    if magic:
+        return _MAGIC_1.pack(len(payload) + 6, magic, codec, crc) + payload
+    return _MAGIC_0.pack(len(payload) + 5, magic, crc) + payload
 
 
 def encode_set(payloads: Iterable[Buffer], codec: int) -> bytes:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from storage import Log, LogManager, Record
 from storage.errors import LogLocked, UnknownTopicOrPartition
 from storage.kafka07.convert import Outcome, convert
-from storage.record.legacy_07 import encode_entry
 from storage.verify.verify import verify
 from tests.crash.disk import Crashed, SimulatedDisk
 from tests.storage.logs import append, opened, values
@@ -19,6 +18,7 @@ from tests.storage.old_logs import (
     MTIME_NS,
     content,
     copy,
+    encode_entry,
     encode_set,
     old_file,
     write_legacy,

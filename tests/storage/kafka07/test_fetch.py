@@ -19,10 +19,9 @@ from storage.kafka07.fetch import (
 )
 from storage.record.batch import Record, encode
 from storage.record.control import ABORT, encode_marker
-from storage.record.legacy_07 import encode_entry
 from tests import fetch_responses
 from tests.storage.logs import NOW_MS, append, batch, opened
-from tests.storage.old_logs import encode_set
+from tests.storage.old_logs import encode_entry, encode_set
 
 # storage-format's vector: magic 0, "hello".
 HELLO = bytes.fromhex("0000000a003610a68668656c6c6f")
@@ -63,13 +62,6 @@ def test_the_first_message_is_whole_and_the_last_one_is_cut(tmp_path: Path) -> N
         assert (len(found.data), found.count, found.next_offset) == (2 * len(HELLO) + 3, 2, 2)
         assert payloads(found) == [b"hello", b"world"]
         assert payloads(read_messages(log, 2, 100)) == [b"again"]
-
-
-def test_an_old_server_cut_the_first_message_too(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = filled(manager, b"hello")
-        found = read_messages(log, 0, 3, at_least_one=False)
-        assert found == MessageSet(HELLO[:3], 0, 0)
 
 
 def test_a_set_goes_over_batches_and_segments(tmp_path: Path) -> None:
@@ -137,7 +129,6 @@ def test_an_old_log_goes_out_as_it_is(tmp_path: Path) -> None:
         assert (found.data, found.next_offset) == (second, len(first + second))
         assert read_messages(log, found.next_offset, 1000).data == b""
         assert read_messages(log, 0, 1).data == first[: OVERHEAD + 3]
-        assert read_messages(log, 0, 5, at_least_one=False).data == first[:5]
         assert read_messages(log, 1, 1000).data == first[OVERHEAD + 3 :]
         # Between the last id of a file and its end.
         found = read_messages(log, len(first) - 1, 1000)
@@ -159,12 +150,10 @@ def test_a_set_is_a_cut_of_all_messages(
     whole = b"".join(messages)
     with opened(tmp_path_factory.mktemp("log")) as manager:
         log = filled(manager, *values)
-        for at_least_one in (False, True):
-            limit = max(max_bytes, len(messages[0]) if at_least_one and messages else 0)
-            found = read_messages(log, first, max_bytes, at_least_one=at_least_one)
-            assert found.data == whole[:limit]
-            assert found.count == len(payloads(found))
-            assert found.next_offset == first + found.count
+        found = read_messages(log, first, max_bytes)
+        assert found.data == whole[: max(max_bytes, len(messages[0]) if messages else 0)]
+        assert found.count == len(payloads(found))
+        assert found.next_offset == first + found.count
 
 
 # -- the layouts ---------------------------------------------------------------------------------

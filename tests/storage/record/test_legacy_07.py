@@ -19,9 +19,9 @@ from storage.record._legacy_07 import CUT_OFF, WHOLE, walk
 from storage.record.batch import Record, decode_plain
 from storage.record.compression import GZIP, SNAPPY, compress
 from storage.record.header import parse_header
-from storage.record.legacy_07 import encode_entry, headers_07, plain_07
+from storage.record.legacy_07 import headers_07, plain_07
 from tests.guard_page import before_guard_page
-from tests.storage.old_logs import encode_set
+from tests.storage.old_logs import encode_entry, encode_set
 from tests.storage.record.test_scan import Bytes
 
 HELLO_0 = bytes.fromhex("0000000a003610a68668656c6c6f")

@@ -16,11 +16,10 @@ from storage import Log, LogManager
 from storage.errors import CorruptRecord, OffsetOutOfRange, ReadOnlyFormat
 from storage.files import Files, FileSource
 from storage.record.compression import GZIP, SNAPPY
-from storage.record.legacy_07 import encode_entry
 from storage.segment.old_segment import OldSegment, check_entries, is_old, load
 from storage.settings.config import LogConfig
 from tests.log_check import check, faults_07
-from tests.storage.old_logs import encode_set
+from tests.storage.old_logs import encode_entry, encode_set
 
 MARKER = ".kafka_cleanshutdown"
 
@@ -300,7 +299,6 @@ def test_read_gives_the_file_s_bytes(clicks: Path) -> None:
             assert log.read(id_, 1 << 20) == rest
             # One entry at least, and no more bytes than asked for.
             assert log.read(id_, 1) == entries[number]
-            assert log.read(id_, 1, at_least_one=False) == entries[number][:1]
             assert (
                 log.read(id_ + 1, 1)[:4]
                 == (b"".join(entries) + bytes(4))[IDS[number + 1] - 1000 : IDS[number + 1] - 996]

@@ -27,7 +27,7 @@ def test_the_bytes_of_an_epoch_checkpoint(tmp_path: Path) -> None:
     checkpoint.write_epochs(files, path, [(0, 0)])
     assert files.read_whole(path).hex() == "300a310a3020300a"
     assert checkpoint.read_epochs(files, path) == [(0, 0)]
-    checkpoint.write_epochs(files, path, [(1, 0), (5, 17)], sync=False)
+    checkpoint.write_epochs(files, path, [(1, 0), (5, 17)])
     assert files.read_whole(path) == b"0\n2\n1 0\n5 17\n"
 
 
@@ -36,7 +36,7 @@ def test_offsets_round_trip(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
 ) -> None:
     path = str(tmp_path_factory.mktemp("c") / "f")
-    checkpoint.write_offsets(files, path, offsets, sync=False)
+    checkpoint.write_offsets(files, path, offsets)
     assert checkpoint.read_offsets(files, path) == offsets
 
 

@@ -18,12 +18,12 @@ from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.handles import Handle
 from storage.errors import SegmentGone
 from storage.record.control import ABORT, COMMIT
-from storage.record.legacy_07 import encode_entry
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.start_files import fill, forget, lines, start_file, text
 from tests.kafkafs.tree.partition.test_transactions import Producer
 from tests.kafkafs.trees import Tree, a_tree, clean, in_thread, read
 from tests.storage.logs import append
+from tests.storage.old_logs import encode_entry
 
 
 @pytest.fixture
