@@ -114,6 +114,12 @@ def check_topic_name(topic: str) -> None:
         )
 
 
+def is_reserved(topic: str) -> bool:
+    """Whether a broker, or we, keep such a name for something else than a topic of users."""
+    is_metadata = partition_directory(topic, 0) == METADATA_LOG
+    return is_metadata or topic.endswith(("-delete", "-future", "-stray"))
+
+
 def is_topic_name(topic: str) -> bool:
     """Whether ``check_topic_name`` passes."""
     try:

@@ -239,8 +239,8 @@ class LogManager(DataDirectory):
         """Create a topic with ``partitions`` (default: num.partitions) empty partitions.
 
         ``owner``: whose it is, and its mode; nobody sees it before that is written down.
-        Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation in a
-        broker's directory, CorruptCheckpoint where the defaults cannot be read, OSError; what was
+        Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation of a
+        reserved name or in a broker's directory, CorruptCheckpoint where the defaults cannot be read, OSError; what was
         made of a topic that failed is removed again.
         """
         self._check_writable()
@@ -248,6 +248,8 @@ class LogManager(DataDirectory):
         paths.check_topic_name(name)
         if name in self.topics:
             raise TopicExists(f"topic {name!r} exists", path=self.path)
+        if paths.is_reserved(name):
+            raise PolicyViolation(f"topic {name!r}: a broker keeps this name for itself")
         self._check_collisions(name)
         self.check_may_create()
         self.settings.check_known()

@@ -109,6 +109,15 @@ def test_a_bad_name_is_einval(mount: Mount, name: str) -> None:
     assert directories(mount) == before
 
 
+@pytest.mark.parametrize("name", ["__cluster_metadata", "x-delete", "x-stray", "x-future"])
+def test_mkdir_of_a_name_that_is_kept(mount: Mount, name: str) -> None:
+    """… a name that Kafka or we keep for ourselves (…) EPERM."""
+    before = directories(mount)
+    fails(errno.EPERM, os.mkdir, mount / name)
+    assert directories(mount) == before
+    assert name in (mount / ".kafkafs/log").read_text()
+
+
 def test_good_names(mount: Mount) -> None:
     """Kafka's rule: 249 of letters, digits, `.`, `_` and `-`."""
     for name in ("x" * 249, "A.b-C_9", "-", "...", ".hidden", "0", "a-0", "-1"):
