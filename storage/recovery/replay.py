@@ -87,10 +87,8 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
     try:
-        found = segment.locate(start) if start > segment.base_offset else None
-        position = found[0] if found is not None else 0
-        begins = found is not None or start <= segment.base_offset
-        if position < read_to and begins and not _is_legacy(segment):
+        position = segment.position_of(start) if start > segment.base_offset else 0
+        if position is not None and position < read_to and not _is_legacy(segment):
             _read_headers(origin, segment, position, read_to, take)
     finally:
         segment.close_descriptors()

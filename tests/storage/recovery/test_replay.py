@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
+from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
@@ -15,7 +16,7 @@ from storage.recovery import loading
 from storage.state.producer_state import ProducerState
 from tests.crash.disk import SimulatedDisk
 from tests.log_check import check
-from tests.storage.logs import NOW_MS, NOW_NS, opened
+from tests.storage.logs import NOW_MS, NOW_NS, opened, values
 from tests.storage.transactions import Client, new_log, produced, put
 
 
@@ -232,3 +233,24 @@ def test_a_snapshot_of_what_a_power_cut_took_does_not_come_back(tmp_path: Path, 
         put(log, produced([b"other"], 7, sequence))
     disk.materialise(seed)
     assert not ahead.exists()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_damage_where_the_last_snapshot_was_taken(tmp_path: Path, read_only: bool) -> None:
+    """Garbage behind the records of a log that was closed, and a segment far behind it."""
+    with opened(tmp_path) as manager:
+        put(new_log(manager), produced([b"a"], 7, 0))
+    directory = tmp_path / "t-0"
+    with open(directory / paths.file_name(0, paths.LOG), "ab") as file:
+        file.write(bytes(range(100, 200)))
+    (directory / paths.file_name(777, paths.LOG)).touch()
+    with LogManager.open(str(tmp_path), read_only=read_only, clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        if not read_only:
+            # The producer goes on where it was.
+            put(log, produced([b"b"], 7, 1))
+            assert values(log, 777) == [b"b"]
+        reading = log.records(0)
+        assert next(reading).value == b"a"
+        with pytest.raises(CorruptRecord, match="offsets 1 to 776"):
+            next(reading)
