@@ -240,8 +240,8 @@ class LogManager(DataDirectory):
 
         ``owner``: whose it is, and its mode; nobody sees it before that is written down.
         Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation of a
-        reserved name or in a broker's directory, CorruptCheckpoint where the defaults cannot be read, OSError; what was
-        made of a topic that failed is removed again.
+        reserved name or in a broker's directory, CorruptCheckpoint where the defaults cannot be
+        read, OSError; what was made of a topic that failed is removed again.
         """
         self._check_writable()
         self.files.check_room()
