@@ -411,16 +411,12 @@ class Settings:
 
     # -- changing ------------------------------------------------------------------------------
 
-    def set_topic(self, topic: str, name: str, value: str | None) -> None:
-        """Set one of a topic's settings, or with None go back to the default; durable.
-
-        InvalidConfig where there is no such setting or it may not have that value; OSError where
-        the disk refuses.  Nothing has changed then.
-        """
-        self.change_topic(topic, {name: value})
-
     def change_topic(self, topic: str, values: Mapping[str, str | None]) -> None:
-        """The same of several settings, which are judged together: all of them or none."""
+        """Set a topic's settings, or with None go back to the default; durable.
+
+        They are judged together.  InvalidConfig where there is no such setting or it may not have
+        that value; OSError where the disk refuses.  Nothing has changed then.
+        """
         known = self._topic(topic)
         changed = dict(known.overrides)
         for name, value in values.items():

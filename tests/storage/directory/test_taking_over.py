@@ -188,9 +188,9 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
     assert "the metadata log is damaged" in str(settings.why_kept("orders"))
     assert "retention.ms=... retention.bytes=... ends that" in str(settings.why_kept("orders"))
     for name, value in (("cleanup.policy", "delete"), ("retention.ms", "5")):
-        settings.set_topic("orders", name, value)
+        settings.change_topic("orders", {name: value})
         assert settings.why_kept("orders") is not None
-    settings.set_topic("orders", "retention.bytes", "-1")
+    settings.change_topic("orders", {"retention.bytes": "-1"})
     assert settings.why_kept("orders") is None
     assert Settings.load(Files(), str(data)).log_config("orders").retention_ms == 5
 

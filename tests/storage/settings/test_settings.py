@@ -183,9 +183,9 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
 
 def test_overrides_win_and_last(tmp_path: Path) -> None:
     settings = load(tmp_path, "log.retention.hours=2", **{"orders": "", "a.b-c_d": ""})
-    settings.set_topic("orders", "retention.ms", " 1000 ")
-    settings.set_topic("orders", "cleanup.policy", "compact,  delete")
-    settings.set_topic("a.b-c_d", "preallocate", "TRUE")
+    settings.change_topic("orders", {"retention.ms": " 1000 "})
+    settings.change_topic("orders", {"cleanup.policy": "compact,  delete"})
+    settings.change_topic("a.b-c_d", {"preallocate": "TRUE"})
     for now in (settings, load(tmp_path)):
         assert now.log_config("orders").retention_ms == 1000
         assert now.log_config("other").retention_ms == 2 * HOUR_MS
@@ -196,15 +196,15 @@ def test_overrides_win_and_last(tmp_path: Path) -> None:
         assert now.overrides("a.b-c_d") == {"preallocate": "true"}
         assert now.overrides("other") == {}
         assert listing(now, "orders")["retention.ms"] == ("1000", "set on the topic")
-    settings.set_topic("orders", "retention.ms", None)
-    settings.set_topic("orders", "flush.ms", None)
+    settings.change_topic("orders", {"retention.ms": None})
+    settings.change_topic("orders", {"flush.ms": None})
     assert settings.log_config("orders").retention_ms == 2 * HOUR_MS
     assert load(tmp_path).overrides("orders") == {"cleanup.policy": "compact,delete"}
 
 
 def test_the_text_of_a_topics_file(tmp_path: Path) -> None:
     settings = load(tmp_path, t="")
-    settings.set_topic("t", "retention.ms", "+7")
+    settings.change_topic("t", {"retention.ms": "+7"})
     settings.set_owner("t", None, 1000, 100, 0o750)
     settings.set_owner("t", 11, 0, 0, 0)
     lines = topic_file(tmp_path, "t").read_text().splitlines()
@@ -243,7 +243,7 @@ def test_what_is_wrong_in_a_topics_file_is_named(tmp_path: Path, line: str, reas
     assert "retention.ms" in kept.log_config("t").unknown
     assert reason in str(kept.why_kept("t"))
     with pytest.raises(CorruptCheckpoint, match="line 2"):
-        kept.set_topic("t", "retention.ms", "1")
+        kept.change_topic("t", {"retention.ms": "1"})
     with pytest.raises(CorruptCheckpoint, match="line 2"):
         kept.set_owner("t", None, 1, 2, 0o700)
     assert not kept.owners_known("t")
@@ -256,7 +256,7 @@ def test_a_topic_of_which_partition_0_is_elsewhere(tmp_path: Path) -> None:
     for number in (12, 5, 7):
         (tmp_path / f"t-{number}").mkdir()
     settings = load(tmp_path)
-    settings.set_topic("t", "retention.ms", "7")
+    settings.change_topic("t", {"retention.ms": "7"})
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["t-5"]
     assert load(tmp_path).log_config("t").retention_ms == 7
 
@@ -265,7 +265,7 @@ def test_what_is_set_on_a_topic_that_is_not_there(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert settings.overrides("t") == {}
     with pytest.raises(UnknownTopicOrPartition, match="'t'"):
-        settings.set_topic("t", "retention.ms", "1")
+        settings.change_topic("t", {"retention.ms": "1"})
     # It is read when it is there.
     (tmp_path / "t-0").mkdir()
     topic_file(tmp_path, "t").write_text("retention.ms=9\n")
@@ -311,28 +311,28 @@ def test_what_is_set_on_a_topic_that_is_not_there(tmp_path: Path) -> None:
 def test_rules(tmp_path: Path, name: str, good: str, bad: str) -> None:
     settings = load(tmp_path, t="")
     for value in good.split():
-        settings.set_topic("t", name, value)
+        settings.change_topic("t", {name: value})
         assert load(tmp_path).explain("t") == settings.explain("t")
     before = settings.overrides("t")
     for value in bad.split():
         with pytest.raises(InvalidConfig, match=name):
-            settings.set_topic("t", name, value)
+            settings.change_topic("t", {name: value})
     assert settings.overrides("t") == before
 
 
 @pytest.mark.parametrize("text", ["", "none"])
 def test_no_policy_at_all_is_one(tmp_path: Path, text: str) -> None:
     settings = load(tmp_path, t="")
-    settings.set_topic("t", "cleanup.policy", text)
+    settings.change_topic("t", {"cleanup.policy": text})
     assert load(tmp_path).log_config("t").cleanup_policy == ()
     assert settings.overrides("t") == {"cleanup.policy": "none"}
 
 
 def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
     settings = load(tmp_path, t="")
-    settings.set_topic("t", "max.compaction.lag.ms", "10")
+    settings.change_topic("t", {"max.compaction.lag.ms": "10"})
     with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms=11 is above"):
-        settings.set_topic("t", "min.compaction.lag.ms", "11")
+        settings.change_topic("t", {"min.compaction.lag.ms": "11"})
     both = "min.compaction.lag.ms=9\nmax.compaction.lag.ms=8\n"
     with pytest.raises(InvalidConfig, match="topic t"):
         load(tmp_path, t=both).log_config("t")
@@ -340,7 +340,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
 
 def test_internal_segment_bytes_overrides(tmp_path: Path) -> None:
     settings = load(tmp_path, t="")
-    settings.set_topic("t", "internal.segment.bytes", "100")
+    settings.change_topic("t", {"internal.segment.bytes": "100"})
     assert settings.log_config("t").segment_bytes == 100
     assert settings.log_config("u").segment_bytes == 1 << 30
     assert listing(settings, "t")["internal.segment.bytes"] == ("100", "set on the topic")
@@ -350,7 +350,7 @@ def test_internal_segment_bytes_overrides(tmp_path: Path) -> None:
 def test_a_topic_that_is_gone_and_made_again(tmp_path: Path) -> None:
     settings = load(tmp_path, t="", t2="")
     for topic in ("t", "t2"):
-        settings.set_topic(topic, "flush.ms", "5")
+        settings.change_topic(topic, {"flush.ms": "5"})
         settings.set_owner(topic, 0, 1, 2, 0o600)
     topic_file(tmp_path, "t").parent.rename(tmp_path / "gone")
     settings.forget("t")
@@ -374,7 +374,7 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     settings = Settings.load(Full(), str(tmp_path))
     with pytest.raises(OSError, match="full"):
-        settings.set_topic("t", "flush.ms", "5")
+        settings.change_topic("t", {"flush.ms": "5"})
     with pytest.raises(OSError, match="full"):
         settings.set_owner("t", None, 1, 2, 0o700)
     assert settings.log_config("t").flush_ms == 1000
