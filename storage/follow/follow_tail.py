@@ -37,6 +37,9 @@ _LOOK_S = 0.25
 _MARKS = 64
 
 
+_Marks = tuple[tuple[int, bytes], ...]
+
+
 class Moved(Exception):  # noqa: N818 - nothing is wrong
     """What was just looked at is another by now."""
 
@@ -53,9 +56,17 @@ class LogTail:
         self._decided = 0
         self._limit = None if limit is None else lambda: max(limit(), self._decided)
         self._tail_seen: tuple[int, int] | None = None
-        # (position, header) of batches of the active segment, rising; the last one is the last
-        # batch that was read.
-        self._marks: tuple[tuple[int, bytes], ...] = ()
+        # The active segment and (position, header) of batches of it, rising; the last one is the
+        # last batch that was read.  One tuple, as any thread may ask.
+        self._marked: tuple[Segment, _Marks] = (log.active, ())
+
+    @property
+    def _marks(self) -> _Marks:
+        return self._marked[1]
+
+    @_marks.setter
+    def _marks(self, marks: _Marks) -> None:
+        self._marked = (self.log.active, marks)
 
     def _mark_last(self) -> None:
         """Remember the last batch of the active segment."""
@@ -72,13 +83,18 @@ class LogTail:
             self._marks = ((0, bytes(LOG_OVERHEAD)),)
 
     def intact(self) -> bool:
-        """Whether the last batch that was read stands where it stood.  Any thread."""
-        active, marks = self.log.active, self._marks
+        """Whether the last batch that was read stands where it stood.  Any thread.
+
+        In the file that was read: where its name leads to another one by now, nothing was cut.
+        """
+        active, marks = self._marked
         try:
             found = self.log.files.file_stat(active.log_path)
             if not self._is_of(active, found):
-                return active.identity is None
-            if (found.st_size, found.st_mtime_ns) == self._tail_seen:
+                if active.identity is None:
+                    return True
+                found = active.log_stat()
+            elif (found.st_size, found.st_mtime_ns) == self._tail_seen:
                 return True
             return found.st_size >= active.size and self._stands(active, marks[-1:])
         except (FileNotFoundError, SegmentGone):

@@ -19,7 +19,7 @@ from kafkafs.tree.handles import Handle, ToldError
 from storage import paths
 from storage.errors import SegmentGone
 from tests.broker_files import BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import Tree, read
+from tests.kafkafs.trees import Tree, in_thread, read
 from tests.storage.producers import Producer
 
 VIEWS = ("", ".kv", ".jsonl", ".batches", ".follow")
@@ -240,6 +240,24 @@ def test_a_read_over_the_place_where_it_goes_on(
     assert read(late, 0, size) == expected
     for position in range(0, size, 7):
         assert read(late, position, 11) == expected[position : position + 11]
+
+
+@pytest.mark.parametrize("view", ["", ".jsonl", ".batches"])
+def test_a_read_in_a_worker_thread_while_what_was_read_is_cleaned(
+    beside: Beside, view: str
+) -> None:
+    """Only the owner's thread sees what has become of it; what it reads is there all the same."""
+    partition = beside.partition
+    fill(partition, "old", 3)
+    partition.roll()
+    fill(partition, "seen", 3)
+    beside.see()
+    beside.mount(f"t/{view}/0".replace("//", "/"))
+    beside.read_on()
+    partition.roll()
+    clean_twice(partition, 1, KEPT["none"], 1)
+    shown = in_thread(lambda: beside.handle.read(0, len(beside.shown), True))
+    assert bytes(shown) == beside.shown
 
 
 @pytest.mark.parametrize("view", ["", ".jsonl", ".batches"])

@@ -512,6 +512,27 @@ def test_what_came_and_went_unseen(follow: Follow, kept: bytes, told: list[str])
     follow.check()
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_read_is_intact_when_its_name_leads_to_a_cleaned_file(
+    follow: Follow, times: int, is_open: bool
+) -> None:
+    partition = follow.partition
+    fill(partition)
+    partition.append(b"seen")
+    follow.look()
+    if not is_open:
+        follow.log.active.close_descriptors()
+    partition.roll()
+    for _ in range(times):
+        partition.clean(1, lambda offset, value: False, first=4)
+        partition.remove_deleted()
+    assert follow.follower.intact()
+    follow.look()
+    assert follow.follower.intact()
+    follow.check()
+
+
 def test_a_log_that_starts_over_further_on(follow: Follow) -> None:
     fill(follow.partition)
     follow.look()
