@@ -51,6 +51,10 @@ class UnusableFile(OSError):
     """
 
 
+class CutShort(OSError):
+    """Somebody has cut the file that is appended to; errno EIO.  Nothing has been written to it."""
+
+
 class NoThread(OSError):
     """The system lets no further thread start; errno ENOMEM.  What it was for has not begun."""
 

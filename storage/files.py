@@ -277,7 +277,8 @@ class Files:
         os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
-        return os.fstat(fd).st_size
+        # A quarter of what fstat takes: each append asks.
+        return os.lseek(fd, 0, os.SEEK_END)
 
     def descriptor_stat(self, fd: int) -> os.stat_result:
         return os.fstat(fd)

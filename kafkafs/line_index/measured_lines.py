@@ -353,6 +353,9 @@ class MeasuredLines:
         with self._lock:
             saved = self._state[0]
             if saved.covered < self.covered:
+                if self._is_unreadable(wait):
+                    # What is in memory is all that tells how much text there was; saved later.
+                    return
                 # Could not be saved: it is measured again when it is needed.
                 saved = Saved(self.covered, self.text_length, self.records)
                 self._drop_map()
@@ -434,6 +437,16 @@ class MeasuredLines:
                 raise CorruptRecord("shorter than it was", path=self.segment.log_path)
             done += got
         return crc32c(buffer)
+
+    def _is_unreadable(self, wait: bool) -> bool:
+        """Whether the log is shorter than what is measured, or cannot be read at its end."""
+        try:
+            self._log_crc(self.covered, wait)
+        except BlockingIOError:
+            return False
+        except (OSError, StorageError):
+            return True
+        return False
 
     def _is_of_log(self, covered: int, log_crc: int) -> bool:
         """Whether what was saved is this log's, of which it covers so many bytes."""

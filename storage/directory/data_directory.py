@@ -620,7 +620,7 @@ class DataDirectory:
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
         if not clean and not self.read_only and self.files.exists(unsynced):
-            log.distrust()
+            log.distrust_as_before()
         return log
 
     def _own_log_start(self, directory: str) -> int:

@@ -34,6 +34,7 @@ from storage.errors import (
     InvalidTopic,
     PolicyViolation,
     ReadOnlyLog,
+    StorageError,
     TopicExists,
     UnknownTopicOrPartition,
 )
@@ -718,6 +719,9 @@ class LogManager(DataDirectory):
 
     def _close_log(self, log: Log) -> OSError | None:
         """Close a log, or let go of it: then this is the error."""
+        if not (self.read_only or log.closed or log.lost_end):
+            with contextlib.suppress(OSError, StorageError):
+                log.check_active()
         self._rescue(log)
         try:
             self.files.spend(log.close)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from storage import paths
 from storage.counters import LogCounters
 from storage.errors import (
+    CutShort,
     InvalidRecord,
     InvalidTxnState,
     LogClosed,
@@ -102,6 +103,18 @@ class AppendingLog(LogReader):
         self._roll_after_ms = self._draw_roll_time()
         # Whether there is more to an append than the common checks.
         self._is_special = config.is_compacted or rewrites(config)
+
+    def distrust(self, error: OSError) -> None:
+        """Its files are not what was written to them: it takes nothing until ``rescue``."""
+        raise NotImplementedError
+
+    def check_active(self) -> None:
+        """CutShort where somebody has cut the active segment's file; OSError."""
+        try:
+            self.active.check_whole()
+        except CutShort as error:
+            self.distrust(error)
+            raise
 
     def flush(self) -> None:
         """fsync what lies behind the recovery point, and move it to the log end."""
@@ -357,12 +370,17 @@ class AppendingLog(LogReader):
             # No gap between two segments, if the new one reaches as far.
             too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
             base = first if too_far else self.log_end_offset
+            self.check_active()
             active = self._roll(base, now_ns // 1_000_000)
         undecided = self.producers.first_undecided_offset
-        if staged is None:
-            position = active.append(batches, entries, now_ns)
-        else:
-            position = self._append_staged(active, batches, entries, now_ns, staged, written)
+        try:
+            if staged is None:
+                position = active.append(batches, entries, now_ns)
+            else:
+                position = self._append_staged(active, batches, entries, now_ns, staged, written)
+        except CutShort as error:
+            self.distrust(error)
+            raise
         if undecided is None and (staged is None or self.producers.first_undecided_offset is None):
             active.stable_size = active.size
         self.log_end_offset = last_offset + 1
@@ -417,12 +435,18 @@ class AppendingLog(LogReader):
             raise ReadOnlyLog("this log was opened read-only", path=self.directory)
         if self.flush_error is not None:
             reason = (
-                f"an fsync has failed ({self.flush_error}); nothing is taken until what it should "
-                "have written is on the disk"
+                f"{self.why_distrusted}; nothing is taken until what should have been written is "
+                "on the disk"
             )
             raise OSError(errno.EIO, reason, self.directory)
         if self.lost_end:
             raise OSError(errno.EIO, self.what_is_lost, self.directory)
+
+    @property
+    def why_distrusted(self) -> str:
+        """What ``flush_error`` says."""
+        error = self.flush_error
+        return str(error) if isinstance(error, CutShort) else f"an fsync has failed ({error})"
 
     @property
     def what_is_lost(self) -> str:
@@ -465,6 +489,11 @@ class AppendingLog(LogReader):
         False where the active segment is empty already.  OSError from the disk: nothing changed.
         """
         self._check_writable()
+        self.check_active()
+        return self.close_active(now_ms)
+
+    def close_active(self, now_ms: int) -> bool:
+        """The same of a log that takes nothing now, or whose active segment somebody has cut."""
         if not self.active.size:
             return False
         self._roll(self.log_end_offset, now_ms)

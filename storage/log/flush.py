@@ -115,10 +115,7 @@ class FlushPlan:
             yield
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                self._log.flush_error = error
-                path = os.path.join(self._log.directory, paths.UNSYNCED)
-                with contextlib.suppress(OSError):
-                    self._files.close(self._files.open(path, os.O_WRONLY | os.O_CREAT))
+                self._log.mark_distrusted(error)
             raise
 
     def finish(self) -> None:

@@ -207,7 +207,21 @@ class Log(AppendingLog):
         if self.dirty_since_ms is None and not self.closed:
             self._mark_dirty()
 
-    def distrust(self) -> None:
+    def mark_distrusted(self, error: OSError) -> None:
+        """Its files are not what was written to them; the next start is told so too.  Any thread;
+        ``flush_failed`` is to follow.
+        """
+        self.flush_error = error
+        path = os.path.join(self.directory, paths.UNSYNCED)
+        with contextlib.suppress(OSError):
+            self.files.close(self.files.open(path, os.O_WRONLY | os.O_CREAT))
+
+    def distrust(self, error: OSError) -> None:
+        """See the base."""
+        self.mark_distrusted(error)
+        self.flush_failed()
+
+    def distrust_as_before(self) -> None:
         """An fsync had failed before the last start, and nothing has been done about it."""
         reason = "an fsync that failed before the last start"
         self.flush_error = OSError(errno.EIO, reason, self.directory)

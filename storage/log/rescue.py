@@ -1,4 +1,5 @@
-"""What there is to do when an fsync has failed: write what the page cache still holds to new files.
+"""What there is to do when an fsync has failed, or somebody has cut the file that is appended to:
+write what the page cache still holds to new files.
 
 Linux marks the pages that it could not write as clean.  A later fsync of the file then succeeds and
 proves nothing, and any time the page may be dropped and read back as it is on the disk.  So the old
@@ -128,12 +129,9 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
         return None
     if log.cleaning:
         raise OSError(errno.EBUSY, "it is being cleaned", log.directory)
-    # Appends go on to be refused: there is no await in between.
-    error, log.flush_error = log.flush_error, None
-    try:
-        log.roll(now_ms)
-    finally:
-        log.flush_error = error
+    if log.lost_end:
+        raise OSError(errno.EIO, log.what_is_lost, log.directory)
+    log.close_active(now_ms)
     log.cleaning = True
     segments = [
         each
@@ -160,9 +158,8 @@ def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
         for place in segment.damages:
             last = max(place.next_offset - 1, place.first_offset)
             _log.warning(
-                "%s: offsets %d to %d are lost: an fsync has failed (%s), and they could not be "
-                "read back",
-                *(log.name, place.first_offset, last, log.flush_error),
+                "%s: offsets %d to %d are lost: %s, and they could not be read back",
+                *(log.name, place.first_offset, last, log.why_distrusted),
             )
     log.flush_error = None
 

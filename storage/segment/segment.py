@@ -16,6 +16,7 @@ Not here: descriptors, leases, names (``segment_files``), which offsets batches 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -23,7 +24,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from storage import paths
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, CutShort
 from storage.files import Files, FileSource
 from storage.record._batch import find_next_batch, walk_batches
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
@@ -311,7 +312,7 @@ class Segment(SegmentFiles):
         """Write ready batches at the end and index them (``LogSegment.append``).
 
         Returns the file position where they begin.  OSError where the disk refuses: the segment
-        is then cut back to what it was.
+        is then cut back to what it was.  CutShort where the file ends before what was written.
         """
         assert not self.sealed
         if not self._append_ready:
@@ -321,6 +322,8 @@ class Segment(SegmentFiles):
         if self._cut_pending:
             self._files.ftruncate(fd, start)
             self._cut_pending = False
+        if self._files.size(fd) < start:
+            raise self._cut_short()
         try:
             self._files.pwrite(fd, data, start)
         except OSError:
@@ -343,6 +346,16 @@ class Segment(SegmentFiles):
         self.next_offset = batches[-1][2] + 1
         self.mtime_ns = now_ns
         return start
+
+    def check_whole(self) -> None:
+        """CutShort where the file ends before what was written to it; OSError."""
+        if self._files.size(self._log_fd()) < self.size:
+            raise self._cut_short()
+
+    def _cut_short(self) -> CutShort:
+        size = self._files.size(self._log_fd())
+        reason = f"somebody has cut the file, which had {self.size} bytes, to {size}"
+        return CutShort(errno.EIO, reason, self.log_path)
 
     def _index(self, batches: Sequence[BatchEntry], start: int, interval: int) -> None:
         before = (self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset)
@@ -383,7 +396,8 @@ class Segment(SegmentFiles):
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
             self.offset_index.trim()
             self.time_index.trim()
-            if self._files.size(fd) != self.size:
+            # Nothing is put in the place of what somebody has cut away.
+            if self._files.size(fd) > self.size:
                 self._files.ftruncate(fd, self.size)
         except OSError:
             self._drop_final_entry()
@@ -439,6 +453,7 @@ class Segment(SegmentFiles):
             self._sync_apart()
         else:
             self._files.fdatasync(self._log_fd())
+            self.check_whole()
             self.offset_index.sync()
             self.time_index.sync()
 
@@ -475,7 +490,7 @@ class Segment(SegmentFiles):
             sound = sound_size(self.damages, position, len(buffer), self.log_path)
             buffer = memoryview(buffer)[:sound]
         count = self.read_stored(buffer, position, wait)
-        if count < len(buffer) and position + count < self.size and self.sealed:
+        if count < len(buffer) and position + count < self.size:
             return self._read_short(buffer, position, wait)
         return count
 

@@ -17,7 +17,6 @@ from kafkafs.views._measure import Cursor
 from kafkafs.views._render import render
 from kafkafs.views.values import Values
 from storage import LogManager
-from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
@@ -321,16 +320,20 @@ def test_appends_behind_a_gap_wait_for_measuring(tmp_path: Path) -> None:
         check(lines, b"before\nbehind\nafter\n")
 
 
-def test_a_log_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
+def test_of_a_log_that_is_cut_short_the_rest_is_measured(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     manager = LogManager.open(str(data))
     try:
         manager.create_topic("t", 1)
         log = manager.log("t", 0)
-        append(log, *[b"v"] * 10)
+        append(log, b"v")
+        kept = log.active.size
+        append(log, *[b"w"] * 10)
         os.truncate(log.active.log_path, log.active.size - 3)
-        with pytest.raises(CorruptRecord):
-            new_lines(log).measure()
+        lines = new_lines(log)
+        lines.measure()
+        assert [gap.place.start for gap in lines.gaps()] == [kept]
+        assert lines.complete
     finally:
         manager.abandon()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage import Log, LogManager, paths
 from storage.directory.retain import retain
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, CutShort
 from storage.log.rescue import rescue
 from storage.task import Task
 from storage.verify.verify import verify
@@ -376,3 +377,36 @@ def test_a_stop_anywhere_loses_nothing_that_a_stop_may_not_lose(tmp_path: Path) 
             append(again.log("t", 0), b"later")
 
     stops.judge(check, tmp_path / "found")
+
+
+@pytest.mark.parametrize("how", ["append", "roll", "flush"])
+def test_nothing_is_written_behind_what_somebody_has_cut_off(tmp_path: Path, how: str) -> None:
+    manager = LogManager.open(str(tmp_path), clock_ms=clock)
+    try:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"kept")
+        kept = log.active.size
+        append(log, b"lost")
+        path = Path(log.active.log_path)
+        os.truncate(path, kept + 3)
+        actions: dict[str, Callable[[], object]] = {
+            "append": lambda: append(log, b"refused"),
+            "roll": lambda: log.roll(NOW_MS),
+            "flush": log.flush,
+        }
+        with pytest.raises(CutShort, match=f"to {kept + 3}"):
+            actions[how]()
+        with pytest.raises(OSError, match="nothing is taken"):
+            append(log, b"refused")
+        assert path.stat().st_size == kept + 3
+        assert (path.parent / paths.UNSYNCED).exists()
+        # Nor is it filled when the segment is closed.
+        log.close_active(NOW_MS)
+        assert path.stat().st_size == kept + 3
+        manager.rescue(log, Task())
+        append(log, b"behind")
+        assert [place.first_offset for place in log.segments[0].damages] == [1]
+        assert log.log_end_offset == 3
+        assert not (path.parent / paths.UNSYNCED).exists()
+    finally:
+        manager.abandon()
