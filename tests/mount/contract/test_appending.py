@@ -623,14 +623,15 @@ def test_while_stopping(steered_mount: SteeredMount) -> None:
         orders = mount.topic()
         flush_only_when_asked(mount, orders)
         log = "orders-0/00000000000000000000.log"
-        with opened(orders) as fd, mount.held("fdatasync", log) as hold:
-            os.write(fd, b"one\nunfinished")
-            assert mount.process is not None
-            mount.process.terminate()
-            # The last flush is held: everything is served, but no new work.
-            hold.wait()
-            fails(errno.ESHUTDOWN, os.write, fd, b"two\n")
-            assert orders.read_bytes() == b"one\nunfinished\n"
+        with mount.held("fdatasync", log) as hold:
+            with opened(orders) as fd:
+                os.write(fd, b"one\nunfinished")
+                assert mount.process is not None
+                mount.process.terminate()
+                # The last flush is held: everything is served, but no new work.
+                hold.wait()
+                fails(errno.ESHUTDOWN, os.write, fd, b"two\n")
+                assert orders.read_bytes() == b"one\nunfinished\n"
             hold.release()
         mount.wait()
         mount.start()
