@@ -21,6 +21,8 @@ HOT_LOOPS = (
     "storage/record/columns/_cells.pyx",
     "storage/record/columns/_rows.pyx",
     "storage/record/_legacy_07.pyx",
+    "storage/index/_search.pyx",
+    "storage/segment/first_read.pyx",
     "storage/compaction/_offset_map.pyx",
     "storage/compaction/_superseded.pyx",
     "storage/compaction/_keep.pyx",

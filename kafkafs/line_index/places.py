@@ -14,6 +14,8 @@ from kafkafs.line_index.lines import Lines
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import HEADER_SIZE, Buffer
+from storage.record.header import FRAME_SIZE
+from storage.segment.damage import Damages
 from storage.segment.segment import Segment
 
 SLACK = 512
@@ -25,35 +27,51 @@ DECODED_AT_ONCE = 64 << 10
 
 
 class Damaged(CorruptRecord):
-    """The text ends before a damaged place; up to byte `done` of the buffer it is there."""
+    """The text ends before a damaged place; up to byte `done` of the buffer it is there.
 
-    def __init__(self, error: CorruptRecord, done: int) -> None:
+    `is_news`: it was not known when the place was looked up from which was read.
+    """
+
+    def __init__(self, error: CorruptRecord, done: int, *, is_news: bool = False) -> None:
         super().__init__(
             error.message, path=error.path, position=error.position, offset=error.offset
         )
         self.done = done
+        self.is_news = is_news
 
 
 # For the owner's thread only; what may wait runs elsewhere and has a buffer of its own.
 _scratch = memoryview(bytearray(CHUNK))
 
 
+def _room(size: int, wait: bool) -> memoryview:
+    """Room for bytes of the log, until the next call on this thread."""
+    return memoryview(bytearray(size)) if wait else _scratch[:size]
+
+
 class TextPlace:
-    """In a segment's text: `skip` bytes of text are still to be dropped before it goes on."""
+    """In a segment's text: `skip` bytes of text are still to be dropped before it goes on.
 
-    __slots__ = ("_cursor", "_lines", "_plain", "_resume", "skip")
+    It was found by the batch at file position `batch`, when those damages were known.
+    """
 
-    def __init__(self, lines: Lines, cursor: Cursor, skip: int) -> None:
+    __slots__ = ("_batch", "_cursor", "_damages", "_lines", "_plain", "_resume", "skip")
+
+    def __init__(
+        self, lines: Lines, cursor: Cursor, skip: int, batch: int, damages: Damages
+    ) -> None:
         self._lines = lines
         self._cursor = cursor
         self.skip = skip
+        self._batch = batch
+        self._damages = damages
         # The batch that the cursor is in, decoded, and the file position behind it in the log.
         self._plain: Buffer | None = None
         self._resume = 0
 
     def copy(self) -> TextPlace:
         """Another place at the same byte of text."""
-        other = TextPlace(self._lines, self._cursor.copy(), self.skip)
+        other = TextPlace(self._lines, self._cursor.copy(), self.skip, self._batch, self._damages)
         other._plain = self._plain
         other._resume = self._resume
         return other
@@ -85,22 +103,21 @@ class TextPlace:
             ):
                 # As much of the log as makes what is wanted of text, or what there is.
                 need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
-                if not segment.first_read.whole:
-                    need = segment.first_read.to_read(position, need)
-                if need > CHUNK:
-                    need = CHUNK
+                need = min(need, CHUNK)
                 if need < cursor.needed:
                     need = self._check_needed(cursor.needed, wait)
-                if need > shown - position:
-                    need = shown - position
-                window = memoryview(bytearray(need)) if wait else _scratch[:need]
+                need = min(need, shown - position)
                 try:
-                    start, end = position, position + segment.read_into(window, position, wait)
+                    if segment.first_read.knows(position, position + need):
+                        window = _room(need, wait)
+                        start, end = position, position + segment.read_into(window, position, wait)
+                    else:
+                        window, start, end = self._read_first(need, wait)
                 except CorruptRecord as error:
-                    raise Damaged(error, done) from None
-                if end - start < cursor.needed:
-                    read_whole(segment, window[end - start : cursor.needed], end, wait)
-                    end = start + cursor.needed
+                    is_news = segment.damages is not self._damages
+                    raise Damaged(error, done, is_news=is_news) from None
+                if end - position < cursor.needed:
+                    window, start, end = self._read_needed(wait)
             if segment.always_expand:
                 self._enter(window, position - start, end - start, position, wait)
                 continue
@@ -125,6 +142,35 @@ class TextPlace:
                 else:
                     raise self._ends_inside_a_batch(position)
             done = reached
+
+    def _read_first(self, need: int, wait: bool) -> tuple[memoryview, int, int]:
+        """`need` bytes of the log from the cursor on, or fewer, and the file positions of what is
+        there: whole batches, so that they are checked as they are read.
+        """
+        segment, cursor, shown = self._lines.segment, self._cursor, self._lines.end
+        reads, position = segment.first_read, cursor.position
+        if reads.reached(position) > position:
+            window = _room(min(reads.to_read(position, need), CHUNK, shown - position), wait)
+            return window, position, position + segment.read_into(window, position, wait)
+        first = segment.start_before(self._batch if position < cursor.batch_end else position, wait)
+        start, end = first[0], position + need
+        if start > position:
+            # Another thread has read it meanwhile.
+            return self._read_first(need, wait)
+        if position - start >= CHUNK:
+            segment.verify(position, position + 1, wait=wait)
+            return self._read_first(need, wait)
+        end = cursor.batch_end + FRAME_SIZE if end <= cursor.batch_end else end + reads.batch_size
+        window = _room(min(end - start, CHUNK, shown - start), wait)
+        end = start + segment.read_from(first, window, start, wait)
+        return (window, start, end) if end > position else self._read_first(need, wait)
+
+    def _read_needed(self, wait: bool) -> tuple[memoryview, int, int]:
+        """All that the record at the cursor needs, as `_read_first`."""
+        start, size = self._cursor.position, self._cursor.needed
+        window = _room(size, wait)
+        read_whole(self._lines.segment, window, start, wait)
+        return window, start, start + size
 
     def _fill_from_plain(self, plain: Buffer, out: bytearray, done: int) -> int:
         cursor = self._cursor

@@ -14,14 +14,13 @@ from kafkafs.line_index.lines import Gap
 from kafkafs.line_index.lines_file import Saved
 from kafkafs.line_index.measured_lines import CHUNK, MeasuredLines
 from kafkafs.line_index.places import TextPlace, read_whole
-from kafkafs.views._measure import ENTRY_SIZE, Cursor, find_entry
+from kafkafs.views._measure import ENTRY_SIZE, Cursor, find_batch, find_entry
+from storage.errors import CorruptRecord
 from storage.record.batch import HEADER_SIZE, Buffer
 
 __all__ = ["CHUNK", "SegmentLines"]
 
 _ENTRY = struct.Struct("<QIIII")
-# Where an entry has its batch's position, counted in fields of 4 bytes.
-_BATCH_AT = 2
 
 
 class SegmentLines(MeasuredLines):
@@ -64,28 +63,23 @@ class SegmentLines(MeasuredLines):
     def place(self, text: int, wait: bool) -> TextPlace:
         """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
         before, batch, position, batch_end = self.find(text, wait) if text else (0, 0, 0, 0)
-        if not self.segment.first_read.whole:
-            self._verify_from(batch, wait)
-        if self.segment.damages:
+        damages = self.segment.damages
+        if damages:
             gap = self._gaps.before(self, text, wait)
             if gap is not None and (not text or batch < gap.place.end):
-                return TextPlace(self, Cursor(gap.place.end), text - gap.end)
-        if not text:
-            return TextPlace(self, Cursor(0), 0)
+                end = gap.place.end
+                return TextPlace(self, Cursor(end), text - gap.end, end, damages)
         header = None
         if batch_end and self.view.whole_records:
             header = memoryview(bytearray(HEADER_SIZE))
-            read_whole(self.segment, header, batch, wait)
-        return TextPlace(self, Cursor(position, batch_end, header), text - before)
-
-    def _verify_from(self, batch: int, wait: bool) -> None:
-        """Have the batches from an entry's to the next one's checked: what is damaged among them
-        may lie before the place that is looked for.
-        """
-        following = self.entry_from(batch + 1)
-        end = self.end if following is None else following[1]
-        if not self.segment.first_read.knows(batch, end):
-            self.segment.verify(batch, end, wait=wait)
+            try:
+                read_whole(self.segment, header, batch, wait)
+            except CorruptRecord:
+                if self.segment.damages is damages:
+                    raise
+                return self.place(text, wait)
+        cursor = Cursor(position, batch_end, header)
+        return TextPlace(self, cursor, text - before, batch, damages)
 
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes of text, records shown) before the first record with an offset ≥ `offset`.
@@ -144,16 +138,13 @@ class SegmentLines(MeasuredLines):
         saved, tail = self._state
         if position < saved.covered:
             known = self._map or self._open_entries()
-            batches = known[0].cast("I")[_BATCH_AT :: ENTRY_SIZE // 4]
-            number = bisect_left(batches, position, 0, known[1])
+            number = find_batch(known[0], known[1], position)
             if number < known[1]:
                 return _entry_at(known[0], number, Saved())
         if tail is None:
             return None
         entries, count = tail.entries, len(tail.entries) // ENTRY_SIZE
-        number = bisect_left(
-            range(count), position, key=lambda number: _entry_at(entries, number, saved)[1]
-        )
+        number = find_batch(entries, count, position - saved.covered)
         return _entry_at(entries, number, saved) if number < count else None
 
     def gaps(self) -> tuple[Gap, ...]:

@@ -269,6 +269,29 @@ cdef int open_window(
     return 0
 
 
+def find_batch(entries not None, long long count, long long position):
+    """How many of the first `count` entries are of batches that begin before `position`."""
+    cdef Py_buffer view
+    cdef Entry entry
+    cdef int64_t low = 0
+    cdef int64_t high = count
+    cdef int64_t middle
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        if count < 0 or count > view.len // <int64_t> sizeof(Entry):
+            raise ValueError(f"{count} entries in a buffer of {view.len}")
+        while low < high:
+            middle = (low + high) >> 1
+            memcpy(&entry, <const char *> view.buf + middle * sizeof(Entry), sizeof(Entry))
+            if entry.batch_position < position:
+                low = middle + 1
+            else:
+                high = middle
+    finally:
+        PyBuffer_Release(&view)
+    return low
+
+
 def find_entry(entries not None, long long count, long long text):
     """The last of the first `count` entries that begins at or before `text`, as its five fields:
 

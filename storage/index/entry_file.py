@@ -21,12 +21,13 @@ from __future__ import annotations
 import bisect
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
 from storage.errors import SegmentGone, UnusableFile
 from storage.files import Files
+from storage.index._search import entries_up_to
 
 # Searches look at the last entries first: most go there, and those pages are in memory
 # (``AbstractIndex.java``, "warm section").
@@ -211,26 +212,26 @@ class EntryFile:
     def search(self, key: Struct, at: int, target: int) -> int:
         """The number of the last entry whose key is ≤ ``target``, or -1.
 
-        ``key`` reads one number at byte ``at`` of an entry; it never falls from one to the next.
+        ``key`` reads one number of 4 or 8 bytes at byte ``at`` of an entry; it never falls from one
+        to the next.
         """
-        return self._bisect(self._probe(key, at), target) - 1
+        size, count = self._entry_size, self.count
+        warm = _WARM_BYTES // size
+        if not count:
+            return -1
+        if self._mapped:
+            return entries_up_to(self._view(), size, at, key.size, count, warm, target) - 1
 
-    def _bisect(self, probe: Callable[[int], int], target: int) -> int:
-        low, high = 0, self.count
-        warm = high - _WARM_BYTES // self._entry_size
-        if warm > 0:
-            if probe(warm) <= target:
-                low = warm
+        def probe(number: int) -> int:
+            return int(key.unpack(self._pread(number * size + at, key.size))[0])
+
+        low, high = 0, count
+        if count > warm:
+            if probe(count - warm) <= target:
+                low = count - warm
             else:
-                high = warm
-        return bisect.bisect_right(range(high), target, low, key=probe)
-
-    def _probe(self, key: Struct, at: int) -> Callable[[int], int]:
-        size = self._entry_size
-        if self._mapped and self.count:
-            unpack_from, view = key.unpack_from, self._view()
-            return lambda number: int(unpack_from(view, number * size + at)[0])
-        return lambda number: int(key.unpack(self._pread(number * size + at, key.size))[0])
+                high = count - warm
+        return bisect.bisect_right(range(high), target, low, key=probe) - 1
 
     def _view(self) -> mmap.mmap:
         """A map that covers all entries; the whole file is mapped, so seldom made."""

@@ -87,6 +87,20 @@ cdef enum:
     RELEASE_GIL_FROM = 262144
 
 
+cdef struct Sound:
+    # Whole batches that are as they should be: their size together, the offset that comes next,
+    # and the size of the last one that was seen.
+    int64_t size
+    int64_t next_offset
+    int64_t last_size
+
+
+cdef Sound sound_start(
+    const uint8_t *data, int64_t size, int64_t left, int64_t base_offset, int64_t next_offset,
+    int64_t named, int64_t limit,
+) except *
+
+
 cdef inline uint32_t crc_of(const uint8_t *batch, int64_t size) noexcept nogil:
     """The CRC-32C that the header of this whole v2 batch should have."""
     return crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES)

@@ -479,6 +479,33 @@ cdef inline void step(
     walked.position += size
 
 
+cdef WalkEnd walk(
+    const uint8_t *start, int64_t size, int64_t base_offset, int64_t limit, Walked *walked
+) except *:
+    """Walk sound batches of any format from the start on; why it stops."""
+    cdef WalkEnd end
+    cdef const uint8_t *batch
+    cdef int64_t batch_size
+    while True:
+        if size - walked.position >= RELEASE_GIL_FROM:
+            with nogil:
+                end = walk_v2(start, size, base_offset, limit, walked)
+        else:
+            end = walk_v2(start, size, base_offset, limit, walked)
+        if end != OLDER_FORMAT:
+            return end
+        batch = start + walked.position
+        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+        if not crc_fits(batch, batch_size):
+            return WRONG_CRC
+        if not legacy_codec_exists(batch):
+            return WRONG_CODEC
+        end = judge_place(<int64_t> load64(batch), 0, base_offset, limit, walked.next_offset)
+        if end != NOT_WHOLE:
+            return end
+        step(walked, batch_size, 0, batch)
+
+
 def walk_batches(
     data not None, long long size, long long base_offset, long long next_offset, long long limit
 ):
@@ -490,47 +517,60 @@ def walk_batches(
     none, "" where it is not whole; whether only its offsets are wrong).
     """
     cdef Py_buffer view
-    cdef Walked walked
+    cdef Walked walked = Walked(0, -1, next_offset, next_offset)
     cdef WalkEnd end
-    cdef const uint8_t *start
-    cdef const uint8_t *batch
-    cdef int64_t batch_size
-    walked.position = 0
-    walked.last = -1
-    walked.before = walked.next_offset = next_offset
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if size < 0 or size > view.len:
             raise ValueError(f"{size} bytes of a buffer of {view.len}")
-        start = <const uint8_t *> view.buf
-        while True:
-            if size - walked.position >= RELEASE_GIL_FROM:
-                with nogil:
-                    end = walk_v2(start, size, base_offset, limit, &walked)
-            else:
-                end = walk_v2(start, size, base_offset, limit, &walked)
-            batch = start + walked.position
-            if end != OLDER_FORMAT:
-                break
-            batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-            if not crc_fits(batch, batch_size):
-                end = WRONG_CRC
-            elif not legacy_codec_exists(batch):
-                end = WRONG_CODEC
-            else:
-                end = judge_place(
-                    <int64_t> load64(batch), 0, base_offset, limit, walked.next_offset
-                )
-            if end != NOT_WHOLE:
-                break
-            step(&walked, batch_size, 0, batch)
+        end = walk(<const uint8_t *> view.buf, size, base_offset, limit, &walked)
         return (
             walked.position, walked.last, walked.before, walked.next_offset,
-            walk_reason(end, batch, walked.next_offset, limit),
+            walk_reason(
+                end, <const uint8_t *> view.buf + walked.position, walked.next_offset, limit
+            ),
             end in (FALLING, TOO_FAR, TOO_HIGH),
         )
     finally:
         PyBuffer_Release(&view)
+
+
+cdef Sound sound_start(
+    const uint8_t *data, int64_t size, int64_t left, int64_t base_offset, int64_t next_offset,
+    int64_t named, int64_t limit,
+) except *:
+    """The sound batches, as in `walk_batches`, at the start of `data`, with which the last `left`
+    bytes of a log begin. None are where the first one's last offset is below `named`.
+
+    That a batch's base offset is right shows at the one behind it, or at the log's end: the last
+    one here counts only where it does.
+    """
+    cdef Walked walked = Walked(0, -1, next_offset, next_offset)
+    cdef Sound sound = Sound(0, next_offset, 0)
+    cdef const uint8_t *behind
+    cdef WalkEnd end
+    size = min(size, left)
+    end = walk(data, size, base_offset, limit, &walked)
+    if walked.last < 0 or last_offset(data) < named:
+        return sound
+    behind = data + walked.position
+    sound.last_size = walked.position - walked.last
+    if walked.position == left or (
+        end == NOT_WHOLE
+        and size - walked.position >= MAGIC + 1
+        and (behind[MAGIC] > 2 or <int64_t> load64(behind) >= walked.next_offset)
+    ):
+        sound.size = walked.position
+        sound.next_offset = walked.next_offset
+    else:
+        sound.size = walked.last
+        sound.next_offset = walked.before
+    return sound
+
+
+cdef inline int64_t last_offset(const uint8_t *batch) noexcept:
+    cdef int64_t delta = <int32_t> load32(batch + LAST_OFFSET_DELTA) if batch[MAGIC] == 2 else 0
+    return <int64_t> load64(batch) + delta
 
 
 cdef str walk_reason(WalkEnd end, const uint8_t *batch, int64_t next_offset, int64_t limit):

@@ -32,7 +32,6 @@ from storage.record.header import (
     size_at,
 )
 from storage.segment.damage import Damage
-from storage.segment.first_read import Known
 from storage.task import Task
 
 # So that no thread waits long for this one, which judges a chunk at a time.
@@ -91,25 +90,6 @@ def check_part(source: Source, part: Part, task: Task) -> Checked:
         check.step()
         task.advance(max(check.position - before, 0))
     return Checked(check.next_offset, check.damages)
-
-
-def sound_start(data: memoryview, part: Part) -> tuple[Known, int] | None:
-    """The sound batches at the start of what was read of a part, and the size of the last one.
-
-    That a batch's base offset is right shows at the one behind it, or at the end of the part: of
-    the last one here that may not be known yet.
-    """
-    size, last, before, next_offset, reason, _ = walk_batches(
-        data, len(data), part.base_offset, part.next_offset, part.limit
-    )
-    batch_size = size - last
-    if part.position + size < part.end:
-        frame = data[size : size + FRAME_SIZE]
-        if reason or len(frame) < FRAME_SIZE or _falls(frame, next_offset):
-            size, next_offset = last, before
-    if size <= 0:
-        return None
-    return Known(part.position, part.position + size, next_offset), batch_size
 
 
 def _falls(frame: memoryview, next_offset: int) -> bool:

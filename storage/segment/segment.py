@@ -26,12 +26,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from storage import paths
 from storage.errors import CorruptRecord, CutShort
 from storage.files import Files, FileSource
-from storage.record._batch import find_next_batch, walk_batches
+from storage.record._batch import find_next_batch
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
 from storage.record.header import FRAME_SIZE, MAGIC_POSITION, size_at
 from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
-from storage.segment.batch_check import Check, Part, sound_start
+from storage.segment.batch_check import Check, Part
 from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead, Known
@@ -46,11 +46,14 @@ BatchEntry = tuple[int, int, int, int]
 # Of a batch that is larger than this the header has to do, to see whether an index fits.
 _CHECKED_BYTES = 16 * 1024 * 1024
 
-# How much is checked at a time where nobody may wait: what takes the owner's thread 0.2 ms.
+# How much is checked at a time: what takes the owner's thread 0.2 ms.
 _CHECKED_AT_ONCE = 1024 * 1024
 _AT_A_TIME = 64 * 1024
 # Who looks at a place under it may find the file gone.
 _damages_lock = threading.RLock()
+
+Start = tuple[int, int, int]
+"""Where a batch begins: its position, an offset that it is not below, and one that it reaches."""
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
@@ -509,28 +512,32 @@ class Segment(SegmentFiles):
         return self.read_stored(memoryview(buffer)[:sound], position, wait)
 
     def _read_first(self, buffer: memoryview, position: int, wait: bool) -> int:
-        """Who reads on has whole batches in the buffer: they are checked there, and nothing is read
+        """``read_into`` where not all has been checked."""
+        start, next_offset = self._known_before(position)
+        if start < position:
+            self.verify(position, position + len(buffer), wait=wait)
+            start, next_offset = self._known_before(position)
+        return self.read_from((start, next_offset, next_offset), buffer, position, wait)
+
+    def read_from(self, start: Start, buffer: memoryview, position: int, wait: bool) -> int:
+        """As ``read_into``, where all before ``start`` has been checked, and what follows it not.
+
+        Who reads on has whole batches in the buffer: they are checked there, and nothing is read
         twice.  So what is read ends with one of them, if there are any.
         """
         reads = self.first_read
-        known = reads.part_before(position)
-        if position and (known is None or known.end < position):
-            self.verify(position, position + len(buffer), wait=wait)
-            known = reads.part_before(position)
         count = self.read_stored(buffer, position, wait)
-        start, next_offset = (0, self.base_offset) if known is None else known[1:]
-        if position <= start < position + count:
-            part = self._part(start, next_offset)
-            found = sound_start(buffer[start - position : min(count, part.end - position)], part)
-            if found is not None:
-                reads.add(found[0])
-                reads.batch_size = found[1]
-        known = reads.part_at(position)
-        if known is None:
+        if position <= start[0] < position + count:
+            data = buffer[start[0] - position : count]
+            reads.add_sound(data, start, self.size, self.base_offset, self.next_offset)
+        known = reads.reached(position) - position
+        if not known:
             reads.batch_size = self.verify(position, position + count, wait=wait) - position
-        else:
-            count = min(count, known.end - position)
-        return min(count, sound_size(self.damages, position, len(buffer), self.log_path))
+        elif known < count:
+            count = known
+        if self.damages:
+            count = sound_size(self.damages, position, count, self.log_path)
+        return count
 
     def read_stored(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
         """The same without a look at damage: the bytes as they are."""
@@ -585,11 +592,10 @@ class Segment(SegmentFiles):
         self.lease()
         try:
             while True:
-                part = reads.part_at(position)
-                reached = position if part is None else part.end
-                if reached >= min(reads.written_from, self.size):
+                reached = reads.reached(position)
+                if reached >= self.size:
                     return self.size
-                if part is not None and reached >= end:
+                if reached >= max(end, position + 1):
                     return reached
                 try:
                     self._check(reached, min(max(end, reached + 1), reads.written_from), wait)
@@ -601,25 +607,66 @@ class Segment(SegmentFiles):
             self.release()
 
     def _check(self, position: int, end: int, wait: bool) -> None:
-        """Check the batch that ``position`` is in, and on to ``end``."""
+        """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""
         source = (Cached if wait else _AtHand)(self._files, self._log_fd())
-        reads = self.first_read
-        start, next_offset = self._start_of_batch(source, position, end, wait)
-        if not wait and end - start > _CHECKED_AT_ONCE:
-            raise BlockingIOError
-        part = self._part(start, next_offset)
-        if end - start <= _CHECKED_AT_ONCE:
-            size = min(self._to_check(start, end), part.end - start)
-            found = sound_start(source.read(start, size), part)
-            if found is not None and found[0].end >= end:
-                reads.add(found[0])
-                reads.batch_size = found[1]
+        reads, at = self.first_read, position
+        while True:
+            start = self._start_before(at, wait)
+            if not wait and end - start[0] > _CHECKED_AT_ONCE:
+                raise BlockingIOError
+            data = self._batches(source, start[0], end)
+            if reads.add_sound(data, start, self.size, self.base_offset, self.next_offset):
                 return
-        check = Check(source, part)
+            if start[0] == self._known_before(at)[0]:
+                break
+            at = start[0] - 1
+        check = Check(source, self._part(start[0], start[1]))
         check.to(end)
         if check.damages:
             self._add_damages(check.damages)
-        reads.add(Known(start, check.position, check.next_offset))
+        reads.add(Known(start[0], check.position, check.next_offset))
+
+    def start_before(self, position: int, wait: bool) -> Start:
+        """Where a batch begins, at or before ``position``, if the index says so; else where what
+        has been checked ends before that.  BlockingIOError where that may take long.
+        """
+        if not wait:
+            return self._start_before(position, wait)
+        self.lease()
+        try:
+            return self._start_before(position, wait)
+        finally:
+            self.release()
+
+    def _start_before(self, position: int, wait: bool) -> Start:
+        start, next_offset = self._known_before(position)
+        if start < position:
+            if not wait and self._offset_index is None:
+                raise BlockingIOError
+            entry = self.offset_index.at_or_before(position)
+            if entry is not None and entry[1] > start and entry[0] >= next_offset:
+                return entry[1], next_offset, entry[0]
+        return start, next_offset, next_offset
+
+    def _batches(self, source: Cached, start: int, end: int) -> memoryview:
+        """What lies between ``start``, where a batch begins, and ``end``, as far as it is read at
+        once, and enough of what follows to check it.
+        """
+        left = min(self.first_read.written_from, self.size) - start
+        size = min(end - start + self.first_read.batch_size, _CHECKED_AT_ONCE)
+        data = source.read(start, min(max(size, HEADER_SIZE) + FRAME_SIZE, left))
+        if len(data) > MAGIC_POSITION:
+            size = min(size_at(data, 0) + FRAME_SIZE, left)
+            if len(data) < size <= _CHECKED_BYTES:
+                data = source.read(start, size)
+        return data
+
+    def _known_before(self, position: int) -> tuple[int, int]:
+        """Where the last part ends that begins at or before a position, and the next offset there.
+
+        At the log's start nothing comes before.
+        """
+        return self.first_read.end_before(position) or (0, self.base_offset)
 
     def _part(self, start: int, next_offset: int) -> Part:
         """What is to be checked from a place on where a batch begins."""
@@ -632,41 +679,6 @@ class Segment(SegmentFiles):
             max(self.next_offset, next_offset),
             self.index_behind,
         )
-
-    def _to_check(self, start: int, end: int) -> int:
-        """Bytes from ``start`` on that hold all batches up to ``end``, if those are all alike."""
-        return max(end - start + self.first_read.batch_size, HEADER_SIZE) + FRAME_SIZE
-
-    def _start_of_batch(
-        self, source: Cached, position: int, end: int, wait: bool
-    ) -> tuple[int, int]:
-        """Where a batch begins, at or before ``position``, and an offset that it is not below.
-
-        At the end of what is known; or where the index names a sound batch that can be meant.
-        """
-        known = self.first_read.part_before(position)
-        start, next_offset = (0, self.base_offset) if known is None else known[1:]
-        if start == position:
-            return start, next_offset
-        if not wait and self._offset_index is None:
-            raise BlockingIOError
-        at = position
-        while (entry := self.offset_index.at_or_before(at)) is not None and entry[1] > start:
-            offset, named = entry
-            # With all that is to be checked, as a disk takes as long for a little as for that.
-            data = source.read(named, self._to_check(named, end))
-            # A message of an older format may be shorter than a header of today.
-            size = size_at(data, 0) if len(data) > MAGIC_POSITION else 0
-            if MAGIC_POSITION < size <= min(self.size - named, _CHECKED_BYTES):
-                data = source.read(named, size)
-                taken, _, _, after, _, _ = walk_batches(
-                    data, len(data), self.base_offset, next_offset, max(self.next_offset, 0)
-                )
-                if taken and after > offset >= next_offset:
-                    self.first_read.batch_size = size
-                    return named, next_offset
-            at = named - 1
-        return start, next_offset
 
     def _add_damages(self, found: Iterable[Damage]) -> None:
         with _damages_lock:

@@ -29,21 +29,28 @@ def render_text(
     """
     size = len(out)
     origin = absolute - done
-    piece = None
+    piece, start = None, 0
     if place is None:
         piece, start = generation.locate(absolute)
         place = piece.place(absolute - start, wait)
     else:
         place = place.copy()
-    while (done := place.fill(out, done, wait)) < size:
-        before = piece
-        piece, start = generation.locate(origin + done)
-        inside = origin + done - start
-        is_next = not inside or generation.goes_on_inside(origin + done)
-        if not is_next or place.skip or piece is before:
-            raise CorruptRecord("shows less than was measured", path=piece.segment.log_path)
+    while True:
         try:
-            place = piece.place(inside, wait)
+            done = place.fill(out, done, wait)
+        except Damaged as error:
+            if piece is None or error.done > done or not error.is_news:
+                raise
+            # The text may begin behind the damage: where can be told now.
+        else:
+            if done == size:
+                return place
+            before = piece
+            piece, start = generation.locate(origin + done)
+            is_next = start == origin + done or generation.goes_on_inside(origin + done)
+            if not is_next or place.skip or piece is before:
+                raise CorruptRecord("shows less than was measured", path=piece.segment.log_path)
+        try:
+            place = piece.place(origin + done - start, wait)
         except CorruptRecord as error:
             raise Damaged(error, done) from None
-    return place

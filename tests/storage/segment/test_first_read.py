@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from storage import LogManager, Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.segment.batch_check import Part, sound_start
 from storage.segment.first_read import FirstRead, Known
 from storage.segment.segment import Segment
 from tests.storage.logs import NOW_MS, append, opened
@@ -99,6 +98,52 @@ def test_who_reads_anywhere_waits_for_the_disk_once(tmp_path: Path) -> None:
                 assert segment.first_read.knows(number * batch_size, (number + 1) * batch_size)
 
 
+def test_who_begins_anywhere_has_it_checked_in_what_he_reads(tmp_path: Path) -> None:
+    data, files = write(tmp_path), CountedFiles()
+    batch_size = len(data) // BATCHES
+    with unread(tmp_path, files) as segment:
+        # The index is opened by who may wait.
+        segment.start_before(batch_size * 2, True)
+        files.waits = 0
+        for number in (30, 12, 21, 3, 36):
+            batch = number * batch_size
+            start = segment.start_before(batch + 10, False)
+            assert start[0] == batch
+            files.read = 0
+            buffer = memoryview(bytearray(batch_size + 100))
+            assert segment.read_from(start, buffer, batch, False) == batch_size
+            assert buffer[:batch_size] == data[batch : batch + batch_size]
+            assert files.read == len(buffer)
+            assert segment.first_read.part_at(batch) is not None
+        assert files.waits == 0
+
+
+@pytest.mark.parametrize("number", [4, 17, BATCHES - 1])
+@pytest.mark.parametrize("falls_by", [1, 8, 15])
+def test_a_base_offset_that_is_too_low_is_found_where_reading_begins(
+    tmp_path: Path, number: int, falls_by: int
+) -> None:
+    """No CRC covers it, and nothing before it has been read."""
+    data = write(tmp_path)
+    batch_size = len(data) // BATCHES
+    start = number * batch_size
+    changed = bytearray(data)
+    changed[start : start + 8] = (8 * number - falls_by).to_bytes(8, "big")
+    log_path(tmp_path).write_bytes(changed)
+    with unread(tmp_path) as segment:
+        with pytest.raises(CorruptRecord):
+            read_through(segment, start, bytearray(2 * batch_size))
+        assert [place[:2] for place in segment.damages] == [(start, start + batch_size)]
+
+
+def read_through(segment: Segment, batch: int, buffer: bytearray) -> None:
+    """Read as who begins in a batch, until its first byte was read."""
+    position = -1
+    while position <= batch:
+        start = segment.start_before(max(position, batch), True)
+        position = start[0] + segment.read_from(start, memoryview(buffer), start[0], True)
+
+
 def read_on(
     segment: Segment, buffer: bytearray, data: bytes, until: type[Exception], *, wait: bool
 ) -> int:
@@ -177,8 +222,11 @@ def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> No
     high = (9).to_bytes(8, "big") + batches[1][8:]
 
     def sound(data: bytes, end: int) -> int:
-        found = sound_start(memoryview(data), Part(0, 0, 0, end, 1 << 20))
-        return 0 if found is None else found[0].end
+        reads = FirstRead()
+        reads.doubt(end)
+        reads.add_sound(data, (0, 0, 0), end, 0, 10)
+        part = reads.part_at(0)
+        return 0 if part is None else part.end
 
     assert sound(b"".join(batches), 3 * size) == 3 * size
     assert sound(b"".join(batches), 4 * size) == 2 * size

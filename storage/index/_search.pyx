@@ -1,0 +1,63 @@
+"""The search in entries of fixed width: what each look-up of an offset or a position begins with."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+
+cdef extern from "<endian.h>":
+    uint32_t be32toh(uint32_t bits) noexcept nogil
+    uint64_t be64toh(uint64_t bits) noexcept nogil
+
+
+cdef inline int64_t key_at(const uint8_t *at, int width) noexcept nogil:
+    cdef uint32_t half
+    cdef uint64_t whole
+    if width == 4:
+        memcpy(&half, at, 4)
+        return <int32_t> be32toh(half)
+    memcpy(&whole, at, 8)
+    return <int64_t> be64toh(whole)
+
+
+def entries_up_to(
+    entries not None, int64_t size, int64_t at, int width, int64_t count, int64_t warm, target
+):
+    """How many of the first `count` entries have a key that is not above `target`.
+
+    An entry has `size` bytes; its key are the `width` bytes (4 or 8, big-endian, with a sign) from
+    its byte `at` on. Keys never fall from one entry to the next. The last `warm` entries are looked
+    at first.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t *keys
+    cdef int64_t low = 0
+    cdef int64_t high = count
+    cdef int64_t middle
+    cdef int beyond = 0
+    # No key is as large, or as small, as what has no place in 64 bits.
+    cdef int64_t wanted = PyLong_AsLongLongAndOverflow(target, &beyond)
+    if beyond:
+        return count if beyond > 0 else 0
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        if not (width in (4, 8) and 0 <= at <= size - width):
+            raise ValueError(f"a key of {width} bytes at {at} of {size}")
+        if not 0 <= count <= view.len // size:
+            raise ValueError(f"{count} entries of {size} bytes in {view.len}")
+        keys = <const uint8_t *> view.buf + at
+        middle = count - warm
+        while low < high:
+            if middle < low or middle >= high:
+                middle = (low + high) >> 1
+            if key_at(keys + middle * size, width) <= wanted:
+                low = middle + 1
+            else:
+                high = middle
+            middle = -1
+        return low
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,180 @@
+"""What of a segment's log has been read and checked since it was opened.
+
+Bytes are checked against their CRC when a batch is first read (`Segment.verify`). What has been is
+kept as *parts*: runs of whole batches, ascending and apart from one another, each with the offset
+that comes behind it. Who reads here and there adds thousands of them. What this process has
+appended itself is *written*: from `written_from` on it is as it was written, as long as the page
+cache holds it.
+
+Any thread may ask and add: what looks at the parts or changes them runs from its beginning to its
+end without letting go of the GIL.
+
+Not here: judging batches (`record`), what becomes of damage (`batch_check`, `segment`).
+"""
+
+from collections import namedtuple
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.string cimport memmove
+
+from storage.record._batch cimport Sound, sound_start
+
+Known = namedtuple("Known", ("start", "end", "next_offset"))
+Known.__doc__ = "Bytes `start` to `end` of a log; `next_offset` is behind the last batch."
+
+cdef int64_t MUCH = 128 * 1024
+
+
+cdef struct Run:
+    int64_t start
+    int64_t end
+    int64_t next_offset
+
+
+cdef class FirstRead:
+    """See the module. `whole`: there is nothing left to be checked. `batch_size`: bytes of a batch
+    that was read lately.
+    """
+
+    cdef Run *parts
+    cdef int64_t count
+    cdef int64_t room
+    cdef readonly int64_t written_from
+    cdef readonly bint whole
+    cdef public int64_t batch_size
+
+    def __cinit__(self):
+        self.whole = True
+
+    def __dealloc__(self):
+        PyMem_Free(self.parts)
+
+    def doubt(self, int64_t size):
+        """Nothing of the log's `size` bytes counts as written any longer: a disk has it."""
+        self.written_from = size
+        self.whole = self.end_of(0) == INT64_MAX
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def reached(self, int64_t position):
+        """Where the bytes from `position` on end that have been checked, or were written here:
+        there, where none were; beyond all positions, where all were.
+        """
+        return self.end_of(position)
+
+    def knows(self, int64_t position, int64_t end):
+        """Whether all of these bytes have been checked, or were written here."""
+        return self.end_of(position) >= end
+
+    def to_read(self, int64_t position, int64_t size):
+        """How much to read at once where `size` bytes are wanted: what has been checked, if that is
+        much; else a batch more than is wanted, so that all of it can be checked as it is read.
+        """
+        cdef int64_t checked = self.end_of(position) - position
+        if checked >= size:
+            return size
+        return checked if checked >= MUCH else size + self.batch_size
+
+    def part_at(self, int64_t position):
+        """The part that holds a position, if there is one."""
+        cdef int64_t number = self.behind(position)
+        if not number or self.parts[number - 1].end <= position:
+            return None
+        part = self.parts[number - 1]
+        return Known(part.start, part.end, part.next_offset)
+
+    def end_before(self, int64_t position):
+        """Where the last part ends that begins at or before a position, and the offset that comes
+        next; None where none does.
+        """
+        cdef int64_t number = self.behind(position)
+        if not number:
+            return None
+        return self.parts[number - 1].end, self.parts[number - 1].next_offset
+
+    # -- adding --------------------------------------------------------------------------------
+
+    def add(self, added not None):
+        """These bytes have been checked."""
+        start, end, next_offset = added
+        self.put(start, end, next_offset)
+
+    def add_sound(
+        self, data not None, start not None, int64_t size, int64_t base_offset, int64_t limit
+    ):
+        """Whether sound batches (`sound_start`) begin with `data`: then they are known.
+
+        `start`: the position from which that was read, an offset that they are not below, and one
+        that the first of them reaches. The log has `size` bytes and ends below the offset `limit`.
+        """
+        cdef Py_buffer view
+        cdef Sound sound
+        cdef int64_t position
+        cdef int64_t next_offset
+        cdef int64_t named
+        position, next_offset, named = start
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            sound = sound_start(
+                <const uint8_t *> view.buf, view.len, min(size, self.written_from) - position,
+                base_offset, next_offset, named, max(limit, next_offset),
+            )
+        finally:
+            PyBuffer_Release(&view)
+        if not sound.size:
+            return False
+        self.put(position, position + sound.size, sound.next_offset)
+        self.batch_size = sound.last_size
+        return True
+
+    cdef int put(self, int64_t start, int64_t end, int64_t next_offset) except -1:
+        cdef int64_t behind = self.behind(end)
+        cdef int64_t first = self.behind(start)
+        cdef Run added = Run(start, end, next_offset)
+        if first and self.parts[first - 1].end >= start:
+            first -= 1
+            added.start = self.parts[first].start
+        if first < behind and self.parts[behind - 1].end > end:
+            added.end = self.parts[behind - 1].end
+            added.next_offset = self.parts[behind - 1].next_offset
+        if self.count == self.room:
+            self.grow()
+        # Those from `first` to `behind`, which it touches, become one with it.
+        memmove(
+            self.parts + first + 1, self.parts + behind, (self.count - behind) * sizeof(Run)
+        )
+        self.parts[first] = added
+        self.count += 1 - (behind - first)
+        self.whole = self.end_of(0) == INT64_MAX
+        return 0
+
+    cdef int grow(self) except -1:
+        cdef int64_t room = max(2 * self.room, <int64_t> 8)
+        cdef Run *parts = <Run *> PyMem_Realloc(self.parts, room * sizeof(Run))
+        if parts == NULL:
+            raise MemoryError
+        self.parts = parts
+        self.room = room
+        return 0
+
+    cdef int64_t behind(self, int64_t position) noexcept:
+        """How many parts begin at or before a position."""
+        cdef int64_t low = 0
+        cdef int64_t high = self.count
+        cdef int64_t middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.parts[middle].start <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef int64_t end_of(self, int64_t position) noexcept:
+        """See `reached`."""
+        cdef int64_t number = self.behind(position)
+        if number and self.parts[number - 1].end > position:
+            position = self.parts[number - 1].end
+        return INT64_MAX if position >= self.written_from else position
