@@ -179,3 +179,29 @@ def test_the_file_itself_is_shown_as_it_is(tree: Tree) -> None:
     damage(tree, 10)
     raw = tree.read(f"t/.raw/0/{Path(segment.log_path).name}")
     assert raw == Path(segment.log_path).read_bytes()
+
+
+@pytest.mark.parametrize("path", VIEWS[:3])
+@pytest.mark.parametrize("number", [1, 150, COUNT - 2])
+def test_what_lies_behind_damage_can_be_what_is_read_first(
+    tree: Tree, path: str, number: int
+) -> None:
+    """An entry of the line index leads to a batch before the damage, which nobody knows of."""
+    fill(tree)
+    before = tree.read(path)
+    segment = tree.log().active
+    position = list(segment.batches())[number][0] + 70
+    tree.roll()
+    with Path(segment.log_path).open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 8]))
+    start, end = numbered(before, number, number)
+    handle = tree.open(path)
+    assert not segment.damages
+    assert read(handle, end + 3, 50) == before[end + 3 : end + 53]
+    assert [place.first_offset for place in segment.damages] == [number]
+    with pytest.raises(CorruptRecord):
+        read(handle, start, 50)
+    handle.release()
