@@ -446,7 +446,9 @@ class AppendingLog(LogReader):
     def why_distrusted(self) -> str:
         """What ``flush_error`` says."""
         error = self.flush_error
-        return str(error) if isinstance(error, CutShort) else f"an fsync has failed ({error})"
+        if isinstance(error, CutShort):
+            return f"{error.strerror} ({error.filename})"
+        return f"an fsync has failed ({error})"
 
     @property
     def what_is_lost(self) -> str:

@@ -196,7 +196,8 @@ def test_offsets_are_what_kafka_get_offsets_says(
         assert int(shown["log_end"]) == said["latest"][topic], topic
         assert int(shown["last_stable"]) == stable, topic
         log = manager.log(topic, 0)
-        newest = log.offset_for_timestamp(max(segment.max_timestamp for segment in log.segments))
+        latest_ms = max(segment.max_timestamp for segment in log.segments)
+        newest = log.offset_for_timestamp(latest_ms, "read_uncommitted")
         assert (-1 if newest is None else newest[1]) == said["max-timestamp"][topic], topic
 
 

@@ -215,6 +215,9 @@ def test_a_file_that_is_too_short(checked: Checked) -> None:
     os.truncate(segment.log_path, position + 20)
     checked.check()
     assert [place[:4] for place in segment.damages] == [(position, segment.size, 4, 6)]
+    with pytest.raises(OSError, match="somebody has cut the file"):
+        checked.append(6)
+    checked.manager.rescue(checked.log, Task())
     checked.append(6, 7)
     assert readable(checked.log) == expected(8, 4, 5)
 
