@@ -351,8 +351,12 @@ class Segment(SegmentFiles):
         return start
 
     def check_whole(self) -> None:
-        """CutShort where the file ends before what was written to it; OSError."""
-        if self._files.size(self._log_fd()) < self.size:
+        """CutShort where the file ends before what was written to it; OSError.
+
+        Any thread: what the owner's appends meanwhile is in the file before it is in ``size``.
+        """
+        written = self.size
+        if self._files.size(self._log_fd()) < written:
             raise self._cut_short()
 
     def _cut_short(self) -> CutShort:

@@ -13,6 +13,7 @@ import pytest
 from storage import Log, LogManager, paths
 from storage.directory.retain import retain
 from storage.errors import CorruptRecord, CutShort
+from storage.files import Files
 from storage.log.rescue import rescue
 from storage.task import Task
 from storage.verify.verify import verify
@@ -377,6 +378,38 @@ def test_a_stop_anywhere_loses_nothing_that_a_stop_may_not_lose(tmp_path: Path) 
             append(again.log("t", 0), b"later")
 
     stops.judge(check, tmp_path / "found")
+
+
+class AppendedBehindTheLook(Files):
+    """`meanwhile` is done once, when the length of a log was asked for and nobody was told yet."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] | None = None
+
+    def size(self, fd: int) -> int:
+        size = super().size(fd)
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return size
+
+
+def test_what_is_appended_while_a_flush_looks_is_nothing_that_was_cut(tmp_path: Path) -> None:
+    """A worker's thread flushes, the owner's appends."""
+    files = AppendedBehindTheLook()
+    with opened(tmp_path, files) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        plan = log.start_flush()
+        appended: list[int] = []
+        files.meanwhile = lambda: appended.append(append(log, b"b"))
+        try:
+            plan.run()
+        finally:
+            plan.finish()
+        assert appended == [1]
+        assert append(log, b"c") == 2
+        assert values(log) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("how", ["append", "roll", "flush"])
