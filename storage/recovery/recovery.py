@@ -95,7 +95,7 @@ def recover(origin: Origin) -> Recovered:
         # What a cleaner has just made may have holes up to the segment behind it.
         behind = next((base for base in bases if base > max(origin.swapped)), -1)
         origin = dataclasses.replace(origin, holes_to=max(origin.holes_to, behind))
-    bases = _without_half_rolled(origin, bases)
+    bases, names = _without_half_rolled(origin, bases, names)
     result = Recovered([], faults=_set_bad_aside(origin, bad))
     result.book, claims = _read_book(origin, names, result)
     gone, claims = _missing(origin, claims, bases)
@@ -131,8 +131,11 @@ def recover(origin: Origin) -> Recovered:
     return result
 
 
-def _without_half_rolled(origin: Origin, bases: list[int]) -> list[int]:
-    """Leave out empty segments that begin inside of the one before them, and remove their files.
+def _without_half_rolled(
+    origin: Origin, bases: list[int], names: list[str]
+) -> tuple[list[int], list[str]]:
+    """Leave out empty segments that begin inside of the one before them, and remove their files;
+    the bases and the names that are left.
 
     A roll that failed has made them, and their removal failed too or did not reach the disk; the
     log went on in the segment before.
@@ -144,7 +147,9 @@ def _without_half_rolled(origin: Origin, bases: list[int]) -> list[int]:
             left.append(base)
         elif origin.writable:
             segment.discard()
-    return left
+            removed = {paths.file_name(base, kind) for kind in (paths.LOG, *paths.INDEX_SUFFIXES)}
+            names = [name for name in names if name not in removed]
+    return left, names
 
 
 def _files_of(origin: Origin) -> tuple[list[str], list[str]]:

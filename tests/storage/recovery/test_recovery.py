@@ -737,3 +737,19 @@ def test_an_index_that_leads_nowhere_before_a_roll_that_was_just_made(
     index.write_bytes(entry * 2)
     with LogManager.open(str(tmp_path), read_only=True) as again:
         assert values(again.log("t", 0)) == [b"one", b"two"]
+
+
+def test_half_a_roll_that_has_left_all_of_its_files(tmp_path: Path) -> None:
+    """The log went on in the segment before."""
+    manager = LogManager.open(str(tmp_path))
+    manager.create_topic("t", 1)
+    log = manager.log("t", 0)
+    append(log, b"one")
+    append(log, b"two")
+    manager.abandon()
+    left = [Path(log.directory) / f"{1:020}{kind}" for kind in (".log", ".index", ".timeindex")]
+    for path in left:
+        path.touch()
+    with opened(tmp_path) as again:
+        assert values(again.log("t", 0)) == [b"one", b"two"]
+    assert not any(path.exists() for path in left)
