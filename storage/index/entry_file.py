@@ -213,14 +213,24 @@ class EntryFile:
         """The number of the last entry whose key is ≤ ``target``, or -1.
 
         ``key`` reads one number of 4 or 8 bytes at byte ``at`` of an entry; it never falls from one
-        to the next.
+        to the next.  Of a file that another process has cut, what is left is searched.
         """
         size, count = self._entry_size, self.count
-        warm = _WARM_BYTES // size
         if not count:
             return -1
         if self._mapped:
+            warm = _WARM_BYTES // size
             return entries_up_to(self._view(), size, at, key.size, count, warm, target) - 1
+        while True:
+            try:
+                return self._search_file(key, at, target, count)
+            except SegmentGone:
+                before, count = count, self.count
+                if count >= before:
+                    raise
+
+    def _search_file(self, key: Struct, at: int, target: int, count: int) -> int:
+        size, warm = self._entry_size, _WARM_BYTES // self._entry_size
 
         def probe(number: int) -> int:
             return int(key.unpack(self._pread(number * size + at, key.size))[0])
@@ -249,6 +259,8 @@ class EntryFile:
     def _pread(self, position: int, size: int) -> bytes:
         data = self._files.pread(self._fd, size, position)
         if len(data) != size:
+            # Whoever asks again asks for what is left.
+            self.refresh()
             raise SegmentGone(
                 "an index was cut by another process", path=self.path, position=position
             )

@@ -176,12 +176,23 @@ def test_following_another_processs_file(tmp_path: Path) -> None:
     writer.truncate_to(1)
     with pytest.raises(SegmentGone, match="cut by another process"):
         follower.unpack(PAIR, 2)
-    with pytest.raises(SegmentGone):
-        follower.data()
-    follower.refresh()
+    # It was told once.
     assert follower.data() == pack(1)
     follower.close()
     writer.close()
+
+
+@pytest.mark.parametrize("left", [0, 1, 5, 3000])
+def test_what_another_process_has_left_of_a_file_is_searched(tmp_path: Path, left: int) -> None:
+    count = 4000
+    (tmp_path / "index").write_bytes(pack(*range(count)))
+    for target in (-1, 0, 2, 2000, count - 1):
+        file = opened(tmp_path, writable=False, mapped=False)
+        os.truncate(tmp_path / "index", left * PAIR.size)
+        found = file.search(FIRST, 0, target)
+        assert found == min(target, left - 1)
+        file.close()
+        (tmp_path / "index").write_bytes(pack(*range(count)))
 
 
 def test_a_missing_file_cannot_be_made_without_its_directory(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +135,22 @@ def test_a_base_offset_that_is_too_low_is_found_where_reading_begins(
         with pytest.raises(CorruptRecord):
             read_through(segment, start, bytearray(2 * batch_size))
         assert [place[:2] for place in segment.damages] == [(start, start + batch_size)]
+
+
+@pytest.mark.parametrize("left", [0, 8, 20])
+def test_an_index_that_somebody_has_cut_costs_nobody_what_he_reads(
+    tmp_path: Path, left: int
+) -> None:
+    """In a directory of others."""
+    data = write(tmp_path)
+    with LogManager.open(str(tmp_path), read_only=True) as manager:
+        segment = manager.topics["t"].partitions[0].segments[0]
+        segment.start_before(len(data) - 1, True)
+        os.truncate(log_path(tmp_path).with_suffix(".index"), left)
+        for position in (len(data) - 100, len(data) // 2, 10):
+            buffer = bytearray(50)
+            assert segment.read_into(buffer, position, True) == 50
+            assert buffer == data[position : position + 50]
 
 
 def read_through(segment: Segment, batch: int, buffer: bytearray) -> None:
