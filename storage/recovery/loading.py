@@ -423,6 +423,10 @@ def _rebuild(
         return misplaced(read, rebuild, limit, is_sealed=following is not None)
 
     scan, rebuild = _walk(origin, segment, fd, size, trusted)
+    if trusted is not None and rebuild.position == trusted[1]:
+        # The batch that the entry names is damaged, and tells no offset.
+        trusted = None
+        scan, rebuild = _walk(origin, segment, fd, size, None)
     places: list[Damage] = []
     if may_cut and origin.is_unsynced and rebuild.position < size:
         trusted = None

@@ -753,3 +753,36 @@ def test_half_a_roll_that_has_left_all_of_its_files(tmp_path: Path) -> None:
     with opened(tmp_path) as again:
         assert values(again.log("t", 0)) == [b"one", b"two"]
     assert not any(path.exists() for path in left)
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_comes_before_damage_that_the_last_index_entries_lead_to(
+    tmp_path: Path, killed: bool, read_only: bool, damaged: int
+) -> None:
+    """That batch tells no offset, but what lies before it does."""
+    manager = LogManager.open(str(tmp_path))
+    log = manager.create_topic("t", 1).partitions[0]
+    manager.set_topic_setting("t", "index.interval.bytes", "10")
+    starts = []
+    for number in range(6):
+        starts.append(log.active.size)
+        append(log, b"%d" % number)
+    log.flush()
+    if killed:
+        manager.checkpoint()
+        manager.abandon()
+    else:
+        manager.close()
+    with last_log(tmp_path).open("r+b") as file:
+        for start in starts[-damaged:]:
+            file.seek(start + 61)
+            file.write(b"????")
+    again = LogManager.open(str(tmp_path), read_only=read_only)
+    try:
+        log = again.log("t", 0)
+        assert log.log_end_offset == 6 - damaged
+        assert values(log) == [b"%d" % number for number in range(6 - damaged)]
+    finally:
+        again.abandon()
