@@ -69,8 +69,9 @@ T = TypeVar("T")
 
 # C's struct flock: type, whence, start, len, pid, with the padding of 64-bit Linux.
 _FLOCK = struct.Struct("@hhqqi0q")
+_libc = ctypes.CDLL(None, use_errno=True)
 # statx(2), which Python does not have: its mask and the time of birth, in struct statx.
-_statx = ctypes.CDLL(None, use_errno=True).statx
+_statx = _libc.statx
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
@@ -316,6 +317,14 @@ class Files:
             except OSError as error:
                 if error.errno not in FULL or self.reserve is None or not self.reserve.give_up():
                     raise
+
+    def settle(self) -> None:
+        """Wait until what has been removed is room: btrfs and XFS write it down first."""
+        fd = os.open(self._top.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _libc.syncfs(fd)
+        finally:
+            os.close(fd)
 
     def check_room(self) -> None:
         """Before what takes room for good: OSError (ENOSPC) where only the reserve is left."""

@@ -42,6 +42,8 @@ class Reserve:
         self._directory = directory
         self._part = 0
         self._lock = threading.Lock()
+        # What was given up may not be room yet.
+        self._is_pending = False
         self.is_whole = True
 
     def keep(self, size: int) -> bool:
@@ -69,11 +71,18 @@ class Reserve:
         return any(self._files.exists(path) for path in self._paths())
 
     def give_up(self) -> bool:
-        """Give a part of it to the disk, or what is made again; False where nothing is left."""
+        """Give a part of it to the disk, or what is made again; at last, wait until that is room.
+        False where nothing is left.
+        """
         with self._lock:
             given = self._give_up_one() or self._give_up_lines()
             if given and self._part:
                 self.is_whole = False
+            if not given and self._is_pending:
+                self._files.settle()
+                self._is_pending = False
+                return True
+            self._is_pending |= given
             return given
 
     def restore(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_it_is_given_up_part_by_part_and_taken_again(tmp_path: Path) -> None:
     was_whole = []
     while reserve.give_up():
         was_whole.append(reserve.is_whole)
-    assert was_whole == [False] * COUNT
+    # And once more, when all that was given up is room.
+    assert was_whole == [False] * (COUNT + 1)
     assert files.blocks == COUNT + 3
     files.blocks -= 4
     assert not reserve.restore()
@@ -219,6 +221,7 @@ def test_line_indexes_go_when_it_is_used_up(tmp_path: Path) -> None:
         assert left == 2 * len(before) + 2
         assert manager.reserve.give_up()
         assert names(tmp_path / "t-0") == before
+        assert manager.reserve.give_up()  # it is waited for
         assert not manager.reserve.give_up()
         files.blocks = COUNT
         assert [values(manager.log(topic, 0)) for topic in ("t", "u")] == [[b"t"], [b"u"]]
@@ -410,3 +413,29 @@ def test_a_partition_with_a_bad_small_file_is_passed_over(
         assert manager.log("old", 0).log_start_offset == 3
         # (The book goes before segments do.)
         assert name == FILE_NAME or any(str(small) in fault for fault in manager.faults)
+
+
+def test_what_was_given_up_may_be_room_only_later(tmp_path: Path) -> None:
+    """As on btrfs: when nothing is left it is waited for, once."""
+
+    class Slow(Files):
+        settled = 0
+
+        def settle(self) -> None:
+            super().settle()
+            self.settled += 1
+
+    files = Slow(str(tmp_path))
+    files.reserve = reserve = Reserve(files, str(tmp_path))
+    assert reserve.keep(COUNT * 4096)
+
+    def full(is_full: Callable[[], bool]) -> str:
+        if is_full():
+            raise OSError(errno.ENOSPC, "full")
+        return "done"
+
+    assert files.spend(lambda: full(lambda: not files.settled)) == "done"
+    assert not reserve.is_there
+    with pytest.raises(OSError, match="full"):
+        files.spend(lambda: full(lambda: True))
+    assert files.settled == 1
