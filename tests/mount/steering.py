@@ -85,19 +85,27 @@ class Hold:
     def __init__(self, daemon: Daemon, number: int) -> None:
         self._daemon = daemon
         self._number = number
+        self._is_released = False
 
     def wait(self) -> None:
         """Return when the daemon is there."""
         assert self._daemon.reached(self._number), "what should be held was never called"
 
     def release(self) -> None:
+        self._is_released = True
         assert self._daemon.release(self._number), "somebody else waited for what is held"
+
+    def release_for_the_end(self) -> None:
+        """The daemon is stopping: it may end before it answers."""
+        self._is_released = True
+        self._daemon.begin("release", self._number)
 
     def __enter__(self) -> Hold:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        if not self._is_released:
+            self.release()
 
 
 @contextlib.contextmanager

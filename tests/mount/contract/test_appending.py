@@ -632,7 +632,7 @@ def test_while_stopping(steered_mount: SteeredMount) -> None:
                 hold.wait()
                 fails(errno.ESHUTDOWN, os.write, fd, b"two\n")
                 assert orders.read_bytes() == b"one\nunfinished\n"
-            hold.release()
+            hold.release_for_the_end()
         mount.wait()
         mount.start()
         assert orders.read_bytes() == b"one\nunfinished\n"
