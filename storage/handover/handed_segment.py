@@ -128,8 +128,7 @@ def _read(files: Files, segment: Segment, interval: int, task: Task, target: int
             if target is not None and taken:
                 if _has_other_epochs(rebuild):
                     _clear_epochs(chunk, taken)
-                with memoryview(chunk) as view:
-                    files.pwrite(target, view[:taken], start)
+                files.pwrite(target, chunk[:taken], start)
             task.advance(taken)
     finally:
         files.close(fd)
@@ -143,7 +142,7 @@ def _read(files: Files, segment: Segment, interval: int, task: Task, target: int
     return rebuild
 
 
-def _clear_epochs(data: bytearray, end: int) -> None:
+def _clear_epochs(data: memoryview, end: int) -> None:
     """Of whole, valid batches."""
     at = 0
     while at < end:

@@ -36,7 +36,8 @@ from storage.segment.batch_check import Part, check_part
 from storage.segment.cut import Cut, cut_tail
 from storage.segment.damage import Damage
 from storage.segment.first_read import Known
-from storage.segment.segment import Cached, Segment
+from storage.segment.segment import Segment
+from storage.segment.walk import buffered, feed
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ABORT, ProducerBatch
 from storage.task import Task
@@ -463,7 +464,7 @@ def _lost(
         limit=paths.MAX_OFFSET if following is None else following,
         may_be_torn=following is None,
     )
-    found = check_part(Cached(origin.files, fd), part, Task()).damages
+    found = check_part(buffered(origin.files, fd), part, Task()).damages
     return [place for place in found if place.next_offset >= 0]
 
 
@@ -492,9 +493,9 @@ def _walk(
             max_timestamp_offset=timestamp_offset,
         )
     for place in places:
-        feed(origin, rebuild, fd, place.start, scan.take)
+        read_on(origin, rebuild, fd, place.start, scan.take)
         rebuild.skip(place.end, place.next_offset)
-    feed(origin, rebuild, fd, end, scan.take)
+    read_on(origin, rebuild, fd, end, scan.take)
     return scan, rebuild
 
 
@@ -593,34 +594,21 @@ def reaches(origin: Origin, segment: Segment, offset: int) -> bool:
         segment.close_descriptors()
 
 
-def feed(
+def read_on(
     origin: Origin,
     rebuild: Rebuild,
     fd: int,
-    size: int,
+    end: int,
     take: Callable[[list[tuple[int, ...]]], None],
     *,
     check_crc: bool = True,
 ) -> None:
-    """Run ``rebuild`` over the file to its end or its first fault.
+    """Feed ``rebuild`` on from its position to ``end``, or to its first fault.
 
     ``take`` gets the batches of producers, some at a time.
     """
-    chunk = bytearray(min(_CHUNK_BYTES, max(size - rebuild.position, 1)))
-    while rebuild.position < size:
-        wanted = min(len(chunk), size - rebuild.position)
-        count = origin.files.preadv(fd, memoryview(chunk)[:wanted], rebuild.position)
-        if count == 0:
-            return
-        consumed = rebuild.feed(chunk, count, rebuild.position, check_crc=check_crc)
-        origin.progress(consumed)
+    for _, taken, _ in feed(origin.files, fd, end, rebuild, check_crc=check_crc):
+        origin.progress(taken)
         if rebuild.producers:
             take(list(rebuild.producers))
             rebuild.producers.clear()
-        if rebuild.fault is not None:
-            return
-        if consumed == 0:
-            needed = size_at(chunk, 0)
-            if rebuild.position + max(count, needed) > size or count == size - rebuild.position:
-                return  # the last batch is incomplete
-            chunk = bytearray(max(needed, 2 * len(chunk)))

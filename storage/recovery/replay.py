@@ -26,7 +26,7 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record import scan
 from storage.record._batch import Rebuild
-from storage.recovery.loading import Loaded, Origin, feed
+from storage.recovery.loading import Loaded, Origin, read_on
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState
 
@@ -118,7 +118,7 @@ def _read_headers(
     rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes, position=position)
     fd = segment.open_apart()
     try:
-        feed(origin, rebuild, fd, end, take, check_crc=False)
+        read_on(origin, rebuild, fd, end, take, check_crc=False)
     finally:
         origin.files.close(fd)
 

@@ -36,6 +36,7 @@ from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead, Known
 from storage.segment.segment_files import SegmentFiles
+from storage.segment.walk import Buffered, buffered
 from storage.settings.config import LogConfig
 
 _log = logging.getLogger(__name__)
@@ -59,37 +60,17 @@ MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
 
 
-class Cached:
-    """The log through the page cache, for ``batch_check``.  What was read last is at hand."""
-
-    def __init__(self, files: Files, fd: int) -> None:
-        self._files = files
-        self._fd = fd
-        self._room = memoryview(bytearray())
-        self._start = self._end = 0
-
-    def read(self, position: int, size: int) -> memoryview:
-        if not self._start <= position <= position + size <= self._end:
-            if size > len(self._room):
-                self._room = memoryview(bytearray(size))
-            self._start = self._end = position
-            self._end += self._fill(self._room[:size], position)
-        return self._room[position - self._start : min(position + size, self._end) - self._start]
-
-    def _fill(self, view: memoryview, position: int) -> int:
-        return self._files.preadv(self._fd, view, position)
-
-    def settle(self) -> None:
-        """What is in the page cache is there: it is read again."""
-        self._end = self._start
-
-
-class _AtHand(Cached):
-    """The same where nobody may wait: BlockingIOError for what is not in the page cache, for what
-    takes long, and where damage has to be judged.
+class _AtHand(Buffered):
+    """Reads the log where nobody may wait: BlockingIOError for what is not in the page cache, for
+    what takes long, and where damage has to be judged.
     """
 
-    def _fill(self, view: memoryview, position: int) -> int:
+    def __init__(self, files: Files, fd: int) -> None:
+        super().__init__(self._fill_at_once)
+        self._files = files
+        self._fd = fd
+
+    def _fill_at_once(self, view: memoryview, position: int) -> int:
         done = 0
         while done < len(view):
             count = None
@@ -612,7 +593,8 @@ class Segment(SegmentFiles):
 
     def _check(self, position: int, end: int, wait: bool) -> None:
         """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""
-        source = (Cached if wait else _AtHand)(self._files, self._log_fd())
+        fd = self._log_fd()
+        source = buffered(self._files, fd) if wait else _AtHand(self._files, fd)
         reads, at = self.first_read, position
         while True:
             start = self._start_before(at, wait)
@@ -652,7 +634,7 @@ class Segment(SegmentFiles):
                 return entry[1], next_offset, entry[0]
         return start, next_offset, next_offset
 
-    def _batches(self, source: Cached, start: int, end: int) -> memoryview:
+    def _batches(self, source: Buffered, start: int, end: int) -> memoryview:
         """What lies between ``start``, where a batch begins, and ``end``, as far as it is read at
         once, and enough of what follows to check it.
         """
@@ -702,7 +684,7 @@ class Segment(SegmentFiles):
             return place
         following = self.next_offset
         if place.end < self.size:
-            source = Cached(self._files, self._log_fd())
+            source = buffered(self._files, self._log_fd())
             following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
         return place._replace(next_offset=max(following, place.first_offset))
 

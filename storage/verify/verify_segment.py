@@ -24,7 +24,7 @@ from storage.record.columns._columns import decode_columns
 from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced
-from storage.segment.walk import feed, final_time_entry
+from storage.segment.walk import Walk, feed, final_time_entry
 from storage.verify.verify_index import (
     Finding,
     SeenAlone,
@@ -34,9 +34,8 @@ from storage.verify.verify_index import (
     without_zero_tail,
 )
 
-_CHUNK_BYTES = 1024 * 1024
-# Records are looked at in pieces, because a piece may be compressed a thousandfold.
-_WINDOW_BYTES = 256 * 1024
+# What is decoded at a time, because it may be compressed a thousandfold.
+_PIECE_BYTES = 256 * 1024
 #: A file that is wrong everywhere is named this often.
 MAX_FAULTS_PER_FILE = 20
 
@@ -153,9 +152,9 @@ class _Walk:
 
     def run(self) -> Iterator[Finding]:
         rebuild = self.rebuild
-        for chunk, taken, start in feed(self.place.files, self.fd, self.size, rebuild):
+        for window, taken, start in feed(self.place.files, self.fd, self.size, rebuild):
             self.progress(taken)
-            yield from self._record_faults(chunk, taken, start)
+            yield from self._record_faults(window[:taken], start)
         self.progress(self.size - rebuild.position)
         if rebuild.position < self.size:
             yield from self._end()
@@ -172,34 +171,32 @@ class _Walk:
         elif not (growing and self._only_zeros(rebuild.position)):
             yield rebuild.fault, rebuild.position, rebuild.next_offset
 
-    def _record_faults(self, chunk: bytearray, size: int, start: int) -> Iterator[Finding]:
-        """What is wrong inside of the batches in ``chunk[:size]``, whose CRCs are right."""
-        at = 0
+    def _record_faults(self, data: memoryview, start: int) -> Iterator[Finding]:
+        """What is wrong inside of whole batches, whose CRCs are right; ``data[0]`` lies at
+        ``start``.
+        """
         last = -1
-        while at < size:
-            window = min(_WINDOW_BYTES, size - at)
+        walk = Walk(lambda at, size: data[at : at + size], 0, len(data), _PIECE_BYTES)
+        for piece in walk:
+            at = start + walk.position
             try:
-                columns = decode_columns(chunk, at, window, keys=False, values=False)
-                if not columns.consumed:
-                    window = min(size_at(chunk, at), size - at)
-                    columns = decode_columns(chunk, at, window, keys=False, values=False)
-                assert columns.consumed, "the batches are whole"
+                columns = decode_columns(piece, 0, len(piece), keys=False, values=False)
             except CorruptRecord as error:
-                position = at if error.position is None else error.position
-                yield error.message, start + position, error.offset
-                at = position + size_at(chunk, position)
+                position = error.position or 0
+                yield error.message, at + position, error.offset
+                walk.position += position + size_at(piece, position)
                 continue
             with memoryview(columns.offsets) as view, view.cast("q") as offsets:
                 found = offsets.tolist()
             if found and (found[0] <= last or not all(map(lt, found, islice(found, 1, None)))):
-                yield "a record's offset is not above the one before it", start + at, found[0]
+                yield "a record's offset is not above the one before it", at, found[0]
             last = found[-1] if found else last
-            at += columns.consumed
+            walk.position += columns.consumed
             self.records += columns.rows
 
     def _only_zeros(self, position: int) -> bool:
         while position < self.size:
-            data = self.place.files.pread(self.fd, _CHUNK_BYTES, position)
+            data = self.place.files.pread(self.fd, _PIECE_BYTES, position)
             if data.count(0) != len(data):
                 return False
             if not data:
