@@ -26,7 +26,6 @@ from storage.record.header import (
     DELETE_HORIZON_BIT,
     FRAME_SIZE,
     LEGACY_FLAGS_POSITION,
-    LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     NO_TIMESTAMP,
@@ -38,6 +37,7 @@ from storage.record.header import (
 )
 from storage.record.plain import recompress
 from storage.segment.segment import BatchEntry, Segment
+from storage.segment.walk import Buffered, Walk
 from storage.settings.config import LONG_MAX
 from storage.task import Task
 
@@ -51,7 +51,7 @@ class Pass(Protocol):
     finished: bool
     """Whether it wants no more of them."""
 
-    def run(self, data: bytearray, at: int, end: int) -> int:
+    def run(self, data: memoryview, at: int, end: int) -> int:
         """Take ordinary batches from ``data[at:end]``; returns where the first other one begins.
 
         That may be one that is not whole before ``end``, or damaged.
@@ -68,42 +68,40 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
 
     CorruptRecord, with path and position, TaskCancelled, OSError.
     """
-    window = WINDOW_BYTES
-    buffer = bytearray()
-    while position < segment.size and not taker.finished:
-        count = min(window, segment.size - position)
-        if count > len(buffer):
-            buffer = bytearray(count)
-        with memoryview(buffer)[:count] as view:
-            # Each batch's CRC is checked as it is taken.
-            read = segment.read_into if segment.damages else segment.read_stored
-            if read(view, position, True) != count:
-                raise CorruptRecord("it has been cut", path=segment.log_path, position=position)
-        at = _take(segment, buffer, count, position, taker)
-        if at == 0 and not taker.finished:
-            window = size_at(buffer, 0) if count >= LOG_OVERHEAD else 0
-            if not count < window <= segment.size - position:
-                reason = "a batch is damaged or cut off"
-                raise CorruptRecord(reason, path=segment.log_path, position=position)
-            continue
-        window = WINDOW_BYTES
-        position += at
-        task.advance(at)
+
+    def fill(view: memoryview, at: int) -> int:
+        # Each batch's CRC is checked as it is taken.
+        read = segment.read_into if segment.damages else segment.read_stored
+        return read(view, at, True)
+
+    log = Walk(Buffered(fill).read, position, segment.size, WINDOW_BYTES)
+    for data in log:
+        taken = _take(segment, data, log.position, taker)
+        log.position += taken
+        task.advance(taken)
+        if taker.finished:
+            return
+    if log.position < segment.size:
+        reason = "a batch is damaged or cut off"
+        raise CorruptRecord(reason, path=segment.log_path, position=log.position)
 
 
-def _take(segment: Segment, buffer: bytearray, end: int, position: int, taker: Pass) -> int:
-    """Have the batches of a window taken; returns where the first one begins that is not whole."""
-    at = 0
+def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int:
+    """Have the batches of a window taken; returns where the first one begins that is not whole.
+
+    The window lies at ``position`` of the segment's log.
+    """
+    at, end = 0, len(data)
     while at < end and not taker.finished:
-        at = taker.run(buffer, at, end)
+        at = taker.run(data, at, end)
         if end - at < FRAME_SIZE or taker.finished:
             break
         stop = end
-        if buffer[at + MAGIC_POSITION] < MAGIC:
+        if data[at + MAGIC_POSITION] < MAGIC:
             # Each old message is a batch, which ``expand`` would make one of with others.
-            stop = min(end, at + max(size_at(buffer, at), FRAME_SIZE))
+            stop = min(end, at + max(size_at(data, at), FRAME_SIZE))
         try:
-            plain, size = segment.expand(buffer, at, stop, position + at)
+            plain, size = segment.expand(data, at, stop, position + at)
         except CorruptRecord as error:
             raise CorruptRecord(
                 error.message, path=segment.log_path, position=position + at, offset=error.offset
@@ -111,7 +109,7 @@ def _take(segment: Segment, buffer: bytearray, end: int, position: int, taker: P
         if not plain:
             break
         assert isinstance(plain, bytearray)
-        with memoryview(buffer)[at : at + size] as stored:
+        with data[at : at + size] as stored:
             taker.one(stored, plain, parse_header(stored))
         at += size
     return at
@@ -129,7 +127,7 @@ class MapPass:
         self._transactions = CleanedTransactions()
         self._transactions.add_aborted(aborted)
 
-    def run(self, data: bytearray, at: int, end: int) -> int:
+    def run(self, data: memoryview, at: int, end: int) -> int:
         at, self.finished = map_batches(self._map, data, at, end, self._first)
         return at
 
@@ -252,7 +250,7 @@ class KeepPass:
             superseded=superseded,
         )
 
-    def run(self, data: bytearray, at: int, end: int) -> int:
+    def run(self, data: memoryview, at: int, end: int) -> int:
         at = self._keeper.keep_batches(data, at, end)
         if self._keeper.pending >= WINDOW_BYTES:
             self._write()

@@ -17,10 +17,11 @@ from storage.log.transactions import TransactionalLog
 from storage.record._seek import find_record
 from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
 from storage.segment.segment import Segment
+from storage.segment.walk import Walk
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
-_CHUNK_BYTES = 64 * 1024
+_WINDOW_BYTES = 64 * 1024
 
 
 class LogReader(TransactionalLog):
@@ -159,30 +160,26 @@ def plain_batches(
 
     CorruptRecord, with path and position in the log, where a batch is damaged.
     """
-    wanted = _CHUNK_BYTES
-    while position < end:
-        until = segment.sound_end(position, min(position + wanted, end))
-        data = segment.read_at(position, until - position)
-        at = 0
+
+    def read(at: int, size: int) -> bytes:
+        return segment.read_at(at, segment.sound_end(at, at + size) - at)
+
+    walk = Walk(read, position, end, _WINDOW_BYTES)
+    for data in walk:
+        start, at = walk.position, 0
         while at < len(data):
             try:
-                made, size = segment.expand(data, at, len(data), position + at)
+                made, size = segment.expand(data, at, len(data), start + at)
             except CorruptRecord as error:
                 raise CorruptRecord(
                     error.message,
                     path=segment.log_path,
-                    position=position + at,
+                    position=start + at,
                     offset=error.offset,
                 ) from None
             if not made:
+                walk.needed = size
                 break
             yield made, parse_header(made)
             at += size
-        else:
-            position += at
-            wanted = _CHUNK_BYTES
-            continue
-        if position + at + size > end:
-            return
-        position += at
-        wanted = max(size, _CHUNK_BYTES)
+        walk.position += at

@@ -22,6 +22,7 @@ from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS
 from storage.record.header import parse_header
 from storage.record.scan import whole_batches
+from storage.segment.walk import Walk
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.threads import submit
 
@@ -95,18 +96,23 @@ class StagedBatches:
             if size != self._size:
                 reason = f"{size} bytes where {self._size} were announced"
                 raise InvalidRecord(reason, path=self._path)
-            position, wanted = 0, _CHUNK_BYTES
-            while position < size:
-                data = bytearray(files.pread(fd, min(wanted, size - position), position))
-                with self._located(position):
-                    whole, following = whole_batches(data, self._config.max_message_bytes)
-                    if not whole and (len(data) < wanted or following <= len(data)):
-                        raise CorruptRecord("the last batch is cut off", position=0)
+
+            # Each has a buffer of its own: the one before it may still be appended.
+            def read(at: int, count: int) -> bytearray:
+                return bytearray(files.pread(fd, count, at))
+
+            walk = Walk(read, 0, size, _CHUNK_BYTES)
+            for data in walk:
+                start = walk.position
+                with self._located(start):
+                    whole, walk.needed = whole_batches(data, self._config.max_message_bytes)
+                walk.position += whole
                 if whole:
                     del data[whole:]
-                    yield position, data
-                position += whole
-                wanted = max(_CHUNK_BYTES, following)
+                    yield start, data
+            if walk.position < size:
+                with self._located(walk.position):
+                    raise CorruptRecord("the last batch is cut off", position=0)
         finally:
             files.close(fd)
 

@@ -34,20 +34,19 @@ from storage.record.header import (
 )
 from storage.record.legacy_07 import plain_07
 from storage.segment.old_segment import step_to
+from storage.segment.walk import Walk, buffered
 from storage.split.split_finder import Finder, Patience, Place, Split
 
 # What stays in the processor's cache between being read and being decoded is fastest.
 CHUNK_BYTES = 1024 * 1024
 # Plain forms of compressed batches that are in memory at once, unless one is larger.
 _PLAIN_BYTES = 32 * 1024 * 1024
-# Larger ones than a segment may be do not count as whole.
-_LARGEST_BATCH = 2**31 - 1
 # Of a batch that is larger than this the header has to do, to see whether a position fits.
 _CHECKED_BYTES = 16 * 1024 * 1024
 _GONE = (errno.ENOENT, errno.ESTALE)
 
 
-Seen: TypeAlias = Callable[[bytearray, int, int], None]
+Seen: TypeAlias = Callable[[memoryview, int, int], None]
 
 
 class Wanted(NamedTuple):
@@ -101,10 +100,9 @@ class _Reader:
         self._split = split
         self._finder = Finder(files, split)
         self._wanted = wanted
-        self._chunk_bytes = max(chunk_bytes, HEADER_SIZE)
+        self._window_bytes = max(chunk_bytes, HEADER_SIZE)
         self._seen = seen
         self._aborted = AbortedSpans(split.aborted)
-        self._buffer = bytearray(0)
         self.next_offset = split.from_offset
 
     def run(self) -> Iterator[Columns]:
@@ -137,7 +135,7 @@ class _Reader:
         try:
             self._finder.check_topic()
             source = FileSource(self._files, fd, place.path)
-            yield from self._chunks(fd, place, self._start(source, place))
+            yield from self._windows(fd, place, self._start(source, place))
         finally:
             self._files.close(fd)
         if self.next_offset >= self._split.to_offset:
@@ -213,38 +211,36 @@ class _Reader:
             return True
         return find_next_batch(source.read_at(position, header.size), 0, 0) == 0
 
-    def _chunks(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
+    def _windows(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
         """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
         decode = self._decode_old if place.is_old else self._decode
         lowest = place.base_offset
         limit = paths.MAX_OFFSET if place.following is None else place.following
-        used = 0  # bytes of the buffer, which lie at `position`
-        needed = self._chunk_bytes
-        while True:
-            self._make_room(needed, used)
-            with memoryview(self._buffer) as view, view[used:] as free:
-                count = self._files.preadv(fd, free, position + used)
-            used += count
-            at = 0
-            while at < used:
+        walk = Walk(
+            buffered(self._files, fd).read, position, self._files.size(fd), self._window_bytes
+        )
+        for data in walk:
+            # Its writer may be at work.
+            walk.end = self._files.size(fd)
+            start, at = walk.position, 0
+            while at < len(data):
                 first = lowest
                 try:
-                    columns, size, lowest, ended = decode(place, position, at, used - at, lowest)
+                    columns, size, lowest, ended = decode(data, at, place, start + at, lowest)
                 except CorruptRecord as error:
-                    raise self._located(error, place, position) from None
+                    raise self._located(error, place, start) from None
                 if lowest > limit:
-                    limit = self._confirmed(fd, place, position + at, lowest - 1)
+                    limit = self._confirmed(fd, place, start + at, lowest - 1)
                 at += size
                 if ended and lowest < self._split.to_offset:
                     # A batch lies behind the split, unless its base offset is damaged.
-                    base = int.from_bytes(self._buffer[at : at + 8], "big", signed=True)
+                    base = int.from_bytes(data[at : at + 8], "big", signed=True)
                     if base >= limit:
-                        self._confirmed(fd, place, position + at, base)
-                    self._check_gap(fd, place, position + at, lowest)
+                        self._confirmed(fd, place, start + at, base)
+                    self._check_gap(fd, place, start + at, lowest)
                     lowest = self._split.to_offset
                 if ended and size and not place.is_old:
-                    with memoryview(self._buffer) as view, view[at - size : at] as taken:
-                        self._check_last(fd, place, taken, position + at - size, first)
+                    self._check_last(fd, place, data[at - size : at], start + at - size, first)
                 self.next_offset = max(self.next_offset, lowest)
                 if columns.rows:
                     yield columns
@@ -252,32 +248,12 @@ class _Reader:
                     return
                 if not size:
                     break
-            self._buffer[: used - at] = self._buffer[at:used]
-            position += at
-            used -= at
-            needed = self._chunk_bytes
-            if not at and count:
-                needed = self._needed(used, self._files.size(fd) - position, place)
-            if not count or not needed:
-                if used and place.following is not None:
-                    torn = CorruptRecord("the last batch is incomplete")
-                    raise self._located(torn, place, position)
-                return
-
-    def _make_room(self, needed: int, used: int) -> None:
-        """A buffer of ``needed`` bytes with what is used of the one there is."""
-        size = max(needed, used + 1)
-        if len(self._buffer) != size:
-            buffer = bytearray(size)
-            buffer[:used] = self._buffer[:used]
-            self._buffer = buffer
-
-    def _needed(self, used: int, left: int, place: Place) -> int:
-        """How large a buffer has to be for the batch that it begins with; 0: more than is left."""
-        if place.is_old:
-            return used + max(used, self._chunk_bytes)
-        size = size_at(self._buffer, 0) if used >= LOG_OVERHEAD else 0
-        return 0 if size > min(left, _LARGEST_BATCH) else max(size, used + 1, self._chunk_bytes)
+            walk.position += at
+            if place.is_old and not at:
+                walk.needed = min(len(data) + self._window_bytes, walk.end - start)
+        if place.following is not None and walk.position < self._files.size(fd):
+            torn = CorruptRecord("the last batch is incomplete")
+            raise self._located(torn, place, walk.position)
 
     def _confirmed(self, fd: int, place: Place, position: int, offset: int) -> int:
         """An offset of the batches at ``position`` is not below the next segment's, as listed.
@@ -343,11 +319,15 @@ class _Reader:
             )
 
     def _decode(
-        self, place: Place, position: int, at: int, size: int, lowest: int
+        self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
-        """(columns, bytes they were made of, the offset behind them, whether the split ends)."""
+        """Decode what begins at ``data[at]``, which lies at ``position`` of the file.
+
+        Returns columns, the bytes that they were made of, the offset behind these, and whether the
+        split ends there.
+        """
         columns = decode_columns(
-            *(self._buffer, at, size),
+            *(data, at, len(data) - at),
             from_offset=self.next_offset,
             to_offset=self._split.to_offset,
             **self._wanted._asdict(),
@@ -358,19 +338,17 @@ class _Reader:
             lowest_offset=lowest,
             plain_bytes=_PLAIN_BYTES,
         )
-        self._seen(self._buffer, at, columns.consumed)
+        self._seen(data, at, columns.consumed)
         return columns, columns.consumed, columns.next_offset, columns.ended
 
     def _decode_old(
-        self, place: Place, position: int, at: int, size: int, lowest: int
+        self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
-        """The same of format 0.7, whose offsets are positions."""
-        end = at + size
-        start = place.base_offset + position + at
-        lowest = start
+        """As ``_decode``, of format 0.7, whose offsets are positions."""
+        lowest = start = place.base_offset + position
         plain = bytearray()
         while lowest < self._split.to_offset and len(plain) < _PLAIN_BYTES:
-            made, taken = plain_07(self._buffer, at, end, lowest)
+            made, taken = plain_07(data, at, len(data), lowest)
             if not made:
                 break
             plain += made

@@ -81,7 +81,7 @@ class _ScanPass:
         self._ended: set[int] = set()
         self._aborted: dict[int, int] = {}
 
-    def run(self, data: bytearray, at: int, end: int) -> int:
+    def run(self, data: memoryview, at: int, end: int) -> int:
         return self._keys.take_batches(data, at, end)
 
     def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
