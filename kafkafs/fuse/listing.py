@@ -36,6 +36,7 @@ from kafkafs.tree.inodes import (
     inode_number,
 )
 from storage.errors import StorageError
+from storage.waiting import at_once
 
 #: Names looked up together, when one has to wait, and the threads that do it.
 LISTED_AT_ONCE = 256
@@ -53,7 +54,7 @@ class Unreadable(Node):
 
     __slots__ = ()
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         raise OSError(errno.EIO, "cannot be looked into")
 
     def listed_attributes(self) -> Attributes:
@@ -87,7 +88,7 @@ class Listing:
         for position in range(start, len(names)):
             name = names[position]
             try:
-                node = found.get(name) or directory.lookup(name, False)
+                node = found.get(name) or at_once(directory.lookup, name)
                 waits = node.is_behind and position >= self._looked_up
             except FileNotFoundError:
                 continue  # removed since
@@ -124,7 +125,7 @@ class Listing:
             # Each first on this thread, as `Directory.lookup` has it: what is made of a partition
             # when it is first asked for is made here.
             try:
-                node = self._directory.lookup(name, False)
+                node = at_once(self._directory.lookup, name)
             except FileNotFoundError:
                 continue
             except BlockingIOError:
@@ -155,7 +156,7 @@ class Listing:
         found: _Found = {}
         for name in names:
             try:
-                node = found[name] = self._directory.lookup(name, True)
+                node = found[name] = self._directory.lookup(name)
             except FileNotFoundError:
                 continue
             except _FAULTS:

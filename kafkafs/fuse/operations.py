@@ -4,8 +4,8 @@ Each handler finds the node or handle of the kernel's number, asks it, and turns
 exception into FUSE's. What it costs is part of every request, so:
 
 - The common handlers (lookup, getattr, read, write) do not checkpoint when they need not wait.
-  They ask with wait=False and, where that raises BlockingIOError, ask again in a worker thread
-  with wait=True. fsync has its own threads, so that slow ones leave room for reads.
+  They ask with `at_once` (`storage.waiting`) and, where that raises BlockingIOError, ask again in
+  a worker thread. fsync has its own threads, so that slow ones leave room for reads.
 - What changes the tree (mkdir, create, rmdir, setattr, settings) runs in a worker thread, one at
   a time, under `structural`; whoever walks over topics on the trio thread across an await takes
   that lock too.
@@ -46,6 +46,7 @@ from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
 from storage.errors import NoThread, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.task import Task
+from storage.waiting import at_once
 
 _Kinds = tuple[type[Exception], ...]
 T = TypeVar("T")
@@ -151,11 +152,11 @@ class Operations(RefusedOperations):
     async def _attributes(self, node: Node) -> Attributes:
         """Attributes as they are now; no await follows after they were taken."""
         try:
-            return node.attributes(False)
+            return at_once(node.attributes)
         except BlockingIOError:
-            waited = await self._waited(node, lambda: node.attributes(True))
+            waited = await self._waited(node, node.attributes)
         try:
-            return node.attributes(False)
+            return at_once(node.attributes)
         except BlockingIOError:
             # Still not at hand: what we got may be old by now, so the kernel shall not keep it.
             return waited._replace(attr_timeout=0.0)
@@ -170,7 +171,7 @@ class Operations(RefusedOperations):
                 tries = await self._try_again(error, tries)
                 # The owner's thread, this one, looks at what is there instead.
                 with contextlib.suppress(BlockingIOError):
-                    node.attributes(False)
+                    at_once(node.attributes)
 
     async def _try_again(self, error: Exception, tries: int) -> int:
         """Wait for the next try at something, `tries` of which another process has spoilt before;
@@ -227,9 +228,9 @@ class Operations(RefusedOperations):
         while True:
             try:
                 try:
-                    node = self._tree.lookup(parent_inode, name, False)
+                    node = at_once(self._tree.lookup, parent_inode, name)
                 except BlockingIOError:
-                    node = await self._in_thread(self._tree.lookup, parent_inode, name, True)
+                    node = await self._in_thread(self._tree.lookup, parent_inode, name)
                 if self._mount.follows and node.is_behind:
                     is_measured = await self._in_thread(node.look_ahead, LOOK_AHEAD_S)
                     if is_measured and node.is_behind:
@@ -306,9 +307,9 @@ class Operations(RefusedOperations):
                 return str(os.getpid()).encode()
             node = self._inodes.get(inode)
             try:
-                return node.xattr(text, False)
+                return at_once(node.xattr, text)
             except BlockingIOError:
-                return await self._waited(node, lambda: node.xattr(text, True))
+                return await self._waited(node, lambda: node.xattr(text))
         except Exception as error:
             self._fail(f"getxattr of {name!r}", error)
 
@@ -410,9 +411,9 @@ class Operations(RefusedOperations):
         try:
             node = self._inodes.get(inode)
             try:
-                handle = node.open(flags, False)
+                handle = at_once(node.open, flags)
             except BlockingIOError:
-                handle = await self._waited(node, lambda: node.open(flags, True))
+                handle = await self._waited(node, lambda: node.open(flags))
             return self._opened(handle)
         except Exception as error:
             self._fail("open", error)
@@ -424,9 +425,9 @@ class Operations(RefusedOperations):
         try:
             handle = self._handles.get(fh)
             try:
-                data = handle.read(off, size, False)
+                data = at_once(handle.read, off, size)
             except BlockingIOError:
-                data = await self._in_thread(handle.read, off, size, True)
+                data = await self._in_thread(handle.read, off, size)
             self._counters.bytes_read += len(data)
             return data
         except Exception as error:

@@ -30,6 +30,7 @@ from storage.record.header import (
     size_at,
 )
 from storage.segment.damage import Damage, Damages
+from storage.waiting import before_waiting
 
 if TYPE_CHECKING:
     from kafkafs.views._measure import Measure
@@ -46,24 +47,23 @@ class Gaps:
         self._of: Damages = ()
         self._found: tuple[Gap, ...] = ()
 
-    def get(self, lines: Lines, wait: bool) -> tuple[Gap, ...]:
-        """All that is shown must be measured. BlockingIOError where they have to be found and may
-        not wait; CorruptRecord, SegmentGone, OSError.
+    def get(self, lines: Lines) -> tuple[Gap, ...]:
+        """All that is shown must be measured. BlockingIOError where they have to be found and it
+        may not wait; CorruptRecord, SegmentGone, OSError.
         """
         # Looking for them may find more damage.
         while self._of is not (damages := lines.segment.damages):
-            if not wait:
-                raise BlockingIOError
+            before_waiting()
             self._found, self._of = _find(lines, damages), damages
         return self._found
 
-    def before(self, lines: Lines, text: int, wait: bool) -> Gap | None:
+    def before(self, lines: Lines, text: int) -> Gap | None:
         """The last one that ends at or before `text`; the CorruptRecord of one that `text` is in.
 
         As `get`.
         """
         last: Gap | None = None
-        for gap in self.get(lines, wait):
+        for gap in self.get(lines):
             if gap.end <= text:
                 last = gap
             elif gap.start <= text:
@@ -79,7 +79,7 @@ def measure_damaged(lines: MeasuredSegment, state: Measure, place: Damage, end: 
         return
     while position < end and not lines.segment.is_missing:
         head = bytearray(HEADER_SIZE)
-        read = lines.segment.read_stored(head, position, True)
+        read = lines.segment.read_stored(head, position)
         size = size_at(head, 0) if read == HEADER_SIZE and head[MAGIC_POSITION] == MAGIC else 0
         attributes = head[FLAGS_POSITION] if size else CODEC_BITS
         if not attributes & CODEC_BITS and HEADER_SIZE <= size <= end - position:
@@ -88,7 +88,7 @@ def measure_damaged(lines: MeasuredSegment, state: Measure, place: Damage, end: 
                     state.step_over(size)
                 else:
                     data = bytearray(size)
-                    lines.segment.read_stored(data, position, True)
+                    lines.segment.read_stored(data, position)
                     state.add(lines.view.measure, data, size)
                 position += size
                 continue

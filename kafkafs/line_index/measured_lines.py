@@ -133,13 +133,14 @@ class MeasuredLines:
     # -- measuring -----------------------------------------------------------------------------
 
     def append(
-        self, position: int, data: bytes | bytearray | memoryview, *, wait: bool = True
+        self, position: int, data: bytes | bytearray | memoryview, *, blocking: bool = True
     ) -> None:
         """The log has got `data`, whole batches, at `position`.
 
-        Does nothing behind a gap, and with what the view does not show yet.
+        Does nothing behind a gap, and with what the view does not show yet; nor while another
+        thread measures, unless `blocking`.
         """
-        if not self._lock.acquire(wait):
+        if not self._lock.acquire(blocking):
             return
         try:
             if position == self.covered and self.loaded and position + len(data) <= self.end:
@@ -211,7 +212,7 @@ class MeasuredLines:
                 # A value was stepped over that lies beyond the end, or a record ends there.
                 raise self._ends_inside_a_batch(self.end)
         if self.segment.sealed and self._state[1] is not None:
-            self.seal(wait=True)
+            self.seal()
 
     def _measure_log(self, until: float) -> None:
         buffer = memoryview(bytearray(min(CHUNK, self.end - self.covered)))
@@ -226,7 +227,7 @@ class MeasuredLines:
                 if not size:
                     continue
             try:
-                read_whole(self.segment, buffer[:size], position, True)
+                read_whole(self.segment, buffer[:size], position)
             except CorruptRecord:
                 if self.segment.damages is damages:
                     raise
@@ -296,7 +297,7 @@ class MeasuredLines:
         buffer = memoryview(bytearray(min(CHUNK, saved.covered)))
         while (position := again.position) < saved.covered:
             size = min(len(buffer), saved.covered - position)
-            read_whole(self.segment, buffer[:size], position, True)
+            read_whole(self.segment, buffer[:size], position)
             needed = self._run(again, 0, buffer, size)
             if again.position == position:
                 self._check_room(position, needed, size, saved.covered)
@@ -310,7 +311,7 @@ class MeasuredLines:
         now = saved._replace(count=known[1], entries_crc=crc32c(entries))
         with self._lock:
             if self._state[0] is saved:
-                if not self._write(now, entries, 0, True):
+                if not self._write(now, entries, 0):
                     now = now._replace(count=0)
                 self._state = (now, self._state[1])
                 self._map = known
@@ -345,15 +346,15 @@ class MeasuredLines:
             with contextlib.suppress(OSError):
                 self._store.files.unlink(self._aside)
 
-    def seal(self, *, wait: bool = False) -> None:
+    def seal(self) -> None:
         """The segment grows no more: save, and keep the totals only."""
         if self.covered < self.segment.size or not self.loaded:
             return
-        self.save(wait=wait)
+        self.save()
         with self._lock:
             saved = self._state[0]
             if saved.covered < self.covered:
-                if self._is_unreadable(wait):
+                if self._is_unreadable():
                     # What is in memory is all that tells how much text there was; saved later.
                     return
                 # Could not be saved: it is measured again when it is needed.
@@ -361,11 +362,8 @@ class MeasuredLines:
                 self._drop_map()
             self._state = (saved, None)
 
-    def save(self, *, wait: bool = False) -> bool:
-        """Write what is not saved yet. False where that has to wait for another time.
-
-        `wait` says that this is not the owner's thread, as for `Segment.read_into`.
-        """
+    def save(self) -> bool:
+        """Write what is not saved yet. False where that is for another time."""
         with self._lock:
             saved, tail = self._state
             if self.covered == saved.covered:
@@ -385,7 +383,7 @@ class MeasuredLines:
                 saved.count + len(entries) // ENTRY_SIZE,
                 crc32c(entries, saved.entries_crc),
             )
-            if not self._write(now, entries, saved.count, wait):
+            if not self._write(now, entries, saved.count):
                 return False
             self._state = (now, Measure(self._store.granularity))
             self._drop_map()
@@ -396,7 +394,7 @@ class MeasuredLines:
         self._verified = False
         self._store.dropped(self)
 
-    def _write(self, now: Saved, entries: bytes, before: int, wait: bool) -> bool:
+    def _write(self, now: Saved, entries: bytes, before: int) -> bool:
         files = self._store.files
         try:
             # It can be measured again: what was given up for deletions is not for it.
@@ -410,7 +408,7 @@ class MeasuredLines:
                 now,
                 entries=entries,
                 before=before,
-                log_crc=self._log_crc(now.covered, wait),
+                log_crc=self._log_crc(now.covered),
                 granularity=self._store.granularity,
             )
         except BlockingIOError:
@@ -427,21 +425,21 @@ class MeasuredLines:
         directory, name = os.path.split(self.path)
         return os.path.basename(directory) + name[name.index(".") :]
 
-    def _log_crc(self, covered: int, wait: bool) -> int:
+    def _log_crc(self, covered: int) -> int:
         """Of the last bytes that are covered: other batches there mean another log."""
         buffer = memoryview(bytearray(min(CHECKED, covered)))
         done = 0
         while done < len(buffer):
-            got = self.segment.read_stored(buffer[done:], covered - len(buffer) + done, wait)
+            got = self.segment.read_stored(buffer[done:], covered - len(buffer) + done)
             if not got:
                 raise CorruptRecord("shorter than it was", path=self.segment.log_path)
             done += got
         return crc32c(buffer)
 
-    def _is_unreadable(self, wait: bool) -> bool:
+    def _is_unreadable(self) -> bool:
         """Whether the log is shorter than what is measured, or cannot be read at its end."""
         try:
-            self._log_crc(self.covered, wait)
+            self._log_crc(self.covered)
         except BlockingIOError:
             return False
         except (OSError, StorageError):
@@ -451,7 +449,7 @@ class MeasuredLines:
     def _is_of_log(self, covered: int, log_crc: int) -> bool:
         """Whether what was saved is this log's, of which it covers so many bytes."""
         try:
-            if self._log_crc(covered, True) == log_crc:
+            if self._log_crc(covered) == log_crc:
                 return True
         except CorruptRecord:
             # The file is shorter than it was, or gone.

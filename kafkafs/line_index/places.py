@@ -17,6 +17,7 @@ from storage.record.batch import HEADER_SIZE, Buffer
 from storage.record.header import FRAME_SIZE
 from storage.segment.damage import Damages
 from storage.segment.segment import Segment
+from storage.waiting import before_waiting, may_wait
 
 SLACK = 512
 """Bytes of log that are read beyond what is likely needed."""
@@ -40,13 +41,13 @@ class Damaged(CorruptRecord):
         self.is_news = is_news
 
 
-# For the owner's thread only; what may wait runs elsewhere and has a buffer of its own.
+# For what is read at once, on the owner's thread only; who waits has a buffer of its own.
 _scratch = memoryview(bytearray(CHUNK))
 
 
-def _room(size: int, wait: bool) -> memoryview:
+def _room(size: int) -> memoryview:
     """Room for bytes of the log, until the next call on this thread."""
-    return memoryview(bytearray(size)) if wait else _scratch[:size]
+    return memoryview(bytearray(size)) if may_wait() else _scratch[:size]
 
 
 class TextPlace:
@@ -76,12 +77,12 @@ class TextPlace:
         other._resume = self._resume
         return other
 
-    def fill(self, out: bytearray, done: int, wait: bool) -> int:
+    def fill(self, out: bytearray, done: int) -> int:
         """Render into `out` from its byte `done` on; returns where the text ends.
 
         That is before the end of `out` only where the segment's text is used up.
 
-        BlockingIOError where it would wait and may not; SegmentGone, Damaged, CorruptRecord,
+        BlockingIOError where it may not wait and has to; SegmentGone, Damaged, CorruptRecord,
         OSError.
         """
         lines = self._lines
@@ -105,21 +106,21 @@ class TextPlace:
                 need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
                 need = min(need, CHUNK)
                 if need < cursor.needed:
-                    need = self._check_needed(cursor.needed, wait)
+                    need = self._check_needed(cursor.needed)
                 need = min(need, shown - position)
                 try:
                     if segment.first_read.knows(position, position + need):
-                        window = _room(need, wait)
-                        start, end = position, position + segment.read_into(window, position, wait)
+                        window = _room(need)
+                        start, end = position, position + segment.read_into(window, position)
                     else:
-                        window, start, end = self._read_first(need, wait)
+                        window, start, end = self._read_first(need)
                 except CorruptRecord as error:
                     is_news = segment.damages is not self._damages
                     raise Damaged(error, done, is_news=is_news) from None
                 if end - position < cursor.needed:
-                    window, start, end = self._read_needed(wait)
+                    window, start, end = self._read_needed()
             if segment.always_expand:
-                self._enter(window, position - start, end - start, position, wait)
+                self._enter(window, position - start, end - start, position)
                 continue
             try:
                 reached, self.skip = render(
@@ -132,44 +133,43 @@ class TextPlace:
                 return reached
             if cursor.encoded:
                 at = cursor.position
-                self._enter(window, at - start, end - start, at, wait)
+                self._enter(window, at - start, end - start, at)
             elif reached == done and cursor.position == position and not cursor.needed:
                 # The window holds less than one record's head: so may the page cache.
                 if start < position:
                     end = start
-                elif not wait:
-                    raise BlockingIOError
                 else:
+                    before_waiting()
                     raise self._ends_inside_a_batch(position)
             done = reached
 
-    def _read_first(self, need: int, wait: bool) -> tuple[memoryview, int, int]:
+    def _read_first(self, need: int) -> tuple[memoryview, int, int]:
         """`need` bytes of the log from the cursor on, or fewer, and the file positions of what is
         there: whole batches, so that they are checked as they are read.
         """
         segment, cursor, shown = self._lines.segment, self._cursor, self._lines.end
         reads, position = segment.first_read, cursor.position
         if reads.reached(position) > position:
-            window = _room(min(reads.to_read(position, need), CHUNK, shown - position), wait)
-            return window, position, position + segment.read_into(window, position, wait)
-        first = segment.start_before(self._batch if position < cursor.batch_end else position, wait)
+            window = _room(min(reads.to_read(position, need), CHUNK, shown - position))
+            return window, position, position + segment.read_into(window, position)
+        first = segment.start_before(self._batch if position < cursor.batch_end else position)
         start, end = first[0], position + need
         if start > position:
             # Another thread has read it meanwhile.
-            return self._read_first(need, wait)
+            return self._read_first(need)
         if position - start >= CHUNK:
-            segment.verify(position, position + 1, wait=wait)
-            return self._read_first(need, wait)
+            segment.verify(position, position + 1)
+            return self._read_first(need)
         end = cursor.batch_end + FRAME_SIZE if end <= cursor.batch_end else end + reads.batch_size
-        window = _room(min(end - start, CHUNK, shown - start), wait)
-        end = start + segment.read_from(first, window, start, wait)
-        return (window, start, end) if end > position else self._read_first(need, wait)
+        window = _room(min(end - start, CHUNK, shown - start))
+        end = start + segment.read_from(first, window, start)
+        return (window, start, end) if end > position else self._read_first(need)
 
-    def _read_needed(self, wait: bool) -> tuple[memoryview, int, int]:
+    def _read_needed(self) -> tuple[memoryview, int, int]:
         """All that the record at the cursor needs, as `_read_first`."""
         start, size = self._cursor.position, self._cursor.needed
-        window = _room(size, wait)
-        read_whole(self._lines.segment, window, start, wait)
+        window = _room(size)
+        read_whole(self._lines.segment, window, start)
         return window, start, start + size
 
     def _fill_from_plain(self, plain: Buffer, out: bytearray, done: int) -> int:
@@ -194,33 +194,31 @@ class TextPlace:
             self._cursor = Cursor(self._resume)
         return done
 
-    def _check_needed(self, needed: int, wait: bool) -> int:
+    def _check_needed(self, needed: int) -> int:
         """Whether the bytes at the cursor that a record needs can be had now."""
         position = self._cursor.position
         if needed > self._lines.end - position:
             raise self._ends_inside_a_batch(position)
-        if not wait and needed > CHUNK:
-            raise BlockingIOError
+        if needed > CHUNK:
+            before_waiting()
         return needed
 
-    def _enter(self, data: Buffer, at: int, end: int, position: int, wait: bool) -> None:
+    def _enter(self, data: Buffer, at: int, end: int, position: int) -> None:
         """From the start of an encoded batch, `data[at:end]`, to its first record, or over it."""
         lines = self._lines
         segment = lines.segment
-        if not wait and end - at > DECODED_AT_ONCE:
-            end = at + DECODED_AT_ONCE
-        if not wait and not segment.always_expand and takes_long(memoryview(data)[at:end], 1):
-            raise BlockingIOError
+        if not may_wait():
+            end = min(end, at + DECODED_AT_ONCE)
+        self._before_decoding(memoryview(data)[at:end])
         shown = judge(segment, lines.is_aborted, data, at, end, position)
         if not shown.whole:
             if shown.size > lines.end - position or shown.size <= end - at:
                 raise self._ends_inside_a_batch(position)
-            if not wait and shown.size > DECODED_AT_ONCE:
-                raise BlockingIOError
+            if shown.size > DECODED_AT_ONCE:
+                before_waiting()
             whole = memoryview(bytearray(shown.size))
-            read_whole(segment, whole, position, wait)
-            if not wait and not segment.always_expand and takes_long(whole, 1):
-                raise BlockingIOError
+            read_whole(segment, whole, position)
+            self._before_decoding(whole)
             shown = judge(segment, lines.is_aborted, whole, 0, len(whole), position)
             if not shown.whole:
                 raise self._ends_inside_a_batch(position)
@@ -233,6 +231,13 @@ class TextPlace:
             self._plain = shown.plain
             self._resume = after
             self._cursor = Cursor(HEADER_SIZE, len(shown.plain), shown.plain)
+
+    def _before_decoding(self, data: Buffer) -> None:
+        """BlockingIOError where decoding takes long and it may not wait."""
+        if may_wait() or self._lines.segment.always_expand:
+            return
+        if takes_long(data, 1):
+            raise BlockingIOError
 
     def _ends_inside_a_batch(self, position: int) -> CorruptRecord:
         path = self._lines.segment.log_path
@@ -254,36 +259,36 @@ class BytesPlace:
         """Another place at the same byte."""
         return BytesPlace(self._segment, self._position)
 
-    def fill(self, out: bytearray, done: int, wait: bool) -> int:
+    def fill(self, out: bytearray, done: int) -> int:
         """As `TextPlace.fill`."""
         end = done + max(min(len(out) - done, self._segment.size - self._position), 0)
         with memoryview(out) as view:
             while done < end:
                 try:
                     with view[done:end] as part:
-                        got = self._segment.read_into(part, self._position, wait)
+                        got = self._segment.read_into(part, self._position)
                 except CorruptRecord as error:
                     raise Damaged(error, done) from None
                 if not got:
-                    raise _shorter(self._segment, self._position, wait)
+                    raise _shorter(self._segment, self._position)
                 done += got
                 self._position += got
         return done
 
 
-def read_whole(segment: Segment, buffer: memoryview, position: int, wait: bool) -> None:
+def read_whole(segment: Segment, buffer: memoryview, position: int) -> None:
     """Fill `buffer` from byte `position` of the log. BlockingIOError, CorruptRecord, as `fill`."""
     done = 0
     while done < len(buffer):
         with buffer[done:] as rest:
-            got = segment.read_into(rest, position + done, wait)
+            got = segment.read_into(rest, position + done)
         if not got:
-            raise _shorter(segment, position + done, wait)
+            raise _shorter(segment, position + done)
         done += got
 
 
-def _shorter(segment: Segment, position: int, wait: bool) -> Exception:
-    """What reading nothing means: without waiting that the page cache has not more."""
-    if not wait:
+def _shorter(segment: Segment, position: int) -> Exception:
+    """What reading nothing means: where it may not wait, that the page cache has not more."""
+    if not may_wait():
         return BlockingIOError()
     return CorruptRecord("the log is shorter than it was", path=segment.log_path, position=position)

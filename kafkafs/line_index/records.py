@@ -89,9 +89,9 @@ def offset_at(lines: Lines, text: int) -> int:
 
 def _offset_at(lines: Lines, text: int) -> int:
     with _leased(lines.segment):
-        before, position, record, _ = lines.find(text, True)
+        before, position, record, _ = lines.find(text)
         inside = record - position
-        gap = lines.gap_before(text, True)
+        gap = lines.gap_before(text)
         if gap is not None and position < gap.place.end:
             before, position = gap.end, gap.place.end
         elif inside not in (0, HEADER_SIZE):
@@ -198,7 +198,7 @@ def _behind(lines: Lines, offset: int) -> Callable[[int, int], bool]:
             if place.start <= position < place.end:
                 return place.first_offset > offset
         buffer = memoryview(bytearray(8))
-        segment.read_into(buffer, position, True)
+        segment.read_into(buffer, position)
         return int.from_bytes(buffer, "big") > offset
 
     return is_behind

@@ -33,21 +33,21 @@ class SegmentBatches:
         return self.segment.size
 
     def append(
-        self, position: int, data: bytes | bytearray | memoryview, *, wait: bool = True
+        self, position: int, data: bytes | bytearray | memoryview, *, blocking: bool = True
     ) -> None:
         """The segment knows its size."""
 
     def measure(self, until: float = NEVER) -> None:
         """There is nothing to be measured."""
 
-    def seal(self, *, wait: bool = False) -> None:
+    def seal(self) -> None:
         """There is nothing to be kept."""
 
-    def save(self, *, wait: bool = False) -> bool:
+    def save(self) -> bool:
         """There is nothing to be written."""
         return True
 
-    def place(self, text: int, wait: bool) -> BytesPlace:
+    def place(self, text: int) -> BytesPlace:
         """Where reading goes on after `text` bytes."""
         return BytesPlace(self.segment, text)
 

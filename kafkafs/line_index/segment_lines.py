@@ -17,6 +17,7 @@ from kafkafs.line_index.places import TextPlace, read_whole
 from kafkafs.views._measure import ENTRY_SIZE, Cursor, find_batch, find_entry
 from storage.errors import CorruptRecord
 from storage.record.batch import HEADER_SIZE, Buffer
+from storage.waiting import before_waiting
 
 __all__ = ["CHUNK", "SegmentLines"]
 
@@ -26,24 +27,23 @@ _ENTRY = struct.Struct("<QIIII")
 class SegmentLines(MeasuredLines):
     """The line index of one segment in one view.
 
-    The owner's thread appends and saves; `measure` and `find(wait=True)` may run in any thread.
+    The owner's thread appends and saves; `measure` and `find` may run in any thread.
     """
 
     __slots__ = ()
 
-    def find(self, text: int, wait: bool) -> tuple[int, int, int, int]:
+    def find(self, text: int) -> tuple[int, int, int, int]:
         """The last record known to begin at or before `text` (< `text_length`) bytes of text:
 
         (bytes of text before it, its batch's file position, its own, its batch's end). The end is 0
         where a batch begins at the record's position. BlockingIOError where the entries are not
-        mapped and `wait` is false.
+        mapped and it may not wait.
         """
         saved, tail = self._state
         if text < saved.text_length:
             known = self._map
             if known is None:
-                if not wait:
-                    raise BlockingIOError
+                before_waiting()
                 known = self._open_entries()
             self.used = True
             return find_entry(known[0], known[1], text)[:4]
@@ -60,12 +60,12 @@ class SegmentLines(MeasuredLines):
                 batch_end += saved.covered
         return before, batch, position, batch_end
 
-    def place(self, text: int, wait: bool) -> TextPlace:
+    def place(self, text: int) -> TextPlace:
         """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
-        before, batch, position, batch_end = self.find(text, wait) if text else (0, 0, 0, 0)
+        before, batch, position, batch_end = self.find(text) if text else (0, 0, 0, 0)
         damages = self.segment.damages
         if damages:
-            gap = self._gaps.before(self, text, wait)
+            gap = self._gaps.before(self, text)
             if gap is not None and (not text or batch < gap.place.end):
                 end = gap.place.end
                 return TextPlace(self, Cursor(end), text - gap.end, end, damages)
@@ -73,11 +73,11 @@ class SegmentLines(MeasuredLines):
         if batch_end and self.view.whole_records:
             header = memoryview(bytearray(HEADER_SIZE))
             try:
-                read_whole(self.segment, header, batch, wait)
+                read_whole(self.segment, header, batch)
             except CorruptRecord:
                 if self.segment.damages is damages:
                     raise
-                return self.place(text, wait)
+                return self.place(text)
         cursor = Cursor(position, batch_end, header)
         return TextPlace(self, cursor, text - before, batch, damages)
 
@@ -149,11 +149,11 @@ class SegmentLines(MeasuredLines):
 
     def gaps(self) -> tuple[Gap, ...]:
         """What damaged places make unreadable. Waits."""
-        return self._gaps.get(self, True) if self.segment.damages else ()
+        return self._gaps.get(self) if self.segment.damages else ()
 
-    def gap_before(self, text: int, wait: bool) -> Gap | None:
+    def gap_before(self, text: int) -> Gap | None:
         """As `Gaps.before`."""
-        return self._gaps.before(self, text, wait) if self.segment.damages else None
+        return self._gaps.before(self, text) if self.segment.damages else None
 
 
 def _entry_at(entries: Buffer, number: int, start: Saved) -> tuple[int, int, int, int]:

@@ -54,14 +54,14 @@ class FileSystem:
         self.root = Root(self.partitions, self.about)
         self.inodes.remember(self.root)
 
-    def lookup(self, parent: int, name: str, wait: bool) -> Node:
+    def lookup(self, parent: int, name: str) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
         node = self.inodes.get(parent)
         if len(os.fsencode(name)) > paths.MAX_NAME_LENGTH:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         if not isinstance(node, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return node.lookup(name, wait)
+        return node.lookup(name)
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""

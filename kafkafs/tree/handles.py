@@ -43,11 +43,11 @@ class Handle:
     awaited: Sequence[Job] = ()
     """After a write: it is answered when these have ended, or after a while, by `awaited_over`."""
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """`size` bytes from `position`, fewer only at the end of the file.
 
-        With wait=False it is called on the owner's thread only; with wait=True on any, also
-        while another read of this handle runs.
+        First on the owner's thread, `at_once`; then in a worker thread, also while another read of
+        this handle runs.
         """
         raise OSError(errno.EBADF, "not open for reading")
 

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from kafkafs.tree.handles import Handle
+from storage.waiting import at_once
 
 ROOT_INODE = 1
 KEEP_S = 3600.0
@@ -88,13 +89,13 @@ class Node:
         self.inode = inode
         self.lookups = 0
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         """What stat shows now; sizes are exact."""
         raise NotImplementedError
 
     def listed_attributes(self) -> Attributes:
         """What readdirplus shows: never waits, and a size may be too small (with timeout 0)."""
-        return self.attributes(False)
+        return at_once(self.attributes)
 
     @property
     def is_behind(self) -> bool:
@@ -114,11 +115,11 @@ class Node:
         """chmod, chown, truncate, utimens. EPERM where filesystem.md does not allow it."""
         raise OSError(errno.EPERM, "only topics and partitions have a mode and an owner to set")
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         """Opens with the flags of open(2); the caller puts the handle into the HandleTable."""
         raise OSError(errno.EISDIR, "is a directory")
 
-    def xattr(self, name: str, wait: bool) -> bytes:
+    def xattr(self, name: str) -> bytes:
         """The value of an extended attribute; ENODATA where there is none of that name."""
         raise OSError(errno.ENODATA, "no such attribute")
 
@@ -141,11 +142,11 @@ class Directory(Node):
 
     __slots__ = ()
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         """The node that a name leads to. ENOENT. Does not raise its lookup count.
 
-        With wait=True in any thread, after it was asked on the owner's: what belongs to a partition
-        is made there.
+        First on the owner's thread, `at_once`, where what belongs to a partition is made; then in a
+        worker thread.
         """
         raise NotImplementedError
 

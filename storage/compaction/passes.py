@@ -72,7 +72,7 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
     def fill(view: memoryview, at: int) -> int:
         # Each batch's CRC is checked as it is taken.
         read = segment.read_into if segment.damages else segment.read_stored
-        return read(view, at, True)
+        return read(view, at)
 
     log = Walk(Buffered(fill).read, position, segment.size, WINDOW_BYTES)
     for data in log:

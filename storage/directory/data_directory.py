@@ -251,7 +251,7 @@ class DataDirectory:
                     log_start=log_starts.get(item, 0),
                     now_ms=now_ms,
                     advance=advance,
-                    may_wait=True,
+                    awaits_swap=True,
                 )
                 # A living writer's checkpoint may be ahead of what was seen of its log.
                 if log is not None and not written:
@@ -514,21 +514,21 @@ class DataDirectory:
         log_start: int,
         now_ms: int,
         advance: Callable[[int], None] = lambda size: None,
-        may_wait: bool = False,
+        awaits_swap: bool = False,
         verify: bool = False,
     ) -> Log | None:
         """Load a partition; ``add`` makes it known.
 
         None where another process, whose directory this is, removes it meanwhile; where that one
-        renames files under us, they are looked for anew.  ``may_wait``: until a cleaner has given
-        what it puts into the log its names.
+        renames files under us, they are looked for anew.  ``awaits_swap``: wait until a cleaner has
+        given what it puts into the log its names.
         """
         facts = (clean, recovery_point, log_start, now_ms, advance, verify)
         tries = _TRIES if self.read_only else 1
         while True:
             tries -= 1
             try:
-                if self.read_only and may_wait:
+                if self.read_only and awaits_swap:
                     self._await_swap(item)
                 return self._load_partition(item, *facts)
             except (FileNotFoundError, SegmentGone):

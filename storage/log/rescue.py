@@ -212,7 +212,7 @@ def _copy_bytes(files: Files, segment: Segment, fd: int) -> None:
 
 def _read(segment: Segment, view: memoryview, position: int) -> None:
     while view:
-        count = segment.read_stored(view, position, True)
+        count = segment.read_stored(view, position)
         if not count:
             return
         view, position = view[count:], position + count

@@ -38,6 +38,7 @@ from storage.segment.first_read import FirstRead, Known
 from storage.segment.segment_files import SegmentFiles
 from storage.segment.walk import Buffered, buffered
 from storage.settings.config import LogConfig
+from storage.waiting import before_waiting, may_wait
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ MAX_OFFSET_SPAN = 2**31 - 1
 
 
 class _AtHand(Buffered):
-    """Reads the log where nobody may wait: BlockingIOError for what is not in the page cache, for
+    """Reads the log where it may not wait: BlockingIOError for what is not in the page cache, for
     what takes long, and where damage has to be judged.
     """
 
@@ -464,69 +465,68 @@ class Segment(SegmentFiles):
         """
         return plain(data, at, end)
 
-    def read_into(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+    def read_into(self, buffer: memoryview | bytearray, position: int) -> int:
         """Fill ``buffer`` from byte ``position`` of the log; returns the count of bytes.
 
-        With ``wait`` false, BlockingIOError where the bytes are not in the page cache: call again
-        from a thread that may wait, with ``wait`` true.  SegmentGone after deletion, CorruptRecord
-        at a damaged place; it reads up to one.  Bytes that nobody has read yet are checked.
+        BlockingIOError where the bytes are not in the page cache and it may not wait
+        (``storage.waiting``).  SegmentGone after deletion, CorruptRecord at a damaged place; it
+        reads up to one.  Bytes that nobody has read yet are checked.
         """
         reads = self.first_read
         if not reads.whole and not reads.knows(position, position + len(buffer)):
-            return self._read_first(memoryview(buffer), position, wait)
+            return self._read_first(memoryview(buffer), position)
         if self.damages:
             sound = sound_size(self.damages, position, len(buffer), self.log_path)
             buffer = memoryview(buffer)[:sound]
-        count = self.read_stored(buffer, position, wait)
+        count = self.read_stored(buffer, position)
         if count < len(buffer) and position + count < self.size:
-            return self._read_short(buffer, position, wait)
+            return self._read_short(buffer, position)
         return count
 
-    def _read_short(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+    def _read_short(self, buffer: memoryview | bytearray, position: int) -> int:
         """The log's file ends before the log does: what it lacks is damage from now on."""
-        if not wait:
-            raise BlockingIOError
+        before_waiting()
         size = self._files.size(self._log_fd())
         if not self._writable or self.identity is not None or size >= self.size:
-            return self.read_stored(buffer, position, wait)
+            return self.read_stored(buffer, position)
         # What had been checked may be gone.
         self.first_read = FirstRead()
         self.first_read.doubt(self.size)
         self.verify(size, self.size)
         sound = sound_size(self.damages, position, len(buffer), self.log_path)
-        return self.read_stored(memoryview(buffer)[:sound], position, wait)
+        return self.read_stored(memoryview(buffer)[:sound], position)
 
-    def _read_first(self, buffer: memoryview, position: int, wait: bool) -> int:
+    def _read_first(self, buffer: memoryview, position: int) -> int:
         """``read_into`` where not all has been checked."""
         start, next_offset = self._known_before(position)
         if start < position:
-            self.verify(position, position + len(buffer), wait=wait)
+            self.verify(position, position + len(buffer))
             start, next_offset = self._known_before(position)
-        return self.read_from((start, next_offset, next_offset), buffer, position, wait)
+        return self.read_from((start, next_offset, next_offset), buffer, position)
 
-    def read_from(self, start: Start, buffer: memoryview, position: int, wait: bool) -> int:
+    def read_from(self, start: Start, buffer: memoryview, position: int) -> int:
         """As ``read_into``, where all before ``start`` has been checked, and what follows it not.
 
         Who reads on has whole batches in the buffer: they are checked there, and nothing is read
         twice.  So what is read ends with one of them, if there are any.
         """
         reads = self.first_read
-        count = self.read_stored(buffer, position, wait)
+        count = self.read_stored(buffer, position)
         if position <= start[0] < position + count:
             data = buffer[start[0] - position : count]
             reads.add_sound(data, start, self.size, self.base_offset, self.next_offset)
         known = reads.reached(position) - position
         if not known:
-            reads.batch_size = self.verify(position, position + count, wait=wait) - position
+            reads.batch_size = self.verify(position, position + count) - position
         elif known < count:
             count = known
         if self.damages:
             count = sound_size(self.damages, position, count, self.log_path)
         return count
 
-    def read_stored(self, buffer: memoryview | bytearray, position: int, wait: bool) -> int:
+    def read_stored(self, buffer: memoryview | bytearray, position: int) -> int:
         """The same without a look at damage: the bytes as they are."""
-        if wait:
+        if may_wait():
             self.lease()
             try:
                 return self._files.preadv(self._log_fd(), buffer, position)
@@ -563,12 +563,12 @@ class Segment(SegmentFiles):
 
     # -- checking what is read first -----------------------------------------------------------
 
-    def verify(self, position: int, end: int, *, wait: bool = True) -> int:
+    def verify(self, position: int, end: int) -> int:
         """See to it that the batches in which the bytes ``position`` to ``end`` lie are checked.
 
         What is damaged is added to ``damages``, and reported once.  Returns where what is known
-        ends, at or behind ``end``, or the log's size: a batch begins there.  Without ``wait``
-        BlockingIOError where that would take long.  Any thread; SegmentGone, OSError.
+        ends, at or behind ``end``, or the log's size: a batch begins there.  BlockingIOError where
+        that would take long and it may not wait.  Any thread; SegmentGone, OSError.
         """
         reads = self.first_read
         end = min(end, self.size)
@@ -583,7 +583,7 @@ class Segment(SegmentFiles):
                 if reached >= max(end, position + 1):
                     return reached
                 try:
-                    self._check(reached, min(max(end, reached + 1), reads.written_from), wait)
+                    self._check(reached, min(max(end, reached + 1), reads.written_from))
                 except CorruptRecord:
                     if not self.is_missing:
                         raise
@@ -591,15 +591,15 @@ class Segment(SegmentFiles):
         finally:
             self.release()
 
-    def _check(self, position: int, end: int, wait: bool) -> None:
+    def _check(self, position: int, end: int) -> None:
         """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""
         fd = self._log_fd()
-        source = buffered(self._files, fd) if wait else _AtHand(self._files, fd)
+        source = buffered(self._files, fd) if may_wait() else _AtHand(self._files, fd)
         reads, at = self.first_read, position
         while True:
-            start = self._start_before(at, wait)
-            if not wait and end - start[0] > _CHECKED_AT_ONCE:
-                raise BlockingIOError
+            start = self._start_before(at)
+            if end - start[0] > _CHECKED_AT_ONCE:
+                before_waiting()
             data = self._batches(source, start[0], end)
             if reads.add_sound(data, start, self.size, self.base_offset, self.next_offset):
                 return
@@ -612,23 +612,23 @@ class Segment(SegmentFiles):
             self._add_damages(check.damages)
         reads.add(Known(start[0], check.position, check.next_offset))
 
-    def start_before(self, position: int, wait: bool) -> Start:
+    def start_before(self, position: int) -> Start:
         """Where a batch begins, at or before ``position``, if the index says so; else where what
         has been checked ends before that.  BlockingIOError where that may take long.
         """
-        if not wait:
-            return self._start_before(position, wait)
+        if not may_wait():
+            return self._start_before(position)
         self.lease()
         try:
-            return self._start_before(position, wait)
+            return self._start_before(position)
         finally:
             self.release()
 
-    def _start_before(self, position: int, wait: bool) -> Start:
+    def _start_before(self, position: int) -> Start:
         start, next_offset = self._known_before(position)
         if start < position:
-            if not wait and self._offset_index is None:
-                raise BlockingIOError
+            if self._offset_index is None:
+                before_waiting()
             entry = self.offset_index.at_or_before(position)
             if entry is not None and entry[1] > start and entry[0] >= next_offset:
                 return entry[1], next_offset, entry[0]

@@ -125,7 +125,7 @@ class Life:
 
 def first_position(tree: Tree) -> int:
     file = tree.file(FOLLOW)
-    return int(asked(lambda wait: file.xattr(FIRST, wait)))
+    return int(asked(file.xattr, FIRST))
 
 
 def run(data: Path, seeds: tuple[int, ...]) -> tuple[Life, Stops]:

@@ -22,6 +22,7 @@ from storage.record.compression import CODECS, compress
 from storage.record.plain import recompress
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
+from storage.waiting import at_once
 from tests.storage.logs import NOW_MS
 
 ABORTED = 77
@@ -110,17 +111,17 @@ def check(lines: SegmentLines, text: bytes, records: int) -> None:
     assert (lines.complete, lines.text_length, lines.records) == (True, len(text), records)
     for position in range(len(text)):
         out = bytearray(min(50, len(text) - position))
-        assert lines.place(position, True).fill(out, 0, True) == len(out)
+        assert lines.place(position).fill(out, 0) == len(out)
         assert out == text[position : position + len(out)]
-    place = lines.place(0, True)
+    place = lines.place(0)
     whole = b""
     for _ in range(len(text)):
         place = place.copy()
         out = bytearray(1)
-        assert place.fill(out, 0, True) == 1
+        assert place.fill(out, 0) == 1
         whole += out
     assert whole == text
-    assert place.fill(bytearray(1), 0, True) == 0
+    assert place.fill(bytearray(1), 0) == 0
 
 
 @FEW
@@ -207,7 +208,7 @@ def test_saved_in_parts(
     for end in [*ends, len(log)]:
         segment.stable_size = end
         lines.measure()
-        assert lines.save(wait=True)
+        assert lines.save()
     check(lines, text, records)
     segment.close()
 
@@ -234,11 +235,11 @@ def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, log, 6)
     lines = lines_of(segment, granularity=4096)
     assert (lines.text_length, lines.records) == (len(text), 6)
-    place = lines.place(3 << 20, True)
+    place = lines.place(3 << 20)
     out = bytearray(len(text) - (3 << 20))
     with pytest.raises(BlockingIOError):
-        place.copy().fill(bytearray(out), 0, False)
-    assert place.fill(out, 0, True) == len(out)
+        at_once(place.copy().fill, bytearray(out), 0)
+    assert place.fill(out, 0) == len(out)
     assert out == text[3 << 20 :]
     segment.close()
 
@@ -261,7 +262,7 @@ def check_lost(segment: Segment, position: int, text: bytes) -> None:
     assert (place.start, place.end) == (position, segment.size)
     out = bytearray(lines.text_length)
     with pytest.raises(CorruptRecord) as caught:
-        lines.place(0, True).fill(out, 0, True)
+        lines.place(0).fill(out, 0)
     assert (caught.value.path, caught.value.position) == (segment.log_path, position)
     assert out.startswith(text)
 
@@ -289,7 +290,7 @@ def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
     assert (piece.text_length, piece.complete) == (len(log), True)
     for position in range(0, len(log), 7):
         out = bytearray(len(log) - position + 5)
-        assert piece.place(position, True).fill(out, 0, True) == len(log) - position
+        assert piece.place(position).fill(out, 0) == len(log) - position
         assert out[:-5] == log[position:]
     segment.close()
 

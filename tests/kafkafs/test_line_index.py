@@ -21,6 +21,7 @@ from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.segment.segment import Segment
+from storage.waiting import at_once
 from tests.storage.logs import append, opened
 
 BATCHES = st.lists(
@@ -63,7 +64,7 @@ def check(lines: SegmentLines, text: bytes) -> None:
     assert (lines.text_length, lines.covered) == (len(text), lines.segment.size)
     log = lines.segment.read_at(0, lines.segment.size)
     for position in range(len(text)):
-        before, _, at, batch_end = lines.find(position, True)
+        before, _, at, batch_end = lines.find(position)
         assert before <= position
         out = bytearray(20)
         size = min(20, len(text) - position)
@@ -149,7 +150,7 @@ def test_granularity_bounds_the_scan(tmp_path: Path) -> None:
         log.listeners.append(Following(lines))
         append(log, *[b"x" * 9] * 100)
         for position in range(1000):
-            assert position - lines.find(position, False)[0] < 110
+            assert position - at_once(lines.find, position)[0] < 110
 
 
 def damaged(change: Callable[[bytearray], None]) -> Callable[[Path], None]:
@@ -228,17 +229,17 @@ def test_of_sealed_segments_a_bounded_number_stays_mapped(tmp_path: Path) -> Non
             sealed.append(lines)
         for lines in sealed:
             with pytest.raises(BlockingIOError):
-                lines.find(0, False)
+                at_once(lines.find, 0)
             check(lines, (b"x" * 20 + b"\n") * 50)
             assert 0 < store.mapped_bytes <= 3000
-        sealed[-1].find(5, False)
+        at_once(sealed[-1].find, 5)
         with pytest.raises(BlockingIOError):
-            sealed[0].find(5, False)
+            at_once(sealed[0].find, 5)
         for lines in sealed:
             lines.vanish()
         assert store.mapped_bytes == 0, "what is deleted is not held any longer"
         with pytest.raises(BlockingIOError):
-            sealed[-1].find(5, False)
+            at_once(sealed[-1].find, 5)
 
 
 def test_where_nothing_can_be_saved_sealed_segments_are_measured_again(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from storage.files import Files
 from storage.record.batch import APPEND_TIME_BIT, TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from storage.segment.segment import Segment
+from storage.waiting import at_once
 from tests.kafkafs.test_encoded_batches import ABORTED, is_aborted, segment_of
 from tests.storage.logs import NOW_MS
 
@@ -141,18 +142,18 @@ def check(lines: SegmentLines, text: bytes, records: int, step: int = 1) -> None
     assert (lines.complete, lines.text_length, lines.records) == (True, len(text), records)
     for position in range(0, len(text), step):
         out = bytearray(min(150, len(text) - position))
-        assert lines.place(position, True).fill(out, 0, True) == len(out)
+        assert lines.place(position).fill(out, 0) == len(out)
         assert out == text[position : position + len(out)]
     for size in (1, 7, 64, 4096):
-        place = lines.place(0, True)
+        place = lines.place(0)
         whole = b""
         while len(whole) < len(text):
             place = place.copy()
             out = bytearray(min(size, len(text) - len(whole)))
-            assert place.fill(out, 0, True) == len(out)
+            assert place.fill(out, 0) == len(out)
             whole += out
         assert whole == text
-        assert place.fill(bytearray(1), 0, True) == 0
+        assert place.fill(bytearray(1), 0) == 0
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=["kv", "jsonl"])
@@ -192,15 +193,15 @@ def test_a_record_larger_than_any_window(tmp_path: Path, view: View, codec: int)
     segment = segment_of(tmp_path, log, 4)
     lines = lines_of(make(True), segment, granularity=4096)
     assert (lines.text_length, lines.records) == (len(text), 4)
-    place = lines.place(len(expected[0]) + 5, True)
+    place = lines.place(len(expected[0]) + 5)
     out = bytearray(100)
     with pytest.raises(BlockingIOError):
-        place.copy().fill(out, 0, False)
-    assert place.fill(out, 0, True) == 100
+        at_once(place.copy().fill, out, 0)
+    assert place.fill(out, 0) == 100
     at = len(expected[0]) + 105
     while at < len(text):
         out = bytearray(min(128 << 10, len(text) - at))
-        assert place.fill(out, 0, True) == len(out)
+        assert place.fill(out, 0) == len(out)
         assert out == text[at : at + len(out)]
         at += len(out)
     segment.close()

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
@@ -19,9 +19,11 @@ from storage.files import Files
 from storage.log.log import Log
 from storage.record.batch import decode
 from storage.segment.segment import Segment
+from storage.waiting import at_once
 from tests.log_check import check
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 CALLER = Caller(1000, 100)
 APPEND = os.O_WRONLY | os.O_APPEND
 
@@ -76,12 +78,12 @@ def in_thread(function: Callable[[], T]) -> T:
     return results[0]
 
 
-def asked(function: Callable[[bool], T]) -> T:
-    """Ask without waiting, then with."""
+def asked(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """Ask at once, and where that has to wait, in a worker thread."""
     try:
-        return function(False)
+        return at_once(function, *arguments)
     except BlockingIOError:
-        return in_thread(lambda: function(True))
+        return in_thread(lambda: function(*arguments))
 
 
 class Tree:
@@ -101,11 +103,11 @@ class Tree:
     def attributes(self, node: Node) -> Attributes:
         """As `operations` asks: what a worker thread has made possible is asked for again."""
         try:
-            return node.attributes(False)
+            return at_once(node.attributes)
         except BlockingIOError:
-            found = in_thread(lambda: node.attributes(True))
+            found = in_thread(node.attributes)
         try:
-            return node.attributes(False)
+            return at_once(node.attributes)
         except BlockingIOError:
             return found
 
@@ -114,7 +116,7 @@ class Tree:
         node: Node = self.fs.inodes.get(1)
         for name in path.split("/"):
             parent = node
-            node = asked(lambda wait: self.fs.lookup(parent.inode, name, wait))  # noqa: B023
+            node = asked(self.fs.lookup, parent.inode, name)
             self.attributes(node)
             node = self.fs.inodes.remember(node)
         return node
@@ -144,7 +146,7 @@ class Tree:
 
     def open(self, node: Node | str, flags: int = os.O_RDONLY) -> Handle:
         found = self.node(node) if isinstance(node, str) else node
-        return asked(lambda wait: found.open(flags, wait))
+        return asked(found.open, flags)
 
     def read(self, node: Node | str, position: int = 0, size: int = 1 << 20) -> bytes:
         handle = node if isinstance(node, Handle) else self.open(node)
@@ -157,7 +159,7 @@ class Tree:
         """Open, write at what the kernel takes for the end, close."""
         found = self.node(node) if isinstance(node, str) else node
         handle = self.open(found, APPEND)
-        write(handle, found.attributes(False).size, data)
+        write(handle, at_once(found.attributes).size, data)
         handle.flush()
         handle.release()
 
@@ -184,7 +186,7 @@ class Tree:
 
 
 def read(handle: Handle, position: int = 0, size: int = 1 << 20) -> bytes:
-    return bytes(asked(lambda wait: handle.read(position, size, wait)))
+    return bytes(asked(handle.read, position, size))
 
 
 def write(handle: Handle, position: int, data: bytes) -> int:

@@ -48,10 +48,10 @@ class AppendHandle(Handle, Generic[T]):
         self._refused: tuple[bytes, StorageError | None] | None = None
         self.sync_due = False
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._reader is None:
             raise OSError(errno.EBADF, "not open for reading")
-        return self._reader.read(position, size, wait)
+        return self._reader.read(position, size)
 
     # -- what the kinds of handles do ----------------------------------------------------------
 

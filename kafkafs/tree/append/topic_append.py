@@ -47,7 +47,7 @@ class TopicAppend(Node):
         self._view = view
         self._partitioner = Partitioner()
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         mount = self._partitions.mount
         mode, uid, gid = mount.permissions.topic(self._topic.name)
         return Attributes(
@@ -59,7 +59,7 @@ class TopicAppend(Node):
         if change.mode is not None or change.uid is not None or change.gid is not None:
             super().set_attributes(change)
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_WRONLY:
             raise OSError(errno.EACCES, "this file can only be written")
         name = f"{self._topic.name}/{self._name}"

@@ -68,11 +68,11 @@ class ControlFile(VirtualFile):
         if change.mode is not None or change.uid is not None or change.gid is not None:
             super().set_attributes(change)
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         access = flags & os.O_ACCMODE
         if access == os.O_RDONLY:
-            return self.open_content(wait)
-        reader = self.open_content(wait) if access == os.O_RDWR else None
+            return self.open_content()
+        reader = self.open_content() if access == os.O_RDWR else None
         return ControlHandle(self._act, flags, reader, structural=self._structural)
 
 
@@ -106,10 +106,10 @@ class ControlHandle(Handle):
         self.structural = structural
         self.sync_due = False
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._reader is None:
-            return super().read(position, size, wait)
-        return self._reader.read(position, size, wait)
+            return super().read(position, size)
+        return self._reader.read(position, size)
 
     def write(self, position: int, data: bytes) -> int:
         *lines, rest = (self._rest + data).split(b"\n")

@@ -109,7 +109,7 @@ class AboutDirectory(TreeDirectory):
         super().__init__(about.mount, inode)
         self._about = about
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         about, clock_ns = self._about, self.mount.clock_ns
         inode = inode_number(ABOUT, name)
         if name in about.texts:

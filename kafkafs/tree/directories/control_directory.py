@@ -25,7 +25,7 @@ class ControlDirectory(InTopic):
 
     __slots__ = ()
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         make = CONTROLS.get(name)
         if make is None:
             raise missing(name)

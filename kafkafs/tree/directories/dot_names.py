@@ -30,6 +30,7 @@ from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.permissions import Owner
 from kafkafs.views.batches import Batches
+from storage.waiting import may_wait
 
 APPEND = "append"
 """The file that takes records for any partition; in the topic itself with a dot before it."""
@@ -49,7 +50,7 @@ class ViewNames(InTopic):
         self._name = name
         self._view = topic.mount.dot_views[name]
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         if name == APPEND and not isinstance(self._view, Batches):
             topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
             inode = inode_number(topic.topic.name, topic.topic.id, path)
@@ -59,13 +60,11 @@ class ViewNames(InTopic):
                 lambda: TopicAppend(topic.partitions, topic.topic, inode, path, view),
             )
         if "@" in name:
-            return self.topic.start_names.look_up(
-                self.topic.topic, self.inode, name, self._view, wait
-            )
+            return self.topic.start_names.look_up(self.topic.topic, self.inode, name, self._view)
         partition = self.topic.partitions.find(self.topic.topic, name)
         if partition is None:
             raise missing(name)
-        return self.topic.view_file(partition, self._view, wait)
+        return self.topic.view_file(partition, self._view)
 
     def names(self) -> list[str]:
         names = self.topic.partition_names()
@@ -79,14 +78,12 @@ class FollowNames(InTopic):
 
     __slots__ = ()
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         topic = self.topic
         if "@" in name:
             # The same as in the topic.
-            return topic.start_names.look_up(
-                topic.topic, self.inode, name, self.mount.views[0], wait
-            )
-        return look_up_follow(topic.partitions, topic.topic, name, wait)
+            return topic.start_names.look_up(topic.topic, self.inode, name, self.mount.views[0])
+        return look_up_follow(topic.partitions, topic.topic, name)
 
     def names(self) -> list[str]:
         return self.topic.partition_names()
@@ -108,7 +105,7 @@ class PartitionNames(InTopic):
         self._what = what
         self._make = make
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         partition = self.topic.partitions.find(self.topic.topic, name)
         if partition is None:
             raise missing(name)
@@ -144,7 +141,7 @@ class RawDirectory(OfPartition):
 
     __slots__ = ()
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         if not is_shown(name):
             raise missing(name)
         inode = RawFile.number(self.partition, name)
@@ -162,9 +159,9 @@ class MetaDirectory(OfPartition):
 
     __slots__ = ()
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         partition = self.partition
-        if not wait:
+        if not may_wait():
             partition.follow()
         log = partition.log
         values = partition.view(self.mount.views[0])
@@ -180,9 +177,9 @@ class MetaDirectory(OfPartition):
         if name not in content:
             raise missing(name)
 
-        def measured(wait: bool) -> None:
-            partition.nonce(wait)
-            values.prepare(wait, time.monotonic() + MEASURE_S)
+        def measured() -> None:
+            partition.nonce()
+            values.prepare(time.monotonic() + MEASURE_S)
 
         prepare = {"segments": measured, "txnindex": txn_index.prepare}
 

@@ -19,6 +19,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.tree.permissions import Owner
 from storage.directory.manager import Topic
 from storage.errors import StorageError
+from storage.waiting import may_wait
 
 
 class Root(TreeDirectory):
@@ -35,13 +36,13 @@ class Root(TreeDirectory):
     def owner(self) -> Owner:
         return self.mount.permissions.default
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         if name == ABOUT:
             inode = inode_number(ABOUT)
             return self.mount.inodes.known_or(
                 AboutDirectory, inode, lambda: AboutDirectory(self._about, inode)
             )
-        if not wait:
+        if not may_wait():
             self.partitions.look_for_partitions()
         topic = self.mount.manager.topics.get(name)
         if topic is None:

@@ -20,6 +20,7 @@ from kafkafs.tree.permissions import Owner
 from kafkafs.views import View
 from storage.directory.manager import Topic
 from storage.errors import InvalidTopic, StorageError
+from storage.waiting import may_wait
 
 
 class TopicDirectory(TreeDirectory):
@@ -52,26 +53,26 @@ class TopicDirectory(TreeDirectory):
             self.mount.permissions.change_topic(self.topic.name, change)
             self.partitions.owner_changed(self.topic)
 
-    def lookup(self, name: str, wait: bool) -> Node:
-        if not wait:
+    def lookup(self, name: str) -> Node:
+        if not may_wait():
             self.partitions.look_for_partitions()
         partition = self.partitions.find(self.topic, name)
         if partition is not None:
-            return self.view_file(partition, self.mount.views[0], wait)
+            return self.view_file(partition, self.mount.views[0])
         if "@" in name:
-            return self.start_names.look_up(self.topic, self.inode, name, self.mount.views[0], wait)
+            return self.start_names.look_up(self.topic, self.inode, name, self.mount.views[0])
         make = self._dot_names.get(name)
         if make is None:
             raise missing(name)
         inode = inode_number(self.topic.name, self.topic.id, name)
         return self.mount.inodes.find(inode) or make(self, inode)
 
-    def view_file(self, partition: Partition, view: View, wait: bool) -> ViewFile:
+    def view_file(self, partition: Partition, view: View) -> ViewFile:
         """The current file of a partition in a view."""
-        if not wait:
+        if not may_wait():
             partition.follow()
         part = partition.view(view)
-        nonce = partition.nonce(wait)
+        nonce = partition.nonce()
         inode = ViewFile.number(partition, view, nonce)
         return self.mount.inodes.known_or(
             ViewFile, inode, lambda: ViewFile(inode, partition, part, nonce)
@@ -99,12 +100,12 @@ class TopicDirectory(TreeDirectory):
         owner = (caller.uid, caller.gid, mode & 0o7777)
         if owner != self._partitions_owner():
             manager.settings.set_owner(self.topic.name, int(name), *owner)
-        node = self.lookup(name, True)
+        node = self.lookup(name)
         assert isinstance(node, ViewFile)
         node.partition.owner_changed()
         if flags & os.O_ACCMODE == os.O_RDONLY:
-            return node, node.open(flags & ~os.O_TRUNC, True)
-        return node, node.open_for_append(flags, True)
+            return node, node.open(flags & ~os.O_TRUNC)
+        return node, node.open_for_append(flags)
 
     def _partitions_owner(self) -> tuple[int, int, int] | None:
         """(uid, gid, mode) that its partitions have by the topic's, where that was ever set.

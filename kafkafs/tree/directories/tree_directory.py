@@ -26,7 +26,7 @@ class TreeDirectory(Directory):
         mode, uid, gid = self.mount.permissions.default
         return mode & 0o555, uid, gid
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         mount = self.mount
         mode, uid, gid = self.owner()
         # Where anything can be written, directories go by requests only, which the kernel sees.

@@ -31,6 +31,7 @@ from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import SegmentGone, StorageError
+from storage.waiting import before_waiting, may_wait
 
 FIRST_POSITION = "user.kafkafs.first_position"
 
@@ -53,24 +54,24 @@ class FollowFile(ViewFile):
         # By how much the timeline's positions are more than its own; None: not known yet.
         self._shift: int | None = None
 
-    def followed(self, wait: bool) -> ViewGeneration:
+    def followed(self) -> ViewGeneration:
         """What can be read by who opens it now.
 
         BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
         """
         until = time.monotonic() + MEASURE_S
-        generation = self._within(wait, lambda: self.part.following(wait, until))
+        generation = self._within(lambda: self.part.following(until))
         if self.partition.log.history.follow_nonce != self._nonce:
             raise OSError(errno.ESTALE, "positions have begun anew, in another inode")
         self._shift = generation.shift
         return generation
 
-    def _known_attributes(self, wait: bool) -> Attributes:
+    def _known_attributes(self) -> Attributes:
         part, shift = self.part, self._shift
         if shift is None:
-            shift = self.followed(wait).shift
-        part.settle(wait, time.monotonic() + MEASURE_S)
-        return self._attributes(part.timeline.end - shift, wait)
+            shift = self.followed().shift
+        part.settle(time.monotonic() + MEASURE_S)
+        return self._attributes(part.timeline.end - shift)
 
     def loses_name(self) -> bool:
         return self.partition.log.history.follow_nonce != self._nonce
@@ -78,13 +79,13 @@ class FollowFile(ViewFile):
     def xattr_names(self) -> Sequence[str]:
         return [*super().xattr_names(), FIRST_POSITION]
 
-    def xattr(self, name: str, wait: bool) -> bytes:
+    def xattr(self, name: str) -> bytes:
         if name != FIRST_POSITION:
-            return super().xattr(name, wait)
-        generation = self.followed(wait)
+            return super().xattr(name)
+        generation = self.followed()
         return b"%d" % (generation.first_valid - generation.shift)
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         """EPERM for writing."""
         partition = self.partition
         log = partition.log
@@ -93,11 +94,10 @@ class FollowFile(ViewFile):
             reason = f"{log.topic}/.follow/{partition.name} is for reading; >> {name} appends"
             raise OSError(errno.EPERM, reason)
         while True:
-            generation = self.followed(wait)
+            generation = self.followed()
             if not log.history.is_durable(self.part.view.name):
                 # Who has read at a position may come back with it after a kill.
-                if not wait:
-                    raise BlockingIOError
+                before_waiting()
                 partition.save_history()
             if self.part.attach(generation):
                 break
@@ -120,14 +120,14 @@ class FollowHandle(ReadHandle):
         # A position, and the offset of the record there: of a segment that is gone by now.
         self._noted: tuple[int, int] | None = None
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if position == 0 and size == _FINGERPRINT:
             size -= 1
         try:
-            return super().read(position, size, wait)
+            return super().read(position, size)
         except SegmentGone as error:
             if not self._is_told:
-                if not wait:
+                if not may_wait():
                     raise BlockingIOError from error
                 self._is_told = True
                 self._tell(position)
@@ -163,7 +163,7 @@ class FollowHandle(ReadHandle):
             file.partition.mount.events(f"{said} what comes there: the partition was deleted")
             return
         try:
-            generation = file.followed(True)
+            generation = file.followed()
         except (StorageError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             file.partition.mount.events(f"{said} what comes there: {reason}")
@@ -186,16 +186,16 @@ class FollowHandle(ReadHandle):
         )
 
 
-def look_up_follow(partitions: Partitions, topic: Topic, name: str, wait: bool) -> Node:
+def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:
     """What a partition's name in `.follow` leads to. ENOENT."""
     partition = partitions.find(topic, name)
     if partition is None:
         raise missing(name)
-    if not wait:
+    if not may_wait():
         partition.follow()
     mount = partitions.mount
     part = partition.view(mount.views[0])
-    partition.nonce(wait)
+    partition.nonce()
     log = partition.log
     nonce = log.history.follow_nonce
     where = (log.topic, log.topic_id, log.partition)

@@ -20,6 +20,7 @@ from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
 from storage.log.log import Log
 from storage.segment.segment import Segment
+from storage.waiting import before_waiting
 
 _SEGMENT_COLUMNS = (
     ("base_offset", 20),
@@ -151,19 +152,19 @@ class Table:
     def __len__(self) -> int:
         return self._width * (1 + self._count)
 
-    def read(self, position: int, size: int, wait: bool) -> bytes:
-        """The lines that hold these bytes. BlockingIOError where they wait and may not."""
+    def read(self, position: int, size: int) -> bytes:
+        """The lines that hold these bytes. BlockingIOError where it has to wait and may not."""
         end = min(position + size, len(self))
         if position >= end:
             return b""
         # Line 0 is the header, line n + 1 the entry n.
         first, last = position // self._width, (end - 1) // self._width
         lines = [self._header] if first == 0 else []
-        lines += self._lines(max(first - 1, 0), last, wait)
+        lines += self._lines(max(first - 1, 0), last)
         text = b"".join(lines)
         return text[position - first * self._width : end - first * self._width]
 
-    def _lines(self, start: int, end: int, wait: bool) -> list[bytes]:
+    def _lines(self, start: int, end: int) -> list[bytes]:
         """The lines of the entries from number `start` on, below `end`."""
         raise NotImplementedError
 
@@ -177,7 +178,7 @@ class Rows(Table):
         super().__init__(columns, len(rows))
         self._rows = rows
 
-    def _lines(self, start: int, end: int, wait: bool) -> list[bytes]:
+    def _lines(self, start: int, end: int) -> list[bytes]:
         return [self._line % row for row in self._rows[start:end]]
 
 
@@ -211,12 +212,11 @@ class TxnIndex:
         # The segments whose transaction indexes are in memory.
         self._read: Sequence[Segment] = ()
 
-    def prepare(self, wait: bool) -> None:
+    def prepare(self) -> None:
         """Have the segments read their indexes, which they do once."""
         segments = self._log.segments
         if self._read is not segments:
-            if not wait:
-                raise BlockingIOError
+            before_waiting()
             self._log.aborted_transactions()
             self._read = segments
 
@@ -241,9 +241,9 @@ class EntryTable(Table):
         self._ends = list(accumulate(counts))
         super().__init__(layout.columns, self._ends[-1])
 
-    def _lines(self, start: int, end: int, wait: bool) -> list[bytes]:
-        if not wait and start < end:
-            raise BlockingIOError
+    def _lines(self, start: int, end: int) -> list[bytes]:
+        if start < end:
+            before_waiting()
         lines: list[bytes] = []
         while start + len(lines) < end:
             lines += self._entries(start + len(lines), end)

@@ -16,6 +16,7 @@ from kafkafs.tree.inodes import Attributes, Node, file_mode, inode_number
 from kafkafs.tree.partition.partition import Partition
 from storage import paths
 from storage.files import Files
+from storage.waiting import may_wait
 
 _SHOWN = (paths.LOG, *paths.INDEX_SUFFIXES, paths.SNAPSHOT)
 _WHOLE = frozenset({paths.LEADER_EPOCH_CHECKPOINT, paths.PARTITION_METADATA})
@@ -56,7 +57,7 @@ class RawFile(Node):
     def _path(self) -> str:
         return os.path.join(self.partition.log.directory, self._name)
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         """As on the disk; with the time of the last append where it may have changed the file."""
         try:
             found = self.partition.log.files.file_stat(self._path())
@@ -92,7 +93,7 @@ class RawFile(Node):
         """Who looks the name up again is led to what is there."""
         return OSError(errno.ESTALE, "the file has been deleted or replaced")
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EACCES, "segment files can only be read here")
         files = self.partition.log.files
@@ -126,12 +127,12 @@ class RawHandle(Handle):
         self._files = files
         self._fd = fd
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         buffer = bytearray(size)
         done = 0
         while done < size:
             rest = memoryview(buffer)[done:]
-            if wait:
+            if may_wait():
                 got = self._files.preadv(self._fd, rest, position + done)
             else:
                 now = self._files.preadv_nowait(self._fd, rest, position + done)

@@ -37,6 +37,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import View
 from storage.directory.manager import Topic
 from storage.errors import OffsetOutOfRange, StorageError
+from storage.waiting import before_waiting, may_wait
 
 KEPT = 64
 """Of those that were looked up last, how many are told of changes before they are opened."""
@@ -88,7 +89,7 @@ class StartFile(ViewFile):
 
     # -- what it shows -------------------------------------------------------------------------
 
-    def shown(self, wait: bool, until: float | None = None) -> ViewGeneration | None:
+    def shown(self, until: float | None = None) -> ViewGeneration | None:
         """What it shows; None where it begins behind all that its view shows yet.
 
         BlockingIOError, StorageError, OSError; ESTALE as `generation`.
@@ -107,8 +108,9 @@ class StartFile(ViewFile):
         end = time.monotonic() + MEASURE_S if until is None else until
         while generation is None:
             # Who looks it up only leaves the rest of its measurement to others.
-            is_told = wait and until is None
-            made = self._within(is_told, lambda: self.part.generation_from(self.start, wait, end))
+            made = self._within(
+                lambda: self.part.generation_from(self.start, end), is_told=until is None
+            )
             if not self._handles and made.nonce != self._nonce:
                 raise self._stale()
             with _lock:
@@ -117,7 +119,7 @@ class StartFile(ViewFile):
                 generation = self._generation
         return generation
 
-    def text_end(self, generation: ViewGeneration, wait: bool, limit: int | None = None) -> int:
+    def text_end(self, generation: ViewGeneration, limit: int | None = None) -> int:
         """The absolute position behind what it shows now. BlockingIOError, StorageError, OSError.
 
         `limit`: the records from this offset on are not those that are shown.
@@ -125,22 +127,21 @@ class StartFile(ViewFile):
         if self._end is not None:
             return self._end
         shown = generation.timeline.end
-        offset = self._end_offset(wait)
+        offset = self._end_offset()
         # Asked after `shown`: what has come between is not in that.
         bound = self.part.bound if limit is None else min(limit, self.part.bound)
         if offset is None or offset > bound:
             return shown
         if offset <= self.start:
             self._end = generation.shift
-        elif not wait:
-            raise BlockingIOError
         else:
+            before_waiting()
             # What was told stays told.
             least = generation.shift + self._size
             self._end = max(self.part.position_behind(offset), least)
         return self._end
 
-    def _end_offset(self, wait: bool) -> int | None:
+    def _end_offset(self) -> int | None:
         """The offset of its end; None where it has none, or no record has reached its time."""
         offset, timestamp_ms = self._until
         if timestamp_ms is None:
@@ -148,8 +149,7 @@ class StartFile(ViewFile):
         bound = self.part.bound
         if bound == self._looked or not self._may_have_reached(timestamp_ms):
             return None
-        if not wait:
-            raise BlockingIOError
+        before_waiting()
         found = offset_of_time(self.part, timestamp_ms)
         if found is None:
             self._looked = bound
@@ -174,25 +174,25 @@ class StartFile(ViewFile):
         """
         if self._generation is None and limit is None:
             with contextlib.suppress(StorageError, OSError):
-                self.shown(True)
+                self.shown()
         generation = self._generation
         if generation is not None:
             # Who reads it gets the error.
             with contextlib.suppress(StorageError, OSError):
-                self.text_end(generation, True, limit)
+                self.text_end(generation, limit)
 
     # -- attributes ----------------------------------------------------------------------------
 
-    def _known_attributes(self, wait: bool) -> Attributes:
-        generation = self.shown(wait)
+    def _known_attributes(self) -> Attributes:
+        generation = self.shown()
         if generation is not None:
-            self.part.settle(wait, time.monotonic() + MEASURE_S)
-            size = self.text_end(generation, wait) - generation.shift
+            self.part.settle(time.monotonic() + MEASURE_S)
+            size = self.text_end(generation) - generation.shift
             self._size = max(self._size, size)
-        return self._attributes(self._size, wait)
+        return self._attributes(self._size)
 
-    def _attributes(self, size: int, wait: bool) -> Attributes:
-        attributes = super()._attributes(size, wait)
+    def _attributes(self, size: int) -> Attributes:
+        attributes = super()._attributes(size)
         timeout = 0.0 if self.partition.mount.grows else attributes.attr_timeout
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
 
@@ -220,7 +220,7 @@ class StartFile(ViewFile):
         return self._generation is None and self.start <= self.part.bound
 
     def _measure_ahead(self, until: float) -> None:
-        self.shown(True, until)
+        self.shown(until)
 
     def remembered(self) -> None:
         """Nobody has to be told of it, and it holds nothing before it is opened."""
@@ -248,12 +248,12 @@ class StartFile(ViewFile):
 
     # -- opening -------------------------------------------------------------------------------
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         """EPERM for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             name = self._own_name()
             raise OSError(errno.EPERM, f"{name}@… is a place to read; >> {name} appends")
-        self.shown(wait)
+        self.shown()
         handle = StartHandle(self)
         with _lock:
             self._handles.add(handle)
@@ -290,17 +290,17 @@ class StartHandle(ReadHandle):
         super().__init__(file, None)
         self._start_file = file
 
-    def _read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def _read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         file = self._start_file
-        generation = self._generation = file.shown(wait)
+        generation = self._generation = file.shown()
         if generation is None:
             return b""
         if file.is_ranged:
-            file.part.settle(wait, time.monotonic() + MEASURE_S)
-            size = min(size, file.text_end(generation, wait) - generation.shift - position)
+            file.part.settle(time.monotonic() + MEASURE_S)
+            size = min(size, file.text_end(generation) - generation.shift - position)
             if size <= 0:
                 return b""
-        return super()._read(position, size, wait)
+        return super()._read(position, size)
 
     def release(self) -> None:
         self._start_file.closed(self)
@@ -319,7 +319,7 @@ class StartNames:
         self._inodes: dict[tuple[int, str], list[int]] = {}
         self._names: dict[int, set[tuple[int, str]]] = {}
 
-    def look_up(self, topic: Topic, parent: int, name: str, view: View, wait: bool) -> Node:
+    def look_up(self, topic: Topic, parent: int, name: str, view: View) -> Node:
         """What a name with an `@` leads to in a view's directory. ENOENT where it says nothing.
 
         BlockingIOError, StorageError, OSError; OffsetOutOfRange where the mount has it so.
@@ -329,7 +329,7 @@ class StartNames:
         partition = None if said is None else self._partitions.find(topic, said.partition)
         if said is None or partition is None:
             raise missing(name)
-        if not wait:
+        if not may_wait():
             partition.follow()
             # Made on the owner's thread: counts need it.
             partition.view(mount.views[0])
@@ -338,17 +338,17 @@ class StartNames:
             if isinstance(held, StartFile) and held.is_held:
                 return held
         part = partition.view(view)
-        nonce = partition.nonce(wait)
+        nonce = partition.nonce()
         strict = mount.options.out_of_range == "error"
         try:
-            start = start_offset(partition, part, said.start, strict=strict, wait=wait)
+            start = start_offset(partition, part, said.start, strict=strict)
             looked = part.bound
-            until = end_of(partition, part, said.end, wait)
+            until = end_of(partition, part, said.end)
         except OffsetOutOfRange as error:
             mount.events(f"lookup of {topic.name}/{name} refused: {error}")
             raise
         except BlockingIOError as error:
-            if wait:
+            if may_wait():
                 mount.events(f"lookup of {topic.name}/{name}: {error.strerror}")
             raise
         inode = StartFile.number(partition, view, nonce, str(start), str(until))

@@ -21,6 +21,7 @@ from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.views.batches import Batches
 from storage.errors import OffsetOutOfRange
 from storage.log.read import Isolation
+from storage.waiting import before_waiting
 
 
 class End(NamedTuple):
@@ -38,15 +39,13 @@ class End(NamedTuple):
         return "" if self.timestamp_ms is None else f"t{self.timestamp_ms}"
 
 
-def start_offset(
-    partition: Partition, part: PartitionView, point: Point, *, strict: bool, wait: bool
-) -> int:
+def start_offset(partition: Partition, part: PartitionView, point: Point, *, strict: bool) -> int:
     """The offset that a file begins with. BlockingIOError, StorageError, OSError.
 
     `strict`: an offset outside of the log is OffsetOutOfRange.
     """
     log = partition.log
-    offset = _offset_of(partition, part, point, wait)
+    offset = _offset_of(partition, part, point)
     start, end = log.log_start_offset, log.log_end_offset
     if offset is None or offset > end or offset < start:
         if strict and isinstance(point, Offset):
@@ -55,30 +54,29 @@ def start_offset(
     return offset
 
 
-def end_of(partition: Partition, part: PartitionView, point: Point | None, wait: bool) -> End:
+def end_of(partition: Partition, part: PartitionView, point: Point | None) -> End:
     """Where a file ends that a name gives this end; as `start_offset`."""
     if point is None:
         return End()
-    offset = _offset_of(partition, part, point, wait)
+    offset = _offset_of(partition, part, point)
     if offset is None:
         assert isinstance(point, Time)
         return End(None, point.timestamp_ms)
     return End(offset)
 
 
-def _offset_of(partition: Partition, part: PartitionView, point: Point, wait: bool) -> int | None:
+def _offset_of(partition: Partition, part: PartitionView, point: Point) -> int | None:
     """None for a time that is later than all records."""
     if isinstance(point, Offset):
         return point.offset
     if isinstance(point, Time):
-        if not wait:
-            raise BlockingIOError
+        before_waiting()
         return offset_of_time(part, point.timestamp_ms)
     if isinstance(point, Last):
         counted = part
         if isinstance(part.view, Batches):
             counted = partition.view(partition.mount.views[0])
-        return counted.offset_of_last(point.records, wait, time.monotonic() + MEASURE_S)
+        return counted.offset_of_last(point.records, time.monotonic() + MEASURE_S)
     return partition.log.log_start_offset if point is Edge.START else part.bound
 
 

@@ -25,6 +25,7 @@ from kafkafs.tree.partition.text import render_text
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
 from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.waiting import at_once, may_wait
 
 MEASURE_S = 10.0
 """How long stat and open wait for a partition's measurement."""
@@ -65,13 +66,13 @@ class ViewFile(Node):
         where = (log.topic, log.topic_id, log.partition)
         return inode_number(*where, view.name, isolation, start, end, nonce)
 
-    def generation(self, wait: bool) -> ViewGeneration:
+    def generation(self) -> ViewGeneration:
         """What it shows. ESTALE where that was over before anybody had seen a byte of it."""
         generation = self._generation
         if generation is not None:
             return generation
         until = time.monotonic() + MEASURE_S
-        generation = self._within(wait, lambda: self.part.generation(wait, until))
+        generation = self._within(lambda: self.part.generation(until))
         if generation.nonce != self._nonce or (self.lookups and not self.part.attach(generation)):
             raise self._stale()
         self._generation = generation
@@ -85,36 +86,38 @@ class ViewFile(Node):
         self.part.overtaken()
         return OSError(errno.ESTALE, "the partition's history has been rewritten")
 
-    def _within(self, wait: bool, measure: Callable[[], ViewGeneration]) -> ViewGeneration:
-        """What `measure` gives; a line in the log where that was not there in time."""
+    def _within(
+        self, measure: Callable[[], ViewGeneration], *, is_told: bool = True
+    ) -> ViewGeneration:
+        """What `measure` gives; where it was not there in time a line in the log, if `is_told`."""
         try:
             return measure()
         except BlockingIOError as error:
-            if wait:
+            if is_told and may_wait():
                 log = self.partition.log
                 self.partition.mount.events(f"{log.topic}/{log.partition}: {error.strerror}")
             raise
 
     # -- what stat shows -----------------------------------------------------------------------
 
-    def attributes(self, wait: bool) -> Attributes:
-        if not wait:
+    def attributes(self) -> Attributes:
+        if not may_wait():
             self.partition.follow()
-        return self._known_attributes(wait)
+        return self._known_attributes()
 
-    def _known_attributes(self, wait: bool) -> Attributes:
+    def _known_attributes(self) -> Attributes:
         """By what is known of the log: nobody looks at what another process has done since."""
         generation = self._generation
         if generation is None:
-            generation = self.generation(wait)
+            generation = self.generation()
         part = self.part
         if part.behind or not part.timeline.placed[1]:
-            part.settle(wait, time.monotonic() + MEASURE_S)
-        return self._attributes(generation.timeline.end - generation.shift, wait)
+            part.settle(time.monotonic() + MEASURE_S)
+        return self._attributes(generation.timeline.end - generation.shift)
 
-    def _attributes(self, size: int, wait: bool) -> Attributes:
+    def _attributes(self, size: int) -> Attributes:
         partition = self.partition
-        partition.tells(wait)
+        partition.tells()
         mode, uid, gid = partition.owner
         return Attributes(
             self.inode,
@@ -124,7 +127,7 @@ class ViewFile(Node):
             1,
             uid,
             gid,
-            partition.blocks(wait),
+            partition.blocks(),
             partition.keep_s(self.inode),
             partition.mount.name_timeout,
         )
@@ -132,9 +135,9 @@ class ViewFile(Node):
     def listed_attributes(self) -> Attributes:
         try:
             # The lookup has just looked; if the past has changed since, this is another file.
-            return self._known_attributes(False)
+            return at_once(self._known_attributes)
         except BlockingIOError:
-            self.partition.tells(False)
+            at_once(self.partition.tells)
             size = self._size_told()
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
@@ -161,7 +164,7 @@ class ViewFile(Node):
             patience = MEASURE_S if self.part.is_overtaken else patience_s
         try:
             self._measure_ahead(time.monotonic() + patience)
-            self.partition.blocks(True)
+            self.partition.blocks()
         except (StorageError, OSError) as error:
             is_rewritten = isinstance(error, SegmentGone) or (
                 isinstance(error, OSError) and error.errno == errno.ESTALE
@@ -173,7 +176,7 @@ class ViewFile(Node):
         return True
 
     def _measure_ahead(self, until: float) -> None:
-        self.part.generation(True, until)
+        self.part.generation(until)
 
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""
@@ -201,7 +204,7 @@ class ViewFile(Node):
     def xattr_names(self) -> Sequence[str]:
         return [_PREFIX + fact for fact in _FACTS]
 
-    def xattr(self, name: str, wait: bool) -> bytes:
+    def xattr(self, name: str) -> bytes:
         fact = name.removeprefix(_PREFIX)
         if fact == name or fact not in _FACTS:
             raise OSError(errno.ENODATA, "no such attribute")
@@ -211,8 +214,8 @@ class ViewFile(Node):
         if fact == "records":
             # A view of bytes counts none: those that the topic's own file shows.
             part = self.partition.view(self.partition.mount.views[0])
-            part.generation(wait, time.monotonic() + MEASURE_S)
-            part.catch_up(wait, time.monotonic() + MEASURE_S)
+            part.generation(time.monotonic() + MEASURE_S)
+            part.catch_up(time.monotonic() + MEASURE_S)
             return b"%d" % part.records
         timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
         facts = {
@@ -227,21 +230,21 @@ class ViewFile(Node):
 
     # -- opening -------------------------------------------------------------------------------
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`."""
         log = self.partition.log
         name = f"{log.topic}/{log.partition}"
         if flags & os.O_TRUNC:
             raise OSError(errno.EPERM, f"{name} cannot be cut; >> appends to it")
         if flags & os.O_ACCMODE == os.O_RDONLY:
-            return ReadHandle(self, self.generation(wait))
+            return ReadHandle(self, self.generation())
         if not flags & os.O_APPEND:
             raise OSError(errno.EPERM, f"{name} is opened for writing with O_APPEND only")
-        return self.open_for_append(flags, wait)
+        return self.open_for_append(flags)
 
-    def open_for_append(self, flags: int, wait: bool) -> Handle:
+    def open_for_append(self, flags: int) -> Handle:
         """Of a partition that was just created, also without O_APPEND: then writes are EPERM."""
-        generation = self.generation(wait)
+        generation = self.generation()
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
@@ -268,47 +271,45 @@ class ReadHandle(Handle):
         # One tuple, replaced as a whole: a worker thread and the owner may read at once.
         self._last: tuple[int, Place | None] = (-1, None)
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._file.partition.mount.follows:
-            return self._read_of_another(position, size, wait)
-        return self._read(position, size, wait)
+            return self._read_of_another(position, size)
+        return self._read(position, size)
 
-    def _read_of_another(
-        self, position: int, size: int, wait: bool
-    ) -> bytes | bytearray | memoryview:
+    def _read_of_another(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """Where another process writes the log, it may cut it before what is read."""
         partition = self._file.partition
         try:
-            data = self._read(position, size, wait)
+            data = self._read(position, size)
             if partition.intact():
                 return data
         except (BlockingIOError, CorruptRecord, SegmentGone):
             if partition.intact():
                 raise
-        if wait:
+        if may_wait():
             # Only the owner's thread follows: who asks again is told what is left.
             raise SegmentGone("the log was cut while it was read")
         partition.follow()
-        return self._read(position, size, wait)
+        return self._read(position, size)
 
-    def _read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def _read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         generation = self._generation
         assert generation is not None
         absolute = position + generation.shift
         left = generation.timeline.end - absolute
         if left < size:
             if self._part.behind or not generation.timeline.placed[1]:
-                self._part.settle(wait, time.monotonic() + MEASURE_S)
+                self._part.settle(time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
                 return b""
             size = min(left, size)
-        self._file.partition.tells(wait)
+        self._file.partition.tells()
         if generation.lost:
             size = self._before_what_is_lost(generation, absolute, size)
         out = bytearray(size)
         if absolute < generation.first_valid:
-            self._read_below(generation, absolute, out, wait)
+            self._read_below(generation, absolute, out)
             return out
         last, place = self._last
         if last != position:
@@ -316,7 +317,7 @@ class ReadHandle(Handle):
         done = 0
         while True:
             try:
-                reached = render_text(generation, absolute + done, out, done, place, wait)
+                reached = render_text(generation, absolute + done, out, done, place)
                 break
             except CorruptRecord as error:
                 self._last = (-1, None)
@@ -345,12 +346,12 @@ class ReadHandle(Handle):
         return size
 
     @staticmethod
-    def _read_below(generation: ViewGeneration, absolute: int, out: bytearray, wait: bool) -> None:
+    def _read_below(generation: ViewGeneration, absolute: int, out: bytearray) -> None:
         """What begins where segments are gone: in the text that was kept before the cut."""
         kept = generation.kept(absolute, len(out))
         out[: len(kept)] = kept
         if len(kept) < len(out):
-            render_text(generation, absolute + len(kept), out, len(kept), None, wait)
+            render_text(generation, absolute + len(kept), out, len(kept), None)
 
     def sync_plan(self) -> FlushPlan | None:
         return self._file.partition.flush_plan()

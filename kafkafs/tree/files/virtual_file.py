@@ -14,6 +14,7 @@ from typing import Protocol
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Node, file_mode
 from kafkafs.tree.permissions import Owner
+from storage.waiting import at_once, may_wait
 
 
 class Content(Protocol):
@@ -21,7 +22,7 @@ class Content(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, position: int, size: int, wait: bool) -> bytes: ...
+    def read(self, position: int, size: int) -> bytes: ...
 
 
 class Text:
@@ -35,14 +36,14 @@ class Text:
     def __len__(self) -> int:
         return len(self._data)
 
-    def read(self, position: int, size: int, wait: bool) -> bytes:
+    def read(self, position: int, size: int) -> bytes:
         return self._data[position : position + size]
 
 
 class VirtualFile(Node):
     """A read-only file.
 
-    `make` makes its content, on the owner's thread; `prepare(wait)` sees to it beforehand that
+    `make` makes its content, on the owner's thread; `prepare` sees to it beforehand that
     `make` need not wait, or raises BlockingIOError.
     """
 
@@ -54,7 +55,7 @@ class VirtualFile(Node):
         make: Callable[[], Content],
         owner: Callable[[], Owner],
         mtime_ns: Callable[[], int],
-        prepare: Callable[[bool], object] | None = None,
+        prepare: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(inode)
         self._make = make
@@ -62,11 +63,11 @@ class VirtualFile(Node):
         self._mtime_ns = mtime_ns
         self._prepare = prepare
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         if self._prepare is not None:
-            self._prepare(wait)
+            self._prepare()
         # In a worker thread nothing is made: the owner asks once more when that has waited.
-        return self._attributes(0 if wait else len(self._make()))
+        return self._attributes(0 if may_wait() else len(self._make()))
 
     def _attributes(self, size: int) -> Attributes:
         mode, uid, gid = self._owner()
@@ -75,20 +76,20 @@ class VirtualFile(Node):
 
     def listed_attributes(self) -> Attributes:
         try:
-            return self.attributes(False)
+            return at_once(self.attributes)
         except BlockingIOError:
             return self._attributes(0)
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EACCES, "this file can only be read")
-        return self.open_content(wait)
+        return self.open_content()
 
-    def open_content(self, wait: bool) -> Handle:
+    def open_content(self) -> Handle:
         """A handle for reading."""
         if self._prepare is not None:
-            self._prepare(wait)
-        return ContentHandle(self._make, None if wait else self._make())
+            self._prepare()
+        return ContentHandle(self._make, None if may_wait() else self._make())
 
 
 class ContentHandle(Handle):
@@ -102,12 +103,12 @@ class ContentHandle(Handle):
         self._make = make
         self._content = content
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._content is None:
-            if wait:
+            if may_wait():
                 raise OSError(errno.EIO, "read by a worker thread before the owner's")
             self._content = self._make()
-        return self._content.read(position, size, wait)
+        return self._content.read(position, size)
 
 
 class MadeFile(Node):
@@ -136,8 +137,8 @@ class MadeFile(Node):
         self._opened: dict[Handle, int] = {}
         self._size: int | None = None
 
-    def attributes(self, wait: bool) -> Attributes:
-        if wait:
+    def attributes(self) -> Attributes:
+        if may_wait():
             self._size = len(Text(self._make()))
             return self._attributes(self._size)
         if self._opened:
@@ -156,10 +157,10 @@ class MadeFile(Node):
     def listed_attributes(self) -> Attributes:
         return self._attributes(0)
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EACCES, "this file can only be read")
-        if not wait:
+        if not may_wait():
             self._look()
             raise BlockingIOError
         return MadeHandle(self._opened, Text(self._make()))
@@ -177,8 +178,8 @@ class MadeHandle(Handle):
         self._text = text
         opened[self] = len(text)
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
-        return self._text.read(position, size, wait)
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        return self._text.read(position, size)
 
     def release(self) -> None:
         del self._opened[self]

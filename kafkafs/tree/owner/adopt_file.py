@@ -46,9 +46,9 @@ class AdoptFile(VirtualFile):
         if change.mode is not None or change.uid is not None or change.gid is not None:
             super().set_attributes(change)
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         access = flags & os.O_ACCMODE
-        reader = None if access == os.O_WRONLY else self.open_content(wait)
+        reader = None if access == os.O_WRONLY else self.open_content()
         if access == os.O_RDONLY:
             assert reader is not None
             return reader
@@ -73,10 +73,10 @@ class AdoptHandle(Handle):
         # A write that was looked at, and what it asks for or why it is refused.
         self._examined: tuple[bytes, list[Asked] | StorageError] | None = None
 
-    def read(self, position: int, size: int, wait: bool) -> bytes | bytearray | memoryview:
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._reader is None:
-            return super().read(position, size, wait)
-        return self._reader.read(position, size, wait)
+            return super().read(position, size)
+        return self._reader.read(position, size)
 
     def write(self, position: int, data: bytes) -> int:
         end = data.rfind(b"\n") + 1

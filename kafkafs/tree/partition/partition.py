@@ -31,6 +31,7 @@ from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import new_nonce
+from storage.waiting import anyway, before_waiting, may_wait
 
 if TYPE_CHECKING:
     from kafkafs.tree.context import MountContext
@@ -148,11 +149,10 @@ class Partition:
             self.views = {**self.views, view.name: found}
         return found
 
-    def nonce(self, wait: bool) -> int:
+    def nonce(self) -> int:
         """The history's; reading it for the first time waits (and may write it)."""
         if not self._history_read:
-            if not wait:
-                raise BlockingIOError
+            before_waiting()
             active = self.log.active
             active.lease()
             try:
@@ -185,7 +185,7 @@ class Partition:
         for view in self.views.values():
             view.keep_pending()
             with contextlib.suppress(StorageError, OSError):
-                view.catch_up(True, until)
+                view.catch_up(until)
         settled = all(view.is_settled for view in self.views.values())
         if not self.log.closed and not (settled and self._is_counted):
             self.stir()
@@ -243,12 +243,10 @@ class Partition:
             self._drop_kept()
         self._writing = writer
 
-    def tells(self, wait: bool) -> None:
-        """Somebody is about to be told how large a file is, or what it ends with. In any thread;
-        with wait=False on the owner's.
-        """
+    def tells(self) -> None:
+        """Somebody is about to be told how large a file is, or what it ends with. In any thread."""
         if self._writing is not None and self._kept:
-            if wait:
+            if may_wait():
                 # `_kept` is the owner's.
                 self.mount.notices.attributes_changed(self._kept)
             else:
@@ -301,7 +299,7 @@ class Partition:
             self.mount.permissions.change_partition(self.log, change)
             self.owner_changed()
 
-    def blocks(self, wait: bool) -> int:
+    def blocks(self) -> int:
         """Blocks of 512 bytes that its segments take up on the disk.
 
         Of sealed segments as the disk has it; the active one's log by its size, its pre-sized
@@ -310,8 +308,8 @@ class Partition:
         sealed = self._sealed_blocks
         if sealed is None:
             segments = self.log.segments
-            if not wait and len(segments) > 1:
-                raise BlockingIOError
+            if len(segments) > 1:
+                before_waiting()
             sealed = sum(self._disk_blocks(segment) for segment in segments[:-1])
             if segments is self.log.segments:
                 self._sealed_blocks = sealed
@@ -347,7 +345,7 @@ class Partition:
         if follower is None:
             return
         try:
-            follower.look(self.log)
+            anyway(follower.look, self.log)
         except (StorageError, OSError) as error:
             # Not again at every stat.
             if str(error) != self._refused:
@@ -503,7 +501,7 @@ class Partition:
         """
         for view in self.views.values():
             with contextlib.suppress(StorageError, OSError):
-                view.catch_up(True)
+                view.catch_up()
         self._end_ranges()
 
     def _end_ranges(self, limit: int | None = None) -> None:

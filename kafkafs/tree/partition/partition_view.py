@@ -24,6 +24,7 @@ from kafkafs.views.batches import Batches
 from storage.errors import StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
+from storage.waiting import at_once, before_waiting
 
 ViewGeneration = Generation[Piece]
 
@@ -86,15 +87,15 @@ class PartitionView(PlacedView):
         """Whether `generation` answers at once."""
         return self._current is not None
 
-    def generation(self, wait: bool, until: float = NEVER) -> ViewGeneration:
+    def generation(self, until: float = NEVER) -> ViewGeneration:
         """The current generation, all of it measured.
 
         BlockingIOError, StorageError, OSError, as `prepare`.
         """
         while (current := self._current) is None:
-            self.prepare(wait, until)
+            self.prepare(until)
             nonce, rewrites = self.nonce, self.timeline.rewrites
-            position, hidden = self._log_start(wait)
+            position, hidden = self._log_start()
             with self.lock:
                 # One that another thread has made meanwhile may be attached already.
                 if self._current is None and self._ready and self._is_same(nonce, rewrites):
@@ -103,21 +104,21 @@ class PartitionView(PlacedView):
                     self._begin_base(position)
         return current
 
-    def generation_from(self, offset: int, wait: bool, until: float = NEVER) -> ViewGeneration:
+    def generation_from(self, offset: int, until: float = NEVER) -> ViewGeneration:
         """One that begins with the first record from `offset` (≤ `bound`) on; as `generation`.
 
         Only the segment that holds that and those behind it are measured.
         """
         while True:
-            self.prepare(wait, until, offset)
-            self.catch_up(wait, until)
+            self.prepare(until, offset)
+            self.catch_up(until)
             nonce, rewrites = self.nonce, self.timeline.rewrites
-            position = self.position(offset, wait)
+            position = self.position(offset)
             with self.lock:
                 if self._is_same(nonce, rewrites) and not self.behind:
                     return Generation(self.timeline, nonce, position)
 
-    def following(self, wait: bool, until: float = NEVER) -> ViewGeneration:
+    def following(self, until: float = NEVER) -> ViewGeneration:
         """One whose positions are those that are written down, and never move; as `generation`.
 
         It can be read from the base on, or from the log start on if that is behind it. Only what
@@ -125,14 +126,14 @@ class PartitionView(PlacedView):
         """
         for _ in range(_TRIES):
             if self.base is None:
-                self.generation(wait, until)
+                self.generation(until)
             base, log_start = self.base, self.log.log_start_offset
             if base is None:
                 continue
-            self.prepare(wait, until, base[0])
-            self.settle(wait, until)
+            self.prepare(until, base[0])
+            self.settle(until)
             nonce, rewrites = self.nonce, self.timeline.rewrites
-            position = self.position(max(base[0], log_start), wait)
+            position = self.position(max(base[0], log_start))
             with self.lock:
                 same = self._is_same(nonce, rewrites) and self.base == base
                 recorded = self.recorded
@@ -169,7 +170,7 @@ class PartitionView(PlacedView):
         """Whether the past is as it was. Under the lock."""
         return nonce == self.nonce and rewrites == self.timeline.rewrites
 
-    def _log_start(self, wait: bool) -> tuple[int, int]:
+    def _log_start(self) -> tuple[int, int]:
         """(absolute position, records of all pieces before it) of the log start."""
         offset = self.log.log_start_offset
         piece, start = self._placed_at(offset)
@@ -180,8 +181,7 @@ class PartitionView(PlacedView):
             records += before.records
         if piece.segment.base_offset >= offset:
             return start, records
-        if not wait:
-            raise BlockingIOError
+        before_waiting()
         text, inside = piece.text_before(offset)
         return start + text, records + inside
 
@@ -228,7 +228,7 @@ class PartitionView(PlacedView):
                 # Who asks for it, or `catch_up` in the background, finds it.
                 return
             # Where a worker thread is measuring it finds these too: do not wait for it.
-            self._active.append(position, data, wait=bool(starts))
+            self._active.append(position, data, blocking=bool(starts))
             if starts:
                 self.timeline.end = starts[-1] + self._active.text_length
 
@@ -238,11 +238,11 @@ class PartitionView(PlacedView):
             self.behind = True
             # Where this fails, who asks next does it in a worker thread, and is told what is wrong.
             with contextlib.suppress(StorageError, OSError):
-                self.catch_up(False)
+                at_once(self.catch_up)
 
     def rolled(self, active: Segment) -> None:
         """The active segment is sealed, and `active` follows it."""
-        self._active.seal()
+        at_once(self._active.seal)
         with self.lock:
             self._active = self._piece(active)
             self.timeline.extend(self._active)
@@ -413,7 +413,7 @@ class PartitionView(PlacedView):
             return
         text = bytearray(cut - start)
         try:
-            render_text(generation, start, text, 0, None, wait=False)
+            at_once(render_text, generation, start, text, 0, None)
         except BlockingIOError:
             # As most often: it is of sealed segments. Their files stay until `keep_pending`.
             segments = [piece.segment for piece in generation.past_from(start)]
@@ -436,7 +436,7 @@ class PartitionView(PlacedView):
             generation, start, cut, segments = pending
             try:
                 text = bytearray(cut - start)
-                render_text(generation, start, text, 0, None, wait=True)
+                render_text(generation, start, text, 0, None)
                 generation.keep(start, bytes(text))
             except (StorageError, OSError):
                 # The reader whom it is for gets the same error.
@@ -467,4 +467,4 @@ class PartitionView(PlacedView):
 
     def save(self) -> None:
         """Save the active segment's index; where the disk refuses, another time."""
-        self._active.save()
+        at_once(self._active.save)

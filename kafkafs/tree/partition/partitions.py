@@ -22,6 +22,7 @@ from storage.errors import SegmentGone, StorageError
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.segment.segment import Segment
+from storage.waiting import anyway
 
 FOLLOW_TURNS = 60
 """For how many turns what another process writes is followed when nobody has it open any more."""
@@ -166,7 +167,7 @@ class Partitions(LogListener):
         if self._follower is None or not self.mount.follows:
             return
         try:
-            appeared = self._follower.look_for_partitions()
+            appeared = anyway(self._follower.look_for_partitions)
         except OSError as error:
             self.mount.events(f"{self.mount.manager.path}: cannot be looked into: {error.strerror}")
             return
@@ -259,8 +260,8 @@ class Partitions(LogListener):
         while self._unmeasured and time.monotonic() < until:
             partition = self._unmeasured[-1]
             try:
-                partition.nonce(True)
-                partition.view(self.mount.views[0]).prepare(True, until)
+                partition.nonce()
+                partition.view(self.mount.views[0]).prepare(until)
             except BlockingIOError:
                 return
             except SegmentGone:

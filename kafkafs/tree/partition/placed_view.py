@@ -12,7 +12,7 @@ positions.
 What lies behind the last stable offset is no text yet. When that offset passes it the view is
 `behind` until it is measured (`catch_up`), and no size is told before.
 
-Threads: the owner's thread changes it; a worker thread may measure (with `wait`), and then places
+Threads: the owner's thread changes it; a worker thread may measure, and then places
 what it measured under the lock that the owner's changes take too.
 
 Not here: what the log tells, what somebody reads (`partition_view.py`).
@@ -34,6 +34,7 @@ from storage.errors import CorruptRecord, SegmentGone
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import Places
+from storage.waiting import before_waiting, may_wait
 
 CATCH_UP_AT_ONCE = 1 << 20
 """Bytes of log that a transaction's end may have measured on the owner's thread."""
@@ -109,7 +110,7 @@ class PlacedView:
 
     # -- where records lie ---------------------------------------------------------------------
 
-    def position(self, offset: int, wait: bool) -> int:
+    def position(self, offset: int) -> int:
         """Absolute, of the first record from `offset` (≤ `bound`) on; its segment is placed.
 
         BlockingIOError, StorageError, OSError.
@@ -117,8 +118,7 @@ class PlacedView:
         piece, start = self._placed_at(offset)
         if piece.segment.base_offset >= offset:
             return start
-        if not wait:
-            raise BlockingIOError
+        before_waiting()
         return start + piece.text_before(offset)[0]
 
     def position_behind(self, offset: int) -> int:
@@ -136,14 +136,13 @@ class PlacedView:
             number += 1
         return pieces[number], starts[number]
 
-    def offset_of_last(self, count: int, wait: bool, until: float = NEVER) -> int:
+    def offset_of_last(self, count: int, until: float = NEVER) -> int:
         """The offset of the first one of the last `count` records that it shows.
 
         The log start where there are fewer. A few are counted without measuring, as somebody may
         wait for the lookup; of many the segments are measured, from the end on. As `prepare`.
         """
-        if not wait:
-            raise BlockingIOError
+        before_waiting()
         if not count:
             return self.bound
         while True:
@@ -169,7 +168,7 @@ class PlacedView:
 
     # -- measuring and placing -----------------------------------------------------------------
 
-    def prepare(self, wait: bool = True, until: float = NEVER, offset: int | None = None) -> None:
+    def prepare(self, until: float = NEVER, offset: int | None = None) -> None:
         """Measure and place every piece, or only what holds `offset` and what is behind it.
 
         BlockingIOError where that has to wait and may not, or when `until` (time.monotonic) is
@@ -177,7 +176,7 @@ class PlacedView:
         """
         if self._ready:
             return
-        if not wait:
+        if not may_wait():
             pieces, first = self._wanted(offset)
             if self._is_placed(first):
                 return
@@ -228,20 +227,20 @@ class PlacedView:
         timeline = self.timeline
         return bool(timeline.placed[1]) and first >= len(timeline.unplaced) > 0
 
-    def settle(self, wait: bool, until: float = NEVER) -> None:
+    def settle(self, until: float = NEVER) -> None:
         """See to it that the end of what is placed is known; as `prepare`."""
         if self.behind:
-            self.catch_up(wait, until)
+            self.catch_up(until)
         if not self.timeline.placed[1]:
             # Another process has cut the log, and nobody has measured what is left.
-            self.prepare(wait, until, self.log.log_end_offset)
+            self.prepare(until, self.log.log_end_offset)
 
-    def catch_up(self, wait: bool, until: float = NEVER) -> None:
+    def catch_up(self, until: float = NEVER) -> None:
         """Measure what the last stable offset has passed; as `prepare`."""
         while self.behind:
             pieces = self.timeline.placed[1]
             unmeasured = [piece for piece in pieces if not piece.complete]
-            if unmeasured and not wait:
+            if unmeasured and not may_wait():
                 left = sum(piece.segment.size - piece.covered for piece in unmeasured)
                 if self._slow or left > CATCH_UP_AT_ONCE:
                     raise BlockingIOError

@@ -62,7 +62,7 @@ class RewrittenPartition(Protocol):
     @property
     def followers(self) -> Mapping[Follower, None]: ...
 
-    def nonce(self, wait: bool) -> int:
+    def nonce(self) -> int:
         """The history's; reading it for the first time waits."""
         ...
 
@@ -128,7 +128,7 @@ class Rewrite:
         `is_done`: the log has changed already, so that such an error is a line in the log only.
         """
         partition = self._partition
-        partition.nonce(wait=True)
+        partition.nonce()
         for follower in list(partition.followers):
             follower.note_offset(self._end)
         try:

@@ -19,7 +19,6 @@ def render_text(
     out: bytearray,
     done: int,
     place: Place | None,
-    wait: bool,
 ) -> Place:
     """Fill `out` from its byte `done` on with the text at `absolute`, all of which must be there.
 
@@ -32,12 +31,12 @@ def render_text(
     piece, start = None, 0
     if place is None:
         piece, start = generation.locate(absolute)
-        place = piece.place(absolute - start, wait)
+        place = piece.place(absolute - start)
     else:
         place = place.copy()
     while True:
         try:
-            done = place.fill(out, done, wait)
+            done = place.fill(out, done)
         except Damaged as error:
             if piece is None or error.done > done or not error.is_news:
                 raise
@@ -51,6 +50,6 @@ def render_text(
             if not is_next or place.skip or piece is before:
                 raise CorruptRecord("shows less than was measured", path=piece.segment.log_path)
         try:
-            place = piece.place(origin + done - start, wait)
+            place = piece.place(origin + done - start)
         except CorruptRecord as error:
             raise Damaged(error, done) from None

@@ -48,6 +48,7 @@ from kafkafs.tree.inodes import (
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage import errors
 from storage.directory.manager import LogManager
+from storage.waiting import before_waiting
 
 MANY = 5000
 
@@ -65,10 +66,10 @@ class OddFile(Node):
         self.make = make
         self.data = bytearray()
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         return attributes_of(self.inode, file_mode(0o666), len(self.data), 0)
 
-    def open(self, flags: int, wait: bool) -> Handle:
+    def open(self, flags: int) -> Handle:
         return self.make(flags)
 
     def set_attributes(self, change: Change) -> None:
@@ -84,7 +85,7 @@ class OddHandle(Handle):
     def __init__(self, data: bytearray) -> None:
         self.data = data
 
-    def read(self, position: int, size: int, wait: bool) -> bytes:
+    def read(self, position: int, size: int) -> bytes:
         return bytes(self.data[position : position + size])
 
     def write(self, position: int, data: bytes) -> int:
@@ -93,17 +94,16 @@ class OddHandle(Handle):
 
 
 class WaitingHandle(OddHandle):
-    def read(self, position: int, size: int, wait: bool) -> bytes:
-        if not wait:
-            raise BlockingIOError
+    def read(self, position: int, size: int) -> bytes:
+        before_waiting()
         assert threading.current_thread() is not threading.main_thread()
-        return super().read(position, size, wait)
+        return super().read(position, size)
 
 
 class BuggyHandle(Handle):
     direct_io = True
 
-    def read(self, position: int, size: int, wait: bool) -> bytes:
+    def read(self, position: int, size: int) -> bytes:
         raise RuntimeError("nobody foresaw this")
 
     def write(self, position: int, data: bytes) -> int:
@@ -125,7 +125,7 @@ class RaisingHandle(Handle):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def read(self, position: int, size: int, wait: bool) -> bytes:
+    def read(self, position: int, size: int) -> bytes:
         raise self.error
 
 
@@ -172,12 +172,11 @@ class SizedFile(OddFile):
         self.data += b"x" * 77
         self.looked = False
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         if not self.looked:
-            if not wait:
-                raise BlockingIOError
+            before_waiting()
             self.looked = True
-        return super().attributes(wait)
+        return super().attributes()
 
     def listed_attributes(self) -> Attributes:
         return attributes_of(self.inode, file_mode(0o666), 0, 0)
@@ -186,9 +185,8 @@ class SizedFile(OddFile):
 class RestlessFile(OddFile):
     """Only a thread can tell its size, and it is another one each time."""
 
-    def attributes(self, wait: bool) -> Attributes:
-        if not wait:
-            raise BlockingIOError
+    def attributes(self) -> Attributes:
+        before_waiting()
         self.data += b"x"
         return attributes_of(self.inode, file_mode(0o666), len(self.data))
 
@@ -197,7 +195,7 @@ class RestlessFile(OddFile):
 
 
 class BuggyFile(OddFile):
-    def xattr(self, name: str, wait: bool) -> bytes:
+    def xattr(self, name: str) -> bytes:
         raise RuntimeError("nobody foresaw this")
 
 
@@ -209,7 +207,7 @@ class Swapped(OddFile):
         self.root = root
         self.number = number
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         return attributes_of(self.inode, file_mode(0o666))
 
     def _handle(self, flags: int) -> Handle:
@@ -236,19 +234,18 @@ class Many(Directory):
         super().__init__(inode_number("many"))
         self.found: dict[str, Node] = {}
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         return attributes_of(self.inode, directory_mode(0o755))
 
     def names(self) -> list[str]:
         return [f"{number:05}" for number in range(MANY)]
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         if name.endswith("777"):
             raise FileNotFoundError(errno.ENOENT, "gone since")
         node = self.found.get(name)
         if node is None:
-            if not wait:
-                raise BlockingIOError
+            before_waiting()
             node = self.found[name] = OddFile(name, lambda flags: OddHandle(bytearray()))
         return node
 
@@ -271,13 +268,13 @@ class Root(Directory):
             "swap": Swapped(self, 0),
         }
 
-    def attributes(self, wait: bool) -> Attributes:
+    def attributes(self) -> Attributes:
         return attributes_of(self.inode, directory_mode(0o755))
 
     def names(self) -> list[str]:
         return list(self.files)
 
-    def lookup(self, name: str, wait: bool) -> Node:
+    def lookup(self, name: str) -> Node:
         if name == "log":
             text = bytearray(self.events.text().encode())
             return OddFile(f"log {text!r}", lambda flags: OddHandle(text))
@@ -329,10 +326,10 @@ class OddTree:
         )
         self.owner_requests = OwnerRequests(self.mount)
 
-    def lookup(self, parent: int, name: str, wait: bool) -> Node:
+    def lookup(self, parent: int, name: str) -> Node:
         directory = self.inodes.get(parent)
         assert isinstance(directory, Directory)
-        return directory.lookup(name, wait)
+        return directory.lookup(name)
 
     def statfs(self) -> os.statvfs_result:
         return os.statvfs(self.mount.manager.path)

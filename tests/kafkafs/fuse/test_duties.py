@@ -248,7 +248,7 @@ def something_measured(world: World) -> Callable[[], bool]:
 def something_shown(world: World) -> Callable[[], bool]:
     log = world.log()
     partition = world.tree.partitions.of(log)
-    partition.nonce(wait=True)
+    partition.nonce()
     world.append(log)
     log.roll(world.now_ms())
     return lambda: log.history.counted == 2

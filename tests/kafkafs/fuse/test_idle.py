@@ -104,8 +104,8 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
                 nursery.start_soon(Schedule(tree, workers).run)
             for log in manager.logs():
                 partition = tree.partitions.of(log)
-                partition.nonce(True)
-                partition.view(tree.mount.views[0]).generation(True)
+                partition.nonce()
+                partition.view(tree.mount.views[0]).generation()
                 partition.follow()
                 if not follows:
                     append(log, b"more", timestamp_ms=10**12)

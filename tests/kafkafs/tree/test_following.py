@@ -206,7 +206,7 @@ def test_what_is_written_over_while_it_is_read_is_never_shown(beside: Beside, wa
     # Nobody has looked since.
     if wait:
         with pytest.raises(SegmentGone):
-            in_thread(lambda: handle.read(0, 12, True))
+            in_thread(lambda: handle.read(0, 12))
     assert read(handle, 0, 12) == b"zero\n"
     with pytest.raises(SegmentGone):
         read(handle, 5, 7)

@@ -24,7 +24,7 @@ def test_numbers_are_not_used_again() -> None:
 
 def test_what_a_handle_does_not_do_is_refused() -> None:
     handle = Handle()
-    for call in (lambda: handle.read(0, 1, True), lambda: handle.write(0, b"x")):
+    for call in (lambda: handle.read(0, 1), lambda: handle.write(0, b"x")):
         with pytest.raises(OSError, match="not open for") as caught:
             call()
         assert caught.value.errno == errno.EBADF

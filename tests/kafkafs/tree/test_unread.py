@@ -256,7 +256,7 @@ def test_a_read_in_a_worker_thread_while_what_was_read_is_cleaned(
     beside.read_on()
     partition.roll()
     clean_twice(partition, 1, KEPT["none"], 1)
-    shown = in_thread(lambda: beside.handle.read(0, len(beside.shown), True))
+    shown = in_thread(lambda: beside.handle.read(0, len(beside.shown)))
     assert bytes(shown) == beside.shown
 
 

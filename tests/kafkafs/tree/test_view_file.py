@@ -22,6 +22,7 @@ from kafkafs.tree.inodes import Change
 from kafkafs.tree.partition.partition_view import PartitionView
 from storage.errors import SegmentGone
 from storage.files import Files
+from storage.waiting import at_once
 from tests.hang import HANG_S
 from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, clean, in_thread, read
 from tests.storage.logs import append
@@ -159,7 +160,7 @@ def test_the_log_start_may_lie_inside_a_segment(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         file = tree.file()
         assert tree.read(file) == lines(14, 30)
-        assert asked(lambda wait: file.xattr("user.kafkafs.records", wait)) == b"16"
+        assert asked(file.xattr, "user.kafkafs.records") == b"16"
 
 
 # -- waiting for the disk ------------------------------------------------------------------------
@@ -182,12 +183,12 @@ def test_cold_reads_wait_in_a_worker_thread(tmp_path: Path) -> None:
         handle = tree.open("t/0")
         files.cold = True
         with pytest.raises(BlockingIOError):
-            handle.read(0, 100, False)
-        assert in_thread(lambda: bytes(handle.read(0, 100, True))) == lines(0, 100)[:100]
+            at_once(handle.read, 0, 100)
+        assert in_thread(lambda: bytes(handle.read(0, 100))) == lines(0, 100)[:100]
         with pytest.raises(BlockingIOError):
-            handle.read(100, 100, False)
+            at_once(handle.read, 100, 100)
         files.cold = False
-        assert bytes(handle.read(100, 100, False)) == lines(0, 100)[100:200]
+        assert bytes(at_once(handle.read, 100, 100)) == lines(0, 100)[100:200]
 
 
 class PartlyColdFiles(Files):
@@ -221,12 +222,12 @@ def test_measuring_is_left_to_a_worker_thread(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         topic = tree.directory("t")
         with pytest.raises(BlockingIOError):
-            topic.lookup("0", False)
-        file = in_thread(lambda: topic.lookup("0", True))
+            at_once(topic.lookup, "0")
+        file = in_thread(lambda: topic.lookup("0"))
         listed = file.listed_attributes()
         assert (listed.size, listed.attr_timeout) == (0, 0)
         with pytest.raises(BlockingIOError):
-            file.attributes(False)
+            at_once(file.attributes)
         assert tree.attributes(file).size == len(lines(0, 10))
         assert file.listed_attributes().size == len(lines(0, 10))
 
@@ -239,9 +240,9 @@ def test_measuring_that_takes_long_is_eagain_and_a_line_in_the_log(
         append(tree.log(), b"value")
     monkeypatch.setattr("kafkafs.tree.files.view_file.MEASURE_S", 0)
     with a_tree(tmp_path / "data") as tree:
-        file = asked(lambda wait: tree.directory("t").lookup("0", wait))
+        file = asked(tree.directory("t").lookup, "0")
         with pytest.raises(BlockingIOError) as caught:
-            in_thread(lambda: file.attributes(True))
+            in_thread(file.attributes)
         assert caught.value.errno == errno.EAGAIN
         assert "t/0: measured 0 of 73 bytes so far" in tree.events()
         monkeypatch.undo()
@@ -388,16 +389,16 @@ def test_absolute_positions_survive_a_remount(tmp_path: Path) -> None:
         tree.roll()
         tree.append("t/0", lines(10, 20))
         tree.remove_head(1)
-        start = tree.file().generation(False).shift
+        start = at_once(tree.file().generation).shift
         assert start == len(lines(0, 10))
     with a_tree(tmp_path / "data") as tree:
-        assert tree.file().generation(False).shift == start
+        assert at_once(tree.file().generation).shift == start
         tree.append("t/0", lines(20, 30))
         tree.roll()
     with a_tree(tmp_path / "data") as tree:
         # Nobody has looked at the partition yet.
         tree.remove_head(1)
-        assert tree.file().generation(False).shift == len(lines(0, 30))
+        assert at_once(tree.file().generation).shift == len(lines(0, 30))
 
 
 def test_an_inode_that_was_never_seen_is_stale_once_history_is_new(tmp_path: Path) -> None:
@@ -406,7 +407,7 @@ def test_an_inode_that_was_never_seen_is_stale_once_history_is_new(tmp_path: Pat
         tree.append("t/0", lines(0, 10))
         tree.roll()
     with a_tree(tmp_path / "data") as tree:
-        file = asked(lambda wait: tree.directory("t").lookup("0", wait))
+        file = asked(tree.directory("t").lookup, "0")
         tree.remove_head(1)
         with pytest.raises(OSError, match="rewritten") as caught:
             tree.attributes(file)
@@ -432,18 +433,18 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
     """Or else one of the two were told of every change for ever."""
     append(tree.log(), b"one", b"two")
     tree.roll()
-    file = tree.fs.inodes.remember(asked(lambda wait: tree.directory("t").lookup("0", wait)))
+    file = tree.fs.inodes.remember(asked(tree.directory("t").lookup, "0"))
     assert isinstance(file, ViewFile)
     both = threading.Barrier(2)
     log_start = PartitionView._log_start
 
-    def together(part: PartitionView, wait: bool) -> tuple[int, int]:
-        found = log_start(part, wait)
+    def together(part: PartitionView) -> tuple[int, int]:
+        found = log_start(part)
         both.wait(HANG_S)
         return found
 
     monkeypatch.setattr(PartitionView, "_log_start", together)
-    threads = [threading.Thread(target=file.attributes, args=(True,)) for _ in range(2)]
+    threads = [threading.Thread(target=file.attributes) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -476,7 +477,7 @@ def test_worker_threads_read_while_the_log_changes(tree: Tree) -> None:
             while not stop.is_set():
                 position = chance.randrange(len(known))
                 size = chance.randrange(1, 300)
-                data = bytes(handle.read(position, size, True))
+                data = bytes(handle.read(position, size))
                 assert known[position : position + size] == data[: len(known) - position]
         except BaseException as error:
             failures.append(error)
@@ -515,7 +516,7 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
         with a_tree(tmp_path / "data") as tree:
             # Here the log can change; there it is measured.
             part = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
-            tree.fs.partitions.of(tree.log()).nonce(True)
+            tree.fs.partitions.of(tree.log()).nonce()
             measuring = [threading.Thread(target=part.prepare) for _ in range(2)]
             for thread in measuring:
                 thread.start()
@@ -565,15 +566,14 @@ def test_blocks_are_those_of_the_disk(tree: Tree) -> None:
 
 def test_extended_attributes(tree: Tree) -> None:
     file = tree.file()
-    empty = {name: asked(lambda wait: file.xattr(name, wait)) for name in file.xattr_names()}  # noqa: B023
+    empty = {name: asked(file.xattr, name) for name in file.xattr_names()}
     assert empty["user.kafkafs.first_timestamp"] == b"-1"
     tree.append(file, b"a\nb\n")
     tree.clock.now_ns += 5_000_000_000
     tree.append(file, b"c\n")
     tree.roll()
     facts = {
-        name.removeprefix("user.kafkafs."): asked(lambda wait: file.xattr(name, wait))  # noqa: B023
-        for name in file.xattr_names()
+        name.removeprefix("user.kafkafs."): asked(file.xattr, name) for name in file.xattr_names()
     }
     assert facts == {
         "log_start": b"0",
@@ -586,7 +586,7 @@ def test_extended_attributes(tree: Tree) -> None:
         "generation": b"%016x" % tree.log().history.nonce,
     }
     with pytest.raises(OSError, match="no such attribute") as caught:
-        file.xattr("security.capability", False)
+        at_once(file.xattr, "security.capability")
     assert caught.value.errno == errno.ENODATA
 
 
@@ -692,7 +692,7 @@ def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> 
     with a_tree(tmp_path / "data") as tree:
         tree.fs.partitions.tick()
         in_thread(tree.fs.partitions.housekeeping)
-        assert tree.directory("t").lookup("0", False).attributes(False).size == 20
+        assert at_once(at_once(tree.directory("t").lookup, "0").attributes).size == 20
 
 
 def test_the_scratch_buffer_is_the_owners_alone() -> None:

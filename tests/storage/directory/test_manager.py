@@ -107,7 +107,7 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         assert remove is not None
         remove()
         assert len([name for name in os.listdir(tmp_path) if name.endswith("-delete")]) == 1
-        assert segment.read_into(bytearray(10), 0, wait=True) == 10
+        assert segment.read_into(bytearray(10), 0) == 10
         segment.release()
         remove = manager.sweep(manager.clock_ms())
         assert remove is not None

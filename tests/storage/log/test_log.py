@@ -24,6 +24,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.record.batch import decode, parse_header
 from storage.segment.segment import Segment
+from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
 from tests.hang import HANG_S
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
@@ -473,19 +474,19 @@ def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> No
         assert values(log) == [b"2"]
         assert head.log_path.endswith(".log.deleted")
         buffer = bytearray(head.size)
-        assert head.read_into(buffer, 0, wait=True) == head.size
+        assert head.read_into(buffer, 0) == head.size
         head.lease()
         assert log.release_retired(NOW_MS + 999) == []
         unleased = log.release_retired(NOW_MS + 1000)
         assert all(f"{1:020d}" in path for path in unleased)
         for path in unleased:
             os.unlink(path)
-        assert head.read_into(buffer, 0, wait=True) == head.size
+        assert head.read_into(buffer, 0) == head.size
         head.release()
         for path in log.release_retired(NOW_MS + 1000):
             os.unlink(path)
         with pytest.raises(SegmentGone):
-            head.read_into(buffer, 0, wait=False)
+            at_once(head.read_into, buffer, 0)
         with pytest.raises(SegmentGone):
             head.lease()
         assert not list((tmp_path / "t-0").glob("*.deleted*"))
@@ -500,7 +501,7 @@ def test_descriptors_are_closed_by_age_of_use(tmp_path: Path) -> None:
         values(log)
         assert all(segment.is_open for segment in log.segments)
         log.age_descriptors()
-        log.segments[0].read_into(bytearray(10), 0, wait=False)
+        at_once(log.segments[0].read_into, bytearray(10), 0)
         log.segments[1].lease()
         log.age_descriptors()
         assert [segment.is_open for segment in log.segments[:4]] == [True, True, False, False]

@@ -16,6 +16,7 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.segment.first_read import FirstRead, Known
 from storage.segment.segment import Segment
+from storage.waiting import at_once
 from tests.storage.logs import NOW_MS, append, opened
 
 BATCHES = 40
@@ -74,7 +75,7 @@ def test_bytes_at_hand_are_checked_without_waiting_and_read_once(tmp_path: Path,
             assert not segment.first_read.whole
             wanted = segment.first_read.to_read(len(read), size)
             buffer = bytearray(min(wanted, len(data) - len(read)))
-            count = segment.read_into(buffer, len(read), False)
+            count = at_once(segment.read_into, buffer, len(read))
             assert count
             read += buffer[:count]
         assert read == data
@@ -92,7 +93,7 @@ def test_who_reads_anywhere_waits_for_the_disk_once(tmp_path: Path) -> None:
             position = number * batch_size + batch_size // 2
             files.waits = 0
             buffer = bytearray(100)
-            assert segment.read_into(buffer, position, True) == 100
+            assert segment.read_into(buffer, position) == 100
             assert buffer == data[position : position + 100]
             if number != 30:
                 assert files.waits == 2, "one for the batch, and one for what is there now"
@@ -104,15 +105,15 @@ def test_who_begins_anywhere_has_it_checked_in_what_he_reads(tmp_path: Path) -> 
     batch_size = len(data) // BATCHES
     with unread(tmp_path, files) as segment:
         # The index is opened by who may wait.
-        segment.start_before(batch_size * 2, True)
+        segment.start_before(batch_size * 2)
         files.waits = 0
         for number in (30, 12, 21, 3, 36):
             batch = number * batch_size
-            start = segment.start_before(batch + 10, False)
+            start = at_once(segment.start_before, batch + 10)
             assert start[0] == batch
             files.read = 0
             buffer = memoryview(bytearray(batch_size + 100))
-            assert segment.read_from(start, buffer, batch, False) == batch_size
+            assert at_once(segment.read_from, start, buffer, batch) == batch_size
             assert buffer[:batch_size] == data[batch : batch + batch_size]
             assert files.read == len(buffer)
             assert segment.first_read.part_at(batch) is not None
@@ -145,11 +146,11 @@ def test_an_index_that_somebody_has_cut_costs_nobody_what_he_reads(
     data = write(tmp_path)
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         segment = manager.topics["t"].partitions[0].segments[0]
-        segment.start_before(len(data) - 1, True)
+        segment.start_before(len(data) - 1)
         os.truncate(log_path(tmp_path).with_suffix(".index"), left)
         for position in (len(data) - 100, len(data) // 2, 10):
             buffer = bytearray(50)
-            assert segment.read_into(buffer, position, True) == 50
+            assert segment.read_into(buffer, position) == 50
             assert buffer == data[position : position + 50]
 
 
@@ -157,18 +158,16 @@ def read_through(segment: Segment, batch: int, buffer: bytearray) -> None:
     """Read as who begins in a batch, until its first byte was read."""
     position = -1
     while position <= batch:
-        start = segment.start_before(max(position, batch), True)
-        position = start[0] + segment.read_from(start, memoryview(buffer), start[0], True)
+        start = segment.start_before(max(position, batch))
+        position = start[0] + segment.read_from(start, memoryview(buffer), start[0])
 
 
-def read_on(
-    segment: Segment, buffer: bytearray, data: bytes, until: type[Exception], *, wait: bool
-) -> int:
+def read_on(segment: Segment, buffer: bytearray, data: bytes, until: type[Exception]) -> int:
     """Read until that is raised; where that was. All before must be as in `data`."""
     position = 0
     while True:
         try:
-            count = segment.read_into(buffer, position, wait)
+            count = segment.read_into(buffer, position)
         except until:
             return position
         assert count
@@ -188,8 +187,8 @@ def test_nothing_of_a_damaged_batch_is_read(tmp_path: Path, size: int, number: i
     with unread(tmp_path) as segment:
         buffer = bytearray(size)
         # Whether the batch before it is right, too, may be for who may wait to find out.
-        assert read_on(segment, buffer, data, BlockingIOError, wait=False) <= start
-        assert read_on(segment, buffer, data, CorruptRecord, wait=True) == start
+        assert at_once(read_on, segment, buffer, data, BlockingIOError) <= start
+        assert read_on(segment, buffer, data, CorruptRecord) == start
         assert [place[:2] for place in segment.damages] == [(start, start + batch_size)]
 
 
@@ -206,10 +205,10 @@ def test_what_was_written_here_is_checked_once_it_is_sealed(tmp_path: Path) -> N
     append(log, b"a" * 1000)
     damage(tmp_path)
     # What the page cache has of it is what was written.
-    assert log.active.read_into(bytearray(200), 0, True) == 200
+    assert log.active.read_into(bytearray(200), 0) == 200
     log.roll(NOW_MS)
     with pytest.raises(CorruptRecord):
-        log.segments[0].read_into(bytearray(200), 0, True)
+        log.segments[0].read_into(bytearray(200), 0)
     manager.abandon()
 
 
@@ -227,9 +226,9 @@ def test_what_was_written_here_is_checked_when_it_comes_back_from_the_disk(tmp_p
     append(log, b"a" * 1000)
     damage(tmp_path)
     with pytest.raises(BlockingIOError):
-        active.read_into(bytearray(200), 0, False)
+        at_once(active.read_into, bytearray(200), 0)
     with pytest.raises(CorruptRecord):
-        active.read_into(bytearray(200), 0, True)
+        active.read_into(bytearray(200), 0)
     manager.abandon()
 
 

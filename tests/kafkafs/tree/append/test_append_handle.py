@@ -16,6 +16,7 @@ from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
+from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, in_thread, read
 from tests.storage.logs import batch, values
 
@@ -315,7 +316,7 @@ def test_nothing_is_dropped_of_a_file_that_somebody_only_writes(tree: Tree) -> N
         tree.fs.partitions.tick()
     assert tree.notices.attributes == []
     assert tree.attributes(file).attr_timeout > 0
-    assert tree.file("t/.kv/0").attributes(False).attr_timeout == 0, "its size was not stored"
+    assert at_once(tree.file("t/.kv/0").attributes).attr_timeout == 0, "its size was not stored"
 
 
 @pytest.mark.parametrize("ask", ["stat", "list", "read", "read in a thread", "another view"])
@@ -324,26 +325,26 @@ def test_a_written_file_is_dropped_before_its_size_is_told(
 ) -> None:
     """The kernel may not have taken the answer to the write yet, and tells an older size."""
     file, other = tree.file(), tree.file("t/.kv/0")
-    reader = file.open(os.O_RDONLY, False)
+    reader = at_once(file.open, os.O_RDONLY)
     ways: dict[str, Callable[[], object]] = {
-        "stat": lambda: file.attributes(False),
+        "stat": lambda: at_once(file.attributes),
         "list": file.listed_attributes,
-        "read": lambda: reader.read(0, 5, False),
-        "read in a thread": lambda: in_thread(lambda: reader.read(0, 5, True)),
-        "another view": lambda: other.attributes(False),
+        "read": lambda: at_once(reader.read, 0, 5),
+        "read in a thread": lambda: in_thread(lambda: reader.read(0, 5)),
+        "another view": lambda: at_once(other.attributes),
     }
     tree.rest()
     handle.write(0, b"line\n")
     tree.notices.clear()
     ways[ask]()
     assert tree.notices.attributes == [file.inode]
-    assert file.attributes(False).attr_timeout == 0
+    assert at_once(file.attributes).attr_timeout == 0
     tree.notices.clear()
     handle.write(5, b"line\n")
     ways[ask]()
     assert tree.notices.attributes == [], "nothing was kept since"
     handle.release()
-    assert file.attributes(False).attr_timeout > 0, "the kernel has the answers to all writes"
+    assert at_once(file.attributes).attr_timeout > 0, "the kernel has the answers to all writes"
     handle = tree.open("t/0", APPEND)
     handle.write(10, b"line\n")
     ways[ask]()

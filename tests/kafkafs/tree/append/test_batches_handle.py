@@ -29,6 +29,7 @@ from storage.log import validator
 from storage.log.log import Log
 from storage.record.batch import parse_header
 from storage.record.plain import recompress
+from storage.waiting import at_once
 from tests import oracle
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, in_thread, read, write
 from tests.storage.logs import NOW_MS, batch, values
@@ -128,7 +129,7 @@ def test_extended_attributes_are_the_partitions(tree: Tree) -> None:
     lines, batches = tree.file("t/0"), tree.file(B)
     assert batches.xattr_names() == lines.xattr_names()
     for name in lines.xattr_names():
-        assert batches.xattr(name, False) == lines.xattr(name, False)
+        assert at_once(batches.xattr, name) == at_once(lines.xattr, name)
     assert batches.inode != lines.inode
     assert tree.attributes(batches).mode == tree.attributes(lines).mode
 

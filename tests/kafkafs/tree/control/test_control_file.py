@@ -140,7 +140,7 @@ def test_an_endless_line_is_refused(tree: Tree) -> None:
 
 
 def test_what_is_open_stays_as_it_was(tree: Tree) -> None:
-    handle = asked(lambda wait: tree.node("t/.config").open(os.O_RDONLY, wait))
+    handle = asked(tree.node("t/.config").open, os.O_RDONLY)
     before = read(handle)
     tree.append("t/.config", b"segment.ms=1\n")
     assert read(handle) == before

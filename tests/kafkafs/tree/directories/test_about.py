@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.tree.files.virtual_file import MadeFile
+from storage.waiting import at_once
 from tests.kafkafs.trees import a_tree
 
 
@@ -18,21 +19,21 @@ def test_nothing_is_made_where_nobody_may_wait(tmp_path: Path, name: str) -> Non
         node = tree.node(f".kafkafs/{name}")
         assert isinstance(node, MadeFile)
         with pytest.raises(BlockingIOError):
-            node.open(0, False)
+            at_once(node.open, 0)
         with pytest.raises(BlockingIOError):
-            node.attributes(False)
-        size = node.attributes(True).size
-        assert node.attributes(False).size == size
+            at_once(node.attributes)
+        size = node.attributes().size
+        assert at_once(node.attributes).size == size
         with pytest.raises(BlockingIOError):
-            node.attributes(False)
-        handle = node.open(0, True)
-        text = bytes(handle.read(0, 1 << 20, False))
+            at_once(node.attributes)
+        handle = node.open(0)
+        text = bytes(at_once(handle.read, 0, 1 << 20))
         tree.mkdir("another")
-        assert bytes(handle.read(0, 1 << 20, False)) == text
-        assert node.attributes(False).size == len(text)
-        later = node.open(0, True)
-        assert node.attributes(False).size == len(later.read(0, 1 << 20, False)) > len(text)
+        assert bytes(at_once(handle.read, 0, 1 << 20)) == text
+        assert at_once(node.attributes).size == len(text)
+        later = node.open(0)
+        assert at_once(node.attributes).size == len(at_once(later.read, 0, 1 << 20)) > len(text)
         handle.release()
         later.release()
         with pytest.raises(BlockingIOError):
-            node.attributes(False)
+            at_once(node.attributes)

@@ -18,6 +18,7 @@ from kafkafs.tree.inodes import Change
 from storage import LogManager
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
 from storage.settings import topic_file
+from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
 from tests.storage.logs import write_settings
 
@@ -204,7 +205,7 @@ def test_touch_creates_the_next_partition(tree: Tree) -> None:
     assert tree.read("t/1") == b"line\n"
     assert owner(tree, "t/1") == (0o604, 1000, 100)
     _, reading = topic.create("2", 0o644, os.O_RDONLY, CALLER)
-    assert reading.read(0, 10, False) == b""
+    assert at_once(reading.read, 0, 10) == b""
     for name in ("2", "4", "x", "03", ".x"):
         with pytest.raises(InvalidTopic):
             topic.create(name, 0o644, APPEND, CALLER)
@@ -220,7 +221,7 @@ def test_rmdir_deletes_a_topic_with_everything_in_it(tree: Tree, tmp_path: Path)
     root.rmdir("t")
     with pytest.raises(FileNotFoundError):
         tree.node("t")
-    assert handle.read(0, 10, False) == b"line\n", "until its files are gone"
+    assert at_once(handle.read, 0, 10) == b"line\n", "until its files are gone"
     assert [path for path in (tmp_path / "data").iterdir() if path.name.endswith("-delete")]
     tree.mkdir("t")
     assert tree.node("t/0").inode != inode
@@ -229,7 +230,7 @@ def test_rmdir_deletes_a_topic_with_everything_in_it(tree: Tree, tmp_path: Path)
     assert remove is not None
     remove()
     with pytest.raises(SegmentGone):
-        handle.read(0, 10, False)
+        at_once(handle.read, 0, 10)
 
 
 def test_rmdir_can_be_switched_off(tmp_path: Path) -> None:

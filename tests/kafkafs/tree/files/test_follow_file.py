@@ -57,7 +57,7 @@ def check(tree: Tree, broker: Broker, first: int) -> int:
     """All is there from a position on, and nothing before it; returns the inode."""
     file = tree.file(FOLLOW)
     assert tree.attributes(file).size == len(broker.text)
-    assert asked(lambda wait: file.xattr("user.kafkafs.first_position", wait)) == b"%d" % first
+    assert asked(file.xattr, "user.kafkafs.first_position") == b"%d" % first
     assert tree.read(file, first) == broker.text[first:]
     if first:
         with pytest.raises(OSError, match="deleted"):

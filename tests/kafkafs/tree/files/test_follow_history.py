@@ -232,7 +232,7 @@ class Followed(RuleBasedStateMachine):
         node = tree.file("t/.follow/0")
         assert node.inode == self.inode
         assert tree.attributes(node).size == len(self.text)
-        first = int(asked(lambda wait: node.xattr(FIRST, wait)))
+        first = int(asked(node.xattr, FIRST))
         assert first == self.start_of(self.valid)
         with contextlib.closing(_Opened(tree)) as opened:
             assert opened.read(first) == self.text[first:]

@@ -166,7 +166,7 @@ def test_of_a_partition_that_was_never_looked_at(tmp_path: Path, tree: Tree) -> 
     tree.manager.close()
     again = Tree(tmp_path / "data")
     try:
-        node = asked(lambda wait: again.directory("t/.meta/0").lookup("segments", wait))
+        node = asked(again.directory("t/.meta/0").lookup, "segments")
         assert node.listed_attributes().size == 0, "not measured yet"
         handle = again.open(node)
         assert b" 30 " in read(handle)

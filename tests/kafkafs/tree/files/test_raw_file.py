@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.files import Files
+from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, Tree, a_tree, clean, in_thread, read
 
 LOG = "t/.raw/0/00000000000000000000.log"
@@ -78,7 +79,7 @@ def test_a_replaced_file_is_another_inode(tree: Tree) -> None:
     clean(tree.log(), 1, lambda record: record.offset == 0)
     assert tree.node(LOG).inode != node.inode
     with pytest.raises(OSError, match="deleted or replaced") as caught:
-        node.attributes(False)
+        at_once(node.attributes)
     assert caught.value.errno == errno.ESTALE
     assert read(handle) == content
     tree.delete_files()
@@ -94,7 +95,7 @@ def test_a_deleted_file_is_stale(tree: Tree) -> None:
     with pytest.raises(FileNotFoundError):
         tree.node(LOG)
     with pytest.raises(OSError, match="deleted or replaced"):
-        node.attributes(False)
+        at_once(node.attributes)
     assert not [name for name in tree.directory("t/.raw/0").names() if "deleted" in name]
 
 
@@ -138,6 +139,6 @@ def test_cold_reads_wait_in_a_worker_thread(tmp_path: Path) -> None:
         tree.append("t/0", b"a\n")
         handle = tree.open(LOG)
         with pytest.raises(BlockingIOError):
-            handle.read(0, 10, False)
-        assert len(in_thread(lambda: handle.read(0, 100, True))) == 69
+            at_once(handle.read, 0, 10)
+        assert len(in_thread(lambda: handle.read(0, 100))) == 69
         handle.release()

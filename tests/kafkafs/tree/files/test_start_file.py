@@ -14,6 +14,7 @@ from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.inodes import Change
 from storage.record.control import ABORT, COMMIT
+from storage.waiting import at_once
 from tests.kafkafs.start_files import (
     DIRECTORIES,
     Oracle,
@@ -200,7 +201,7 @@ def test_extended_attributes_are_the_partitions(tree: Tree) -> None:
     file, plain = start_file(tree, "0@13..20"), tree.file()
     assert file.xattr_names() == plain.xattr_names()
     for name in file.xattr_names():
-        assert file.xattr(name, True) == plain.xattr(name, True)
+        assert file.xattr(name) == plain.xattr(name)
     plain_attributes, attributes = tree.attributes(plain), tree.attributes(file)
     assert attributes[1] == plain_attributes[1]
     assert attributes.mtime_ns == plain_attributes.mtime_ns
@@ -227,15 +228,15 @@ def test_what_waits_for_the_disk_is_left_to_a_worker_thread(tree: Tree) -> None:
     tree.file()
     for name in ("0@-3", "0@08:00", "0@5..-3", "0@5..08:00"):
         with pytest.raises(BlockingIOError):
-            topic.lookup(name, False)
-        assert isinstance(in_thread(lambda: topic.lookup(name, True)), StartFile)  # noqa: B023
+            at_once(topic.lookup, name)
+        assert isinstance(in_thread(lambda: topic.lookup(name)), StartFile)  # noqa: B023
     # An offset is one without looking; where it lies is asked for by stat and open.
-    file = topic.lookup("0@5", False)
+    file = at_once(topic.lookup, "0@5")
     assert file.listed_attributes().size == 0
     with pytest.raises(BlockingIOError):
-        file.attributes(False)
+        at_once(file.attributes)
     with pytest.raises(BlockingIOError):
-        file.open(os.O_RDONLY, False)
+        at_once(file.open, os.O_RDONLY)
     assert tree.attributes(file).size == len(lines(5, 40))
     assert file.listed_attributes().size == len(lines(5, 40))
 

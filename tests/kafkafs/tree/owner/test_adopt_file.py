@@ -24,6 +24,7 @@ from storage.files import Files
 from storage.owner import owner_requests as kinds
 from storage.owner.owner_requests import ADOPT, encode
 from storage.task import Task
+from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, write
 from tests.storage.staging import left, staged
 
@@ -157,10 +158,10 @@ def test_reading_and_writing_by_one_handle(tree: Tree) -> None:
     handle = opened(tree, os.O_RDWR)
     write(handle, 0, line(request(tree, 0, b"a"), "one"))
     # As it was at open.
-    assert handle.read(0, 100, False) == b""
+    assert at_once(handle.read, 0, 100) == b""
     handle.release()
     with pytest.raises(OSError, match="not open for reading"):
-        opened(tree).read(0, 100, False)
+        at_once(opened(tree).read, 0, 100)
 
 
 @pytest.mark.parametrize("bad", [b"\n", b"{}\n", b"x\n", b'{"adopt":{}}\n', b"\xff\n"])

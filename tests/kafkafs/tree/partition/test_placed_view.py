@@ -96,7 +96,7 @@ def test_a_few_are_counted_without_measuring(tmp_path: Path, count: int) -> None
     with a_tree(tmp_path / "data") as tree:
         topic = tree.directory("t")
         part = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
-        file = in_thread(lambda: topic.lookup(f"0@-{count}", True))
+        file = in_thread(lambda: topic.lookup(f"0@-{count}"))
         assert isinstance(file, StartFile)
         assert file.start == 10_000 - count
         assert not any(piece.covered for piece in part.timeline.pieces)

@@ -76,7 +76,7 @@ def text(first: int, end: int = 4) -> bytes:
 
 def first_position(tree: Tree) -> int:
     file = tree.file("t/.follow/0")
-    return int(asked(lambda wait: file.xattr("user.kafkafs.first_position", wait)))
+    return int(asked(file.xattr, "user.kafkafs.first_position"))
 
 
 def test_what_is_prepared_is_written_by_another_thread_and_not_again(
@@ -258,14 +258,14 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
             tree.roll()
         # The history is there, and the view, but nobody has measured anything.
         partition = tree.fs.partitions.of(tree.log())
-        partition.nonce(wait=True)
+        partition.nonce()
         part = partition.view(tree.fs.mount.views[0])
         disk.held = reached, go = threading.Event(), threading.Event()
         owner = threading.Thread(target=tree.remove_head, args=(2,))
         owner.start()
         assert reached.wait(HANG_S)
         assert not tree.log().history.views
-        generation = in_thread(lambda: part.generation(True))
+        generation = in_thread(part.generation)
         assert part.attach(generation)
         assert part.base == (0, 0)
         go.set()

@@ -9,6 +9,7 @@ import pytest
 
 from kafkafs.line_index.encoded import AT_ONCE, takes_long
 from storage.record.plain import recompress
+from storage.waiting import at_once
 from tests import oracle
 from tests.kafkafs.trees import Tree, a_tree, read
 from tests.storage.logs import NOW_MS, append, batch
@@ -30,21 +31,21 @@ def test_an_append_decodes_none_of_it(tree: Tree) -> None:
     file = tree.file()
     handle = tree.open(file)
     tree.append(file, b"before\n")
-    assert file.attributes(False).size == 7
+    assert at_once(file.attributes).size == 7
     tree.append(B, LARGE * 3)
     append(tree.log(), b"after")
     tree.roll()
     tree.append(B, LARGE)
     with pytest.raises(BlockingIOError):
-        file.attributes(False)
+        at_once(file.attributes)
     assert file.listed_attributes().size == 7
     with pytest.raises(BlockingIOError):
-        handle.read(7, 100, False)
+        at_once(handle.read, 7, 100)
     text = b"before\n" + LINE * 3 + b"after\n" + LINE
     assert tree.attributes(file).size == len(text)
     assert read(handle, 0, len(text) + 1) == text
     tree.append(file, b"more\n")
-    assert file.attributes(False).size == len(text) + 5
+    assert at_once(file.attributes).size == len(text) + 5
     assert read(handle, len(text)) == b"more\n"
 
 
@@ -52,9 +53,9 @@ def test_it_is_measured_in_the_background(tree: Tree) -> None:
     file = tree.file()
     tree.append(B, LARGE)
     with pytest.raises(BlockingIOError):
-        file.attributes(False)
+        at_once(file.attributes)
     tree.fs.partitions.housekeeping()
-    assert file.attributes(False).size == len(LINE)
+    assert at_once(file.attributes).size == len(LINE)
 
 
 @pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd"])
@@ -63,7 +64,7 @@ def test_what_is_compressed_as_it_is_appended_is_measured_at_once(tree: Tree, co
     file = tree.file()
     text = b"".join(b"line %d of some length\n" % number for number in range(5000))
     tree.append(file, text)
-    assert file.attributes(False).size == len(text)
+    assert at_once(file.attributes).size == len(text)
     assert tree.log().size < len(text) // 2
 
 
@@ -84,10 +85,10 @@ def test_in_a_transaction_too(tree: Tree) -> None:
     file = tree.file()
     one = Producer(1, transactional=True, codec=4)
     tree.append(B, one.batch(LINE[:-1]))
-    assert file.attributes(False).size == 0
+    assert at_once(file.attributes).size == 0
     tree.append(B, one.commit())
     with pytest.raises(BlockingIOError):
-        file.attributes(False)
+        at_once(file.attributes)
     assert tree.attributes(file).size == len(LINE)
 
 

@@ -16,6 +16,7 @@ from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
 from storage.task import Task
+from storage.waiting import at_once
 from tests.hang import HANG_S
 from tests.kafkafs.trees import a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, append
@@ -133,9 +134,9 @@ def test_a_transaction_over_several_segments(tmp_path: Path, large: bool) -> Non
         text = b"before\n" + (value + b"\nbetween\n") * 5
         if large:
             with pytest.raises(BlockingIOError):
-                file.attributes(False)
+                at_once(file.attributes)
             with pytest.raises(BlockingIOError):
-                handle.read(7, 100, False)
+                at_once(handle.read, 7, 100)
             append(tree.log(), b"meanwhile")
             text += b"meanwhile\n"
         assert tree.attributes(file).size == len(text)
@@ -145,7 +146,7 @@ def test_a_transaction_over_several_segments(tmp_path: Path, large: bool) -> Non
         assert read(handle, 0, 4 << 20) == text
     with a_tree(tmp_path / "data") as tree:
         assert tree.read("t/0", 0, 4 << 20) == text
-        assert in_thread(lambda: tree.file().xattr("user.kafkafs.records", True)) == b"%d" % (
+        assert in_thread(lambda: tree.file().xattr("user.kafkafs.records")) == b"%d" % (
             text.count(b"\n")
         )
 
@@ -180,7 +181,7 @@ def test_a_transaction_ends_while_the_partition_is_measured(
     with a_tree(tmp_path / "data") as tree:
         log = producer.log = tree.log()
         partition = tree.fs.partitions.of(log)
-        partition.nonce(True)
+        partition.nonce()
         view = partition.view(tree.fs.mount.views[0])
         measure, measured, ended = SegmentLines.measure, threading.Event(), threading.Event()
 
