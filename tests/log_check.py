@@ -35,8 +35,8 @@ def check_log(log: Log) -> list[str]:
     faults: list[str] = []
     if not log.segments[0].base_offset <= log.log_start_offset <= log.log_end_offset:
         faults.append(f"{log.directory}: log start {log.log_start_offset} outside the log")
-    if not log.recovery_point <= log.log_end_offset:
-        faults.append(f"{log.directory}: recovery point {log.recovery_point} > log end")
+    if not log.durability.recovery_point <= log.log_end_offset:
+        faults.append(f"{log.directory}: recovery point {log.durability.recovery_point} > log end")
     whole = LogCheck(
         log.files,
         log.directory,

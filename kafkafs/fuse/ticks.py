@@ -78,12 +78,12 @@ class Ticks:
             now_ms = self._manager.monotonic_ms()
             pause_ms = look_ms
             for log in self._manager.due_flushes(now_ms + look_ms):
-                if log in self._flushing or log.dirty_since_ms is None:
+                if log in self._flushing or log.durability.dirty_since_ms is None:
                     continue
                 if self._flushes_again.waits(log):
                     continue
-                left_ms = log.dirty_since_ms + log.config.flush_ms - now_ms
-                if left_ms > 0 and log.flush_error is None:
+                left_ms = log.durability.dirty_since_ms + log.config.flush_ms - now_ms
+                if left_ms > 0 and log.durability.flush_error is None:
                     pause_ms = min(pause_ms, left_ms)
                 else:
                     self._flushing.add(log)
@@ -93,10 +93,10 @@ class Ticks:
     async def _flush(self, log: Log) -> None:
         try:
             async with self._flushers:
-                if log.flush_error is not None:
+                if log.durability.flush_error is not None:
                     await self._operations.rescue(log)
                 elif not log.closed:
-                    await self._operations.sync(log.start_flush())
+                    await self._operations.sync(log.durability.start_flush())
         except Exception as error:
             self._flushes_again.failed(log)
             if not log.closed:

@@ -289,7 +289,7 @@ class _Adoption:
             for chunk in prepared:
 
                 def append(chunk: Prepared = chunk) -> None:
-                    appended = log.append_batches(
+                    appended = log.appender.append_batches(
                         chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
                     )
                     first, last = appended[0].base_offset, appended[-1].last_offset
@@ -346,7 +346,11 @@ def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> 
     ends = task.by_owner(lambda: {log: log.log_end_offset for log in logs})
 
     def left() -> list[Log]:
-        return [log for log, end in ends.items() if not log.closed and log.recovery_point < end]
+        return [
+            log
+            for log, end in ends.items()
+            if not log.closed and log.durability.recovery_point < end
+        ]
 
     while waiting := task.by_owner(left):
         try:
@@ -397,9 +401,9 @@ def _write_marker(log: Log, pending: Pending, now_ns: int) -> None:
     if not _lacks_marker(log, pending):
         return
     if pending.committed:
-        log.commit_transaction(pending.producer_id, now_ns)
+        log.appender.commit_transaction(pending.producer_id, now_ns)
     else:
-        log.abort_transaction(pending.producer_id, now_ns)
+        log.appender.abort_transaction(pending.producer_id, now_ns)
 
 
 def _flush(logs: Iterable[Log], task: Task) -> None:
@@ -407,7 +411,7 @@ def _flush(logs: Iterable[Log], task: Task) -> None:
     plans: list[FlushPlan] = []
     try:
         for log in logs:
-            plans.append(task.by_owner(log.start_flush))
+            plans.append(task.by_owner(log.durability.start_flush))
         side_by_side(FlushPlan.run, plans, _FLUSHING_THREADS, "adopting")
     finally:
         for plan in plans:

@@ -8,8 +8,10 @@ Not here: how the new segments are made (``rewrite``), what of a swap a restart 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
+from storage import paths
 from storage.errors import TaskCancelled
 from storage.log.log import Log, in_turns
 from storage.log.rewriting import prepare_replacement
@@ -42,12 +44,12 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
             raise TaskCancelled("cleanup.policy has become one without compact")
         log.replace(old, new, log.monotonic_ms())
 
-    log.stage_replacement(old, new)
+    stage(log, old, new)
     try:
         task.by_owner(replace)
     except BaseException:
         if new[0] not in log.segments:
-            log.unstage(old, new)
+            unstage(log, old, new)
         raise
     for some in in_turns(old):
         task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]
@@ -56,3 +58,40 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
         task.by_owner(lambda segment=segment: log.finish_replacement(segment))  # type: ignore[misc]
         # What a restart finds between two that are still ``.swap`` it takes for replaced.
         log.files.sync_directory(log.directory)
+
+
+def stage(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    """Decide that ``new``, durable ``.cleaned`` segments, replace ``old``, all in their range.
+
+    After a crash the next start carries it out (``swap``); who stages must ``Log.replace`` or
+    ``unstage``.  Any thread; waits for the disk.  OSError: nothing is decided then.
+    """
+    try:
+        log.book.let_go(old)
+        # As long as one is in sight under its old name nothing is decided; and the lowest one
+        # decides: its new name is in sight when the others have theirs.
+        log.files.sync_directory(log.directory)
+        for segment in reversed(new[1:]):
+            segment.set_suffix(paths.SWAP)
+        log.files.sync_directory(log.directory)
+        new[0].set_suffix(paths.SWAP)
+        log.files.sync_directory(log.directory)
+    except OSError:
+        unstage(log, old, new)
+        raise
+
+
+def unstage(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    """Take back ``stage``, and remove the files.  Any thread; waits for the disk.
+
+    The lowest one becomes ``.cleaned`` again first: with that a crash removes all of them.
+    """
+    new[0].set_suffix(paths.CLEANED)
+    log.files.sync_directory(log.directory)
+    for segment in new[1:]:
+        segment.discard()
+    log.files.sync_directory(log.directory)
+    new[0].discard()
+    log.book.keep(old)
+    with contextlib.suppress(OSError):
+        log.book.save()

@@ -103,7 +103,7 @@ def aborted_of(log: Log) -> list[TxnEntry]:
     (``LocalLog.collectAbortedTransactions`` begins at the log start).  Reads the indexes.
     """
     log_start = log.log_start_offset
-    return [entry for entry in log.aborted_transactions() if entry.last_offset >= log_start]
+    return [entry for entry in log.transactions.aborted() if entry.last_offset >= log_start]
 
 
 def mtime_ms(segment: Segment) -> int:

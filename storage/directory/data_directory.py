@@ -162,7 +162,7 @@ class DataDirectory:
         # Those whose log start is not known any more, with one that is not above it.
         self.lost_starts: dict[Item, int] = {}
         self.skipped: list[str] = []
-        self.listeners: list[LogListener] = []
+        self.listeners: list[LogListener[Log]] = []
         self.counters = LogCounters()
         self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
@@ -620,7 +620,7 @@ class DataDirectory:
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
         if not clean and not self.read_only and self.files.exists(unsynced):
-            log.distrust_as_before()
+            log.durability.distrust_as_before()
         return log
 
     def _own_log_start(self, directory: str) -> int:

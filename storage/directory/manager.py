@@ -86,7 +86,7 @@ class LogManager(DataDirectory):
         *,
         read_only: bool = False,
         files: Files | None = None,
-        listeners: Iterable[LogListener] = (),
+        listeners: Iterable[LogListener[Log]] = (),
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
         wanted: Callable[[str], bool] | None = None,
@@ -500,8 +500,11 @@ class LogManager(DataDirectory):
         return [
             log
             for log in list(self._dirty)  # others may come and go meanwhile, from other threads
-            if log.dirty_since_ms is not None
-            and (log.flush_error is not None or now_ms - log.dirty_since_ms >= log.config.flush_ms)
+            if log.durability.dirty_since_ms is not None
+            and (
+                log.durability.flush_error is not None
+                or now_ms - log.durability.dirty_since_ms >= log.config.flush_ms
+            )
         ]
 
     def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
@@ -526,7 +529,7 @@ class LogManager(DataDirectory):
         kept = {name: self._kept_offsets(name) for name in CHECKPOINTS}
         topics = frozenset(self.topics) | {topic for topic, _ in cleaned}
         grown = logs if snapshots else []
-        started = [each for log in grown if (each := log.start_snapshot()) is not None]
+        started = [each for log in grown if (each := log.snapshots.start()) is not None]
         self._checkpoints_started += 1
         number = self._checkpoints_started
 
@@ -535,7 +538,7 @@ class LogManager(DataDirectory):
             for log in logs:
                 try:
                     # Before a recovery point says that what it claims was flushed.
-                    log.book.save(log)
+                    log.book.save()
                 except OSError as error:
                     failure = failure or error
             with self._checkpoint_lock:
@@ -713,7 +716,7 @@ class LogManager(DataDirectory):
 
     def _rescue(self, log: Log) -> None:
         """Where an fsync of it has failed; if this does too, the next flush tries again."""
-        if log.flush_error is not None:
+        if log.durability.flush_error is not None:
             with self.duties.attempt("flush", log.name):
                 self.rescue(log, Task())
 

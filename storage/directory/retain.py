@@ -270,7 +270,7 @@ class _Move:
         """
         self._flush(task)
         self._write_history(task)
-        self.log.book.let_go(self.log, self.segments)
+        self.log.book.let_go(self.segments)
         self._is_let_go = True
         task.by_owner(self._intend)
 
@@ -278,7 +278,7 @@ class _Move:
         log = self.log
         # The snapshots will be all that is known of the producers of what is deleted.
         if task.by_owner(
-            lambda: log.recovery_point < self.log_start or bool(log.unsynced_snapshots)
+            lambda: log.durability.recovery_point < self.log_start or bool(log.snapshots.unsynced)
         ):
             log.flush(task.by_owner)
 

@@ -44,6 +44,7 @@ from collections.abc import Callable
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
+from storage.follow import followed_log
 from storage.follow.follow_tail import LogTail, Moved
 from storage.log.log import Log
 from storage.recovery.loading import Loaded, Origin
@@ -498,7 +499,7 @@ class LogFollower(LogTail):
             self._lose(segment)
         for listener in log.listeners:
             listener.removing(log, removed)
-        log.replace_head(count, (), removed, self._due_ms())
+        followed_log.replace_head(log, count, (), removed, self._due_ms())
 
     def _is_written_over(self, found: _Found) -> bool:
         """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
@@ -584,7 +585,7 @@ class LogFollower(LogTail):
         return following > start
 
     def _swap(self, count: int, new: list[Segment], producers: ProducerState | None = None) -> None:
-        """``new`` are where the first ``count`` were; ``producers`` as in ``Log.replace_head``."""
+        """Put ``new`` where the first ``count`` were; ``producers``: see ``replace_head``."""
         log = self.log
         old = log.segments[:count]
         lost = [segment for segment in old if segment not in new]
@@ -593,7 +594,7 @@ class LogFollower(LogTail):
         for listener in log.listeners:
             listener.swapping(log, old, new)
         first = log.segments[0].base_offset
-        log.replace_head(count, new, lost, self._due_ms(), producers)
+        followed_log.replace_head(log, count, new, lost, self._due_ms(), producers)
         if new[0].base_offset < first == log.log_start_offset:
             # It was loaded while a cleaner swapped its first segments.
             log.log_start_offset = new[0].base_offset
@@ -682,7 +683,7 @@ class LogFollower(LogTail):
                 segment.mark_lost()
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
-        log.replace_end(new, recovered)
+        followed_log.replace_end(log, new, recovered)
         # It only falls where the log is cut below it.
         if new[0].base_offset == old[0].base_offset:
             log.log_start_offset = min(log.log_start_offset, log.log_end_offset)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
+from storage.follow import followed_log
 from storage.follow.follow import FRESH_NS, LogFollower
 from storage.log.log import Log
 from storage.state import checkpoint
@@ -218,7 +219,7 @@ class DirectoryFollower:
         if start > log.log_end_offset:
             # Written down before its records could be seen; or beyond ``_limit``.
             return False
-        log.follow_log_start(start)
+        followed_log.move_log_start(log, start)
         return True
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.follow import followed_log
 from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.record.header import (
@@ -183,7 +184,7 @@ class LogTail:
         segment.stable_size = stable_size
         segment.refresh_indexes()
         producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
-        self.log.observe(segment, segment.size - taken, data[:taken], producers)
+        followed_log.append(self.log, segment, segment.size - taken, data[:taken], producers)
         return True
 
     def _complain(self, active: Segment) -> None:
@@ -246,7 +247,7 @@ class LogTail:
         # What begins or is decided behind the end is seen again when the end moves.
         names = {name for name, _ in log.files.scan(log.directory)}
         log.producers, _ = replay(self._origin(), [Loaded(each) for each in segments], names)
-        log.stabilize()
+        log.transactions.stabilize()
 
     def _origin(self) -> Origin:
         """How its segments are loaded: the writer lives, so its indexes can be trusted."""

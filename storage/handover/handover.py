@@ -223,7 +223,7 @@ class _Handover:
             for log in manager.logs() if self.abort else ():
                 for producer in log.producers if self._is_wanted(log.topic) else ():
                     if producer.in_transaction:
-                        log.abort_transaction(producer.producer_id, self.clock_ns())
+                        log.appender.abort_transaction(producer.producer_id, self.clock_ns())
                         aborted = log.topic, log.partition, producer.producer_id
                         self.outcome.aborted.append(aborted)
 

@@ -133,7 +133,8 @@ class _Collector:
             position += size
             header = parse_header(batch)
             hidden = header.is_control or (
-                header.is_transactional and log.is_aborted(header.producer_id, header.base_offset)
+                header.is_transactional
+                and log.transactions.is_aborted(header.producer_id, header.base_offset)
             )
             if hidden or self._add_records(batch):
                 self.next_offset = header.last_offset + 1

@@ -1,10 +1,13 @@
 """One partition: appends, reads, transactions, flushes.
 
-`log` is the partition's log, from `append` (with `validator`), `read` and `transactions`; `flush`
-makes it durable, `rescue` does after a failed fsync, `book` writes down what must be there.
-`listener` is what it tells others, `rewriting` what they write down before its past changes.
-`produce` and `staged_batches` bring batches in, `partitioner` chooses partitions, `salvage` takes
-cut batches back.
+`log` is the partition's log.  Its parts: `append` checks batches and gives them offsets (with
+`validator`), `read` finds and returns them, `transactions` knows what is stable and what was
+aborted, `snapshots` writes down the producers, `epochs` keeps the leader epochs, `flush` says what
+is on the disk and brings it there, `book` writes down what must be there.
+
+`listener` is what a log tells others, `rewriting` what they write down before its past changes,
+`rescue` what happens after a failed fsync.  `produce` and `staged_batches` bring batches in,
+`partitioner` chooses partitions, `salvage` takes cut batches back.
 
 Which of its past a log loses is decided elsewhere (`retention`, `compaction`).
 """

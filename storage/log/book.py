@@ -10,22 +10,31 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from storage.files import FULL
+from storage.files import FULL, Files
 from storage.segment.segment import Segment
 from storage.state import book_file
 from storage.state.book_file import Claim, Recorded
 
-if TYPE_CHECKING:
-    from storage.log.log import Log
+
+class BookedLog(Protocol):
+    """The log, as far as its book needs it."""
+
+    files: Files
+    directory: str
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+    read_only: bool
+    closed: bool
 
 
 class Book:
-    """That of an open log, which is handed in.  Any thread may save it, or have it let go."""
+    """The book of an open log.  Any thread may save it, or have it let go."""
 
-    def __init__(self, log: Log, recorded: Recorded | None) -> None:
+    def __init__(self, log: BookedLog, recorded: Recorded | None) -> None:
         """``recorded``: what the file says; None: none is kept."""
+        self._log = log
         self._is_kept = recorded is not None and not log.read_only
         recorded = recorded or Recorded()
         # Held while the file is written, and while it is decided what it shall say.
@@ -40,25 +49,26 @@ class Book:
         if list(recorded.claims) == self._wanted(log.segments):
             self._saved = log.segments
 
-    def save(self, log: Log) -> None:
+    def save(self) -> None:
         """Claim every sealed segment that stays, durably; where nothing has changed, do nothing.
 
         On a full disk what is claimed already has to do, or nothing, where a part of it went away
         as the log was opened, or was given up.  OSError from the disk.
         """
+        log = self._log
         with self._lock:
             is_right = self._saved is log.segments and self._log_start == log.log_start_offset
             if self._is_kept and not log.closed and not is_right:
                 try:
-                    self._write(log)
+                    self._write()
                 except OSError as error:
                     if error.errno not in FULL:
                         raise
                     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
                     if any(sizes.get(claim.base_offset) != claim.size for claim in self._claims):
-                        self._drop(log)
+                        self._drop()
 
-    def let_go(self, log: Log, segments: Iterable[Segment]) -> None:
+    def let_go(self, segments: Iterable[Segment]) -> None:
         """Claim none of them any longer, durably, until ``keep`` or until they have left the log.
 
         Where nothing was claimed of them it waits for nothing.  OSError from the disk: it is as
@@ -71,7 +81,7 @@ class Book:
             if not self._is_kept or not any(claim.base_offset in bases for claim in self._claims):
                 return
             try:
-                self._write_or_drop(log)
+                self._write_or_drop()
             except OSError:
                 self._leaving.subtract(gone)
                 raise
@@ -82,18 +92,19 @@ class Book:
             self._leaving.subtract(segments)
             self._leaving = +self._leaving
 
-    def _write_or_drop(self, log: Log) -> None:
+    def _write_or_drop(self) -> None:
         """On a full disk a file can still be removed."""
         try:
-            self._write(log)
+            self._write()
         except OSError:
-            self._drop(log)
+            self._drop()
 
-    def _drop(self, log: Log) -> None:
-        book_file.drop(log.files, log.directory)
+    def _drop(self) -> None:
+        book_file.drop(self._log.files, self._log.directory)
         self._claims, self._saved = (), None
 
-    def _write(self, log: Log) -> None:
+    def _write(self) -> None:
+        log = self._log
         segments, log_start = log.segments, log.log_start_offset
         claims = self._wanted(segments)
         if claims or self._claims:

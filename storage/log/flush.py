@@ -1,11 +1,12 @@
-"""A flush in three steps, so that its fsyncs can run in a thread that may wait.
+"""What of a log is on the disk, and the flush that brings it there.
 
-Planned by the thread that owns the log, run anywhere, finished by the owner.  A slow disk then
-delays neither readers nor the appends of others.
+A flush has three steps, so that its fsyncs can run in a thread that may wait: the owner's thread
+starts it, any thread runs it, the owner's thread finishes it.  A slow disk then delays neither
+readers nor the appends of others.
 
 Invariant: the recovery point moves only over what every fsync has confirmed (``UnifiedLog.flush``).
 
-Not here: when to flush (``log.flush_due``, ``manager.due_flushes``).
+Not here: when to flush (``manager.due_flushes``), what to do after a failed fsync (``rescue``).
 """
 
 from __future__ import annotations
@@ -14,17 +15,167 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from storage import paths
-from storage.errors import CorruptRecord
+from storage.counters import LogCounters
+from storage.errors import CorruptRecord, CutShort
 from storage.files import Files
+from storage.log.epochs import LeaderEpochs
+from storage.log.snapshots import ProducerSnapshots
 from storage.segment.segment import Segment
-from storage.state import checkpoint
+from storage.settings.config import LogConfig
+from storage.task import ByOwner, call
 
-if TYPE_CHECKING:
-    from storage.log.log import Log
+
+class FlushedLog(Protocol):
+    """The log, as far as a flush needs it."""
+
+    files: Files
+    directory: str
+    config: LogConfig
+    closed: bool
+    log_end_offset: int
+
+    @property
+    def active(self) -> Segment: ...
+
+    epochs: LeaderEpochs
+    snapshots: ProducerSnapshots
+    counters: LogCounters
+    monotonic_ms: Callable[[], int]
+
+    def segments_from(self, offset: int) -> Sequence[Segment]: ...
+
+    def check_writable(self) -> None: ...
+
+    def became_dirty(self) -> None: ...
+
+    def became_clean(self) -> None: ...
+
+
+class Durability:
+    """Up to where a log is on the disk, and whether its files can be trusted to be.
+
+    ``recovery_point``: the offset up to which.  ``point_counts``: whether a checkpoint may name it.
+    By its line a gap between segments behind it is a loss; of a log that came without one, or of
+    which all is checked, it is a cleaner's gap, until this process has flushed all of it.
+    ``dirty_since_ms``: since when there is something to flush, by the monotonic clock, or None.
+    ``flush_error``: why the files cannot be trusted, or None.
+    """
+
+    def __init__(self, log: FlushedLog, recovery_point: int, *, point_counts: bool) -> None:
+        self._log = log
+        self.recovery_point = recovery_point
+        self.point_counts = point_counts or recovery_point == log.log_end_offset
+        self.dirty_since_ms: int | None = None
+        self.flush_error: OSError | None = None
+        # How often the names in the directory have changed, and the count that a flush has covered.
+        self.directory_changes = 0
+        self._directory_synced = 0
+
+    @property
+    def directory_dirty(self) -> bool:
+        """Whether names in the directory have to be synced."""
+        return self.directory_changes != self._directory_synced
+
+    @directory_dirty.setter
+    def directory_dirty(self, dirty: bool) -> None:
+        if dirty:
+            self.directory_changes += 1
+        else:
+            self._directory_synced = self.directory_changes
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether flush.messages asks for a flush now."""
+        log = self._log
+        return log.log_end_offset - self.recovery_point >= log.config.flush_messages
+
+    def mark_dirty(self) -> None:
+        """There is something to flush, whether anything was appended or not."""
+        if self.dirty_since_ms is None and not self._log.closed:
+            self.dirty_since_ms = self._log.monotonic_ms()
+            self._log.became_dirty()
+
+    # -- flushing ------------------------------------------------------------------------------
+
+    def start_flush(self) -> FlushPlan:
+        """Plan the flush of everything appended so far.  The caller must ``finish`` it."""
+        log = self._log
+        log.check_writable()
+        since = [
+            segment
+            # Also the one that ends there: it may have been sealed since.
+            for segment in log.segments_from(max(self.recovery_point - 1, 0))
+            if segment.next_offset >= self.recovery_point or segment is log.active
+        ]
+        if since[-1] is log.active:
+            log.active.open_all()
+        return FlushPlan(log, self, since)
+
+    def flush(self, by_owner: ByOwner = call) -> None:
+        """fsync what lies behind the recovery point, and move it to the log end.
+
+        In a worker thread with ``by_owner``.
+        """
+        plan = by_owner(self.start_flush)
+        try:
+            plan.run()
+        finally:
+            by_owner(plan.finish)
+
+    def flushed_to(self, offset: int) -> None:
+        """A flush has made everything below ``offset`` durable."""
+        assert offset <= self._log.log_end_offset
+        self.recovery_point = max(self.recovery_point, offset)
+        self.point_counts = True
+        if self.recovery_point == self._log.log_end_offset:
+            self.dirty_since_ms = None
+            self._log.became_clean()
+
+    # -- distrust ------------------------------------------------------------------------------
+
+    def mark_distrusted(self, error: OSError) -> None:
+        """The files do not hold what was written to them; a file says so to the next start.  Any
+        thread; ``mark_dirty`` is to follow.
+        """
+        self.flush_error = error
+        path = os.path.join(self._log.directory, paths.UNSYNCED)
+        files = self._log.files
+        with contextlib.suppress(OSError):
+            files.close(files.open(path, os.O_WRONLY | os.O_CREAT))
+
+    def distrust(self, error: OSError) -> None:
+        """Have the log take nothing until ``rescue`` has written its files anew."""
+        self.mark_distrusted(error)
+        self.mark_dirty()
+
+    def distrust_as_before(self) -> None:
+        """An fsync had failed before the last start, and no rescue was finished."""
+        log = self._log
+        reason = "an fsync that failed before the last start"
+        self.flush_error = OSError(errno.EIO, reason, log.directory)
+        self.recovery_point = min(self.recovery_point, log.log_end_offset)
+        self.mark_dirty()
+
+    @property
+    def why_distrusted(self) -> str:
+        """``flush_error`` for people."""
+        error = self.flush_error
+        if isinstance(error, CutShort):
+            return f"{error.strerror} ({error.filename})"
+        return f"an fsync has failed ({error})"
+
+    def check_trusted(self) -> None:
+        """OSError after a failed fsync."""
+        if self.flush_error is not None:
+            reason = (
+                f"{self.why_distrusted}; nothing is taken until what should have been written is "
+                "on the disk"
+            )
+            raise OSError(errno.EIO, reason, self._log.directory)
 
 
 class FlushPlan:
@@ -33,8 +184,8 @@ class FlushPlan:
     __slots__ = (
         "_directory",
         "_directory_changes",
+        "_durability",
         "_epochs",
-        "_files",
         "_log",
         "_ns",
         "_segments",
@@ -43,15 +194,15 @@ class FlushPlan:
         "done",
     )
 
-    def __init__(self, log: Log, segments: list[Segment], files: Files) -> None:
+    def __init__(self, log: FlushedLog, durability: Durability, segments: list[Segment]) -> None:
         self._log = log
-        self._files = files
+        self._durability = durability
         self._segments = segments
         self._target = log.log_end_offset
-        self._directory = log.directory if log.directory_dirty else None
-        self._directory_changes = log.directory_changes
-        self._epochs = list(log.epochs) if log.epochs_dirty else None
-        self._snapshots = list(log.unsynced_snapshots)
+        self._directory = log.directory if durability.directory_dirty else None
+        self._directory_changes = durability.directory_changes
+        self._epochs = log.epochs.entries if log.epochs.is_dirty else None
+        self._snapshots = list(log.snapshots.unsynced)
         self.done = False
         self._ns = 0
         for segment in segments:
@@ -86,28 +237,27 @@ class FlushPlan:
                     gone = error
         for offset in self._snapshots:
             self._sync_snapshot(offset)
+        files = self._log.files
         if self._epochs is not None:
-            path = os.path.join(self._log.directory, paths.LEADER_EPOCH_CHECKPOINT)
-            # Two flushes of one log may run at once.
-            with self._log.epochs_lock:
-                checkpoint.write_epochs(self._files, path, self._epochs)
+            self._log.epochs.write(files, self._log.directory, self._epochs)
         if self._directory is not None:
-            self._files.sync_directory(self._directory)
+            files.sync_directory(self._directory)
         self.done = True
         if gone is not None:
             raise gone
 
     def _sync_snapshot(self, offset: int) -> None:
         """Make durable what may be known of producers by this snapshot only."""
+        files = self._log.files
         try:
-            fd = self._files.open(self._log.snapshot_path(offset), os.O_RDONLY)
+            fd = files.open(self._log.snapshots.path(offset), os.O_RDONLY)
         except FileNotFoundError:
             return  # its segment has been deleted meanwhile
         try:
             with self._fsyncs():
-                self._files.fdatasync(fd)
+                files.fdatasync(fd)
         finally:
-            self._files.close(fd)
+            files.close(fd)
 
     @contextlib.contextmanager
     def _fsyncs(self) -> Iterator[None]:
@@ -115,7 +265,7 @@ class FlushPlan:
             yield
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                self._log.mark_distrusted(error)
+                self._durability.mark_distrusted(error)
             raise
 
     def finish(self) -> None:
@@ -123,17 +273,16 @@ class FlushPlan:
         for segment in self._segments:
             segment.release()
         self._segments = []
-        counters = self._log.counters
-        counters.flush_failures += not self.done
+        log, durability = self._log, self._durability
         if not self.done:
-            self._log.flush_failed()
-        if self.done:
-            counters.flushes += 1
-            counters.flush_ns += self._ns
-            self._log.flushed_to(
-                self._target,
-                directory=self._directory is not None
-                and self._directory_changes == self._log.directory_changes,
-                epochs=self._epochs is not None and self._epochs == self._log.epochs,
-            )
-            self._log.unsynced_snapshots.difference_update(self._snapshots)
+            log.counters.flush_failures += 1
+            durability.mark_dirty()
+            return
+        log.counters.flushes += 1
+        log.counters.flush_ns += self._ns
+        if self._directory is not None and self._directory_changes == durability.directory_changes:
+            durability.directory_dirty = False
+        if self._epochs is not None:
+            log.epochs.written(self._epochs)
+        durability.flushed_to(self._target)
+        log.snapshots.unsynced.difference_update(self._snapshots)

@@ -3,7 +3,7 @@
 Only the listener points up: a log knows nothing of views, indexes of text or mounts, but calls
 these methods, synchronously, on the thread that changed it.  What must be written down before the
 past changes (``removing``, ``swapping``) is written down when the method returns; where it was
-``preparing``, that was done in another thread before (``rewriting``).
+``preparing``, another thread has done that before (``rewriting``).
 
 A listener may read the log; it may not change it, must be quick, and raises nothing.
 """
@@ -11,71 +11,72 @@ A listener may read the log; it may not change it, must be quick, and raises not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from storage.log.log import Log
-    from storage.segment.segment import Segment
+from storage.segment.segment import Segment
+
+L = TypeVar("L", contravariant=True)
+"""The log that calls."""
 
 
-class LogListener:
+class LogListener(Generic[L]):
     """Does nothing; watchers override what they need."""
 
     def appended(
-        self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
+        self, log: L, segment: Segment, position: int, data: bytes | bytearray | memoryview
     ) -> None:
         """Whole batches are in ``segment`` from byte ``position``, and the log end has moved.
 
         ``data`` is valid during the call only.
         """
 
-    def stabilized(self, log: Log) -> None:
+    def stabilized(self, log: L) -> None:
         """The last stable offset has passed data that an open transaction held back.
 
         Comes after ``appended`` of the marker that ended it.
         """
 
-    def rolled(self, log: Log, sealed: Segment, active: Segment) -> None:
+    def rolled(self, log: L, sealed: Segment, active: Segment) -> None:
         """``sealed`` takes no more appends; ``active``, empty, is now the last segment."""
 
     def preparing(
-        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], log_start: int
+        self, log: L, old: Sequence[Segment], new: Sequence[Segment], log_start: int
     ) -> Callable[[], None] | None:
-        """``old``, a head of the log, shall soon be removed, or replaced by ``new``; both can be
+        """``old``, a head of the log, is about to be removed, or replaced by ``new``; both can be
         read.  The log start will be ``log_start``; where ``old`` is empty, only that changes.
 
-        Returns what can be done before in another thread, where it waits for the disk, so that
+        Returns what another thread can do before, where it waits for the disk, so that
         ``removing``, ``swapping`` or ``log_start_moved`` have nothing left to wait for; or None.
         It raises StorageError or OSError where the past must not change.
         """
         return None
 
-    def damaged(self, log: Log, segment: Segment) -> None:
+    def damaged(self, log: L, segment: Segment) -> None:
         """Some of its batches, which could be read until now, were found damaged
         (``segment.damages``); the others still can be.
         """
 
-    def removing(self, log: Log, segments: Sequence[Segment]) -> None:
+    def removing(self, log: L, segments: Sequence[Segment]) -> None:
         """These segments, a head of the log, are about to leave it; they can still be read."""
 
-    def removed(self, log: Log, segment: Segment) -> None:
+    def removed(self, log: L, segment: Segment) -> None:
         """The files of a segment that had left the log are gone."""
 
-    def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    def swapping(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """``new`` is about to take the place of ``old``; both can be read."""
 
-    def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    def swapped(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """``new`` has taken the place of ``old``, which can be read until it is removed.
 
         Of another process's log ``old`` may not have been read to its end: a segment's
         ``next_offset`` is before the next one's base then, and ``new`` has the rest of it.
         """
 
-    def log_start_moved(self, log: Log) -> None:
+    def log_start_moved(self, log: L) -> None:
         """The log start has moved up inside a segment: records before it are no longer shown."""
 
     def truncated(
-        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+        self, log: L, old: Sequence[Segment], new: Sequence[Segment], offset: int
     ) -> None:
         """Another process, whose log this is, has cut it back and perhaps gone on elsewhere.
 

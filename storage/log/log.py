@@ -1,46 +1,51 @@
-"""One partition: appends, reads, flushes, follows, lets go of its past.
+"""One partition: its segments, its offsets, and what becomes of its past.
 
 A log is a tuple of segments in order of base offset; the last one is active.  The tuple is replaced
-as a whole (copy-on-write), so that whoever reads from another thread keeps a consistent one.
+as a whole (copy-on-write), so that another thread reads a consistent one.
 
-Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end.
+Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end; an append
+is in the file before a listener hears of it.
 
 One thread owns a log.  Only ``FlushPlan.run`` and reads that hold a segment's lease may run
 elsewhere.
 
-Its parts have modules of their own, each a base of the next: ``transactions``, ``read``,
-``append``.  Not here: what is deleted or cleaned (``retention``, ``compaction``), what a crash left
-behind (``recovery``), the other partitions (``manager``).
+A log has parts, each with a module of its own: ``appender`` (``append``), ``reader`` (``read``),
+``transactions``, ``snapshots`` of its producers, ``epochs``, ``durability`` (``flush``), ``book``.
+
+Not here: what is deleted or cleaned (``retention``, ``compaction``), what a crash left behind
+(``recovery``), the other partitions (``manager``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import logging
-import os
-import threading
+import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from storage import clock, paths
+from storage import clock
 from storage.counters import LogCounters
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
 from storage.files import Files
-from storage.log.append import Appended, AppendingLog
+from storage.log.append import Appended, Appender, check_last_offset
 from storage.log.book import Book
-from storage.log.flush import FlushPlan
+from storage.log.epochs import LeaderEpochs
+from storage.log.flush import Durability
 from storage.log.listener import LogListener
+from storage.log.read import Isolation, Reader
+from storage.log.snapshots import ProducerSnapshots
+from storage.log.transactions import Transactions
+from storage.record.batch import Record
 from storage.recovery.recovery import Recovered
 from storage.segment.damage import Damage, merged, report
-from storage.segment.segment import Segment
+from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.settings.config import LogConfig
 from storage.state.history import History
-from storage.state.producer_state import ProducerBatch, ProducerState
+from storage.state.producer_state import ProducerBatch, StagedBatches
 from storage.task import ByOwner, call
 
 __all__ = ["Appended", "Log"]
-
-_log = logging.getLogger(__name__)
 
 # Segments whose files are renamed in one turn of the owner's, some 50 µs each.
 RENAMED_AT_ONCE = 32
@@ -52,7 +57,7 @@ def in_turns(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
         yield segments[at : at + RENAMED_AT_ONCE]
 
 
-class Log(AppendingLog):
+class Log:
     """One partition's log.  Offsets count records, sizes are in bytes, times in ms since 1970."""
 
     def __init__(
@@ -77,7 +82,7 @@ class Log(AppendingLog):
         counters: LogCounters | None = None,
         monotonic_ms: Callable[[], int] = clock.monotonic_ms,
     ) -> None:
-        super().__init__(config)
+        self.config = config
         self.monotonic_ms = monotonic_ms
         self.counters = counters or LogCounters()
         self.files = files
@@ -90,9 +95,7 @@ class Log(AppendingLog):
         self.closed = False
         # Whether a cleaner is at it: what it may replace stays until it has done so.
         self.cleaning = False
-        # Why its files cannot be trusted to be on the disk (``rescue``).
-        self.flush_error: OSError | None = None
-        self.listeners: list[LogListener] = []
+        self.listeners: list[LogListener[Log]] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self._retiring = retiring if retiring is not None else set()
         self._retired: list[tuple[int, Segment]] = []
@@ -100,20 +103,19 @@ class Log(AppendingLog):
         # Where the log start is about to be moved to.
         self.intended_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
-        self.recovery_point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
-        # Whether a checkpoint may name it.  By its line a gap between segments behind it is a loss;
-        # of a log that came without one, or that all of is checked, it is a cleaner's, until all
-        # of it has been flushed here.
-        self.point_counts = point_counts or self.recovery_point == self.log_end_offset
-        self.producers = recovered.producers
-        self.snapshot_offset = recovered.snapshot_offset
-        self.epochs = epochs
-        self.epochs_dirty = False
-        self.epochs_lock = threading.Lock()
-        self.directory_dirty = False
-        self.dirty_since_ms: int | None = None
+        # Where a log ends that was flushed further: up to where it was. 0: it was not.
+        self.lost_end = 0
         self._active_since_ms = monotonic_ms()
+        self._roll_after_ms = self._draw_roll_time()
         self._dirty = dirty if dirty is not None else set()
+        self.producers = recovered.producers
+        self.epochs = LeaderEpochs(epochs)
+        self.snapshots = ProducerSnapshots(self, recovered.snapshot_offset)
+        point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
+        self.durability = Durability(self, point, point_counts=point_counts)
+        self.transactions = Transactions(self)
+        self.reader = Reader(self)
+        self.appender = Appender(self)
         self._recovered_clean = clean
         # What a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
@@ -124,9 +126,9 @@ class Log(AppendingLog):
         # Where the history of a log that is read-only is kept instead.
         self.history_directory: str | None = None
         if self.producers.first_undecided_offset is not None:
-            self.stabilize()
-        if self.recovery_point < self.log_end_offset and not read_only:
-            self._mark_dirty()
+            self.transactions.stabilize()
+        if point < self.log_end_offset and not read_only:
+            self.durability.mark_dirty()
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -136,13 +138,35 @@ class Log(AppendingLog):
         return f"{self.topic}/{self.partition}"
 
     @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    @property
+    def high_watermark(self) -> int:
+        """Without replicas the log end."""
+        return self.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest open transaction; where none is open, the log end."""
+        first = self.producers.first_undecided_offset
+        return self.log_end_offset if first is None else max(first, self.log_start_offset)
+
+    def segments_from(self, offset: int) -> Sequence[Segment]:
+        """The segment that holds ``offset``, or would, and those behind it."""
+        segments = self.segments
+        number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        return segments[max(number, 0) :]
+
+    @property
     def size(self) -> int:
         """Bytes of all ``.log`` files."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def history(self) -> History:
-        """The partition's history, read when first asked for."""
+        """The partition's history, read when first needed."""
         if self._history is None:
             self._history = History.load(
                 self.files,
@@ -172,89 +196,210 @@ class Log(AppendingLog):
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
 
-    # -- flushing ------------------------------------------------------------------------------
+    # -- appending and reading -----------------------------------------------------------------
 
-    def _mark_dirty(self) -> None:
-        self.dirty_since_ms = self.monotonic_ms()
-        self._dirty.add(self)
+    def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
+        """``Appender.append``"""
+        return self.appender.append(batches, now_ns=now_ns, defer_flush=defer_flush)
 
-    def start_flush(self) -> FlushPlan:
-        """Plan the flush of everything appended so far.  The caller must ``finish`` it."""
-        self._check_writable()
-        since = [
-            segment
-            # Also the one that ends there: it may have been sealed since.
-            for segment in self._segments_from(max(self.recovery_point - 1, 0))
-            if segment.next_offset >= self.recovery_point or segment is self.segments[-1]
-        ]
-        if since[-1] is self.active:
-            self.active.open_all()
-        return FlushPlan(self, since, self.files)
+    def read(
+        self, offset: int, max_bytes: int, *, isolation: Isolation = "read_committed"
+    ) -> bytes:
+        """``Reader.read``"""
+        return self.reader.read(offset, max_bytes, isolation=isolation)
+
+    def records(
+        self, offset: int | None = None, isolation: Isolation = "read_committed"
+    ) -> Iterator[Record]:
+        """``Reader.records``"""
+        return self.reader.records(offset, isolation)
 
     def flush(self, by_owner: ByOwner = call) -> None:
-        """fsync what lies behind the recovery point, and move it to the log end.
+        """``Durability.flush``"""
+        self.durability.flush(by_owner)
 
-        In a worker thread with ``by_owner``.
-        """
-        plan = by_owner(self.start_flush)
+    def became_dirty(self) -> None:
+        """``Durability`` has something to flush."""
+        self._dirty.add(self)
+
+    def became_clean(self) -> None:
+        """``Durability`` has flushed everything."""
+        self._dirty.discard(self)
+
+    def check_writable(self) -> None:
+        """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost."""
+        if self.closed:
+            raise LogClosed("this log has been closed", path=self.directory)
+        if self.read_only:
+            raise ReadOnlyLog("this log was opened read-only", path=self.directory)
+        if self.durability.flush_error is not None:
+            self.durability.check_trusted()
+        if self.lost_end:
+            raise OSError(errno.EIO, self.what_is_lost, self.directory)
+
+    def check_active(self) -> None:
+        """CutShort where somebody has cut the active segment's file; OSError."""
         try:
-            plan.run()
-        finally:
-            by_owner(plan.finish)
+            self.active.check_whole()
+        except CutShort as error:
+            self.durability.distrust(error)
+            raise
 
-    def flush_failed(self) -> None:
-        """There is something to flush, whether anything was appended or not."""
-        if self.dirty_since_ms is None and not self.closed:
-            self._mark_dirty()
+    def write(
+        self,
+        batches: bytearray,
+        entries: list[BatchEntry],
+        first: int,
+        now_ns: int,
+        staged: StagedBatches | None = None,
+        written: Sequence[ProducerBatch] = (),
+    ) -> None:
+        """Write batches that have their offsets, from ``first`` on, behind the log end.
 
-    def mark_distrusted(self, error: OSError) -> None:
-        """Its files are not what was written to them; the next start is told so too.  Any thread;
-        ``flush_failed`` is to follow.
+        ``entries``: one for each batch.  ``staged``, ``written``: of batches that have producers,
+        the producers' state after them, and what each says.  InvalidRecord where no offset is
+        left, OSError from the disk: nothing is written then.
         """
-        self.flush_error = error
-        path = os.path.join(self.directory, paths.UNSYNCED)
-        with contextlib.suppress(OSError):
-            self.files.close(self.files.open(path, os.O_WRONLY | os.O_CREAT))
+        last_offset = entries[-1][2]
+        check_last_offset(first, last_offset)
+        active = self.segments[-1]
+        # Those that keep their offsets may lie too far behind the base of an empty segment too.
+        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
+        if is_far or (active.size and self._should_roll(active, batches, entries)):
+            # No gap between two segments, if the new one reaches as far.
+            too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
+            base = first if too_far else self.log_end_offset
+            self.check_active()
+            active = self._roll(base, now_ns // 1_000_000)
+        undecided = self.producers.first_undecided_offset
+        try:
+            if staged is None:
+                position = active.append(batches, entries, now_ns)
+            else:
+                position = self.transactions.append(
+                    active, batches, entries, now_ns, staged, written
+                )
+        except CutShort as error:
+            self.durability.distrust(error)
+            raise
+        if undecided is None and (staged is None or self.producers.first_undecided_offset is None):
+            active.stable_size = active.size
+        self.log_end_offset = last_offset + 1
+        counters = self.counters
+        counters.records_appended += last_offset + 1 - first
+        counters.batches_appended += len(entries)
+        counters.bytes_appended += len(batches)
+        if not self.epochs.entries:
+            self.epochs.assign([(0, first)])
+        if self.durability.dirty_since_ms is None:
+            self.durability.mark_dirty()
+        stabilized = False
+        if staged is not None:
+            if staged.aborted and len(staged.aborted) == len(active.aborted):
+                # They have made the segment's transaction index.
+                self.durability.directory_dirty = True
+            stabilized = self.transactions.update_stable_sizes(undecided, first)
+        for listener in self.listeners:
+            listener.appended(self, active, position, batches)
+        if stabilized:
+            for listener in self.listeners:
+                listener.stabilized(self)
 
-    def distrust(self, error: OSError) -> None:
-        """See the base."""
-        self.mark_distrusted(error)
-        self.flush_failed()
+    # -- rolling -------------------------------------------------------------------------------
 
-    def distrust_as_before(self) -> None:
-        """An fsync had failed before the last start, and nothing has been done about it."""
-        reason = "an fsync that failed before the last start"
-        self.flush_error = OSError(errno.EIO, reason, self.directory)
-        self.recovery_point = min(self.recovery_point, self.log_end_offset)
-        self.flush_failed()
+    def _draw_roll_time(self) -> int:
+        """How long the active segment may span, in ms; the jitter is drawn once per segment."""
+        config = self.config
+        limit = config.segment_ms
+        if config.is_compacted:
+            limit = min(limit, config.max_compaction_lag_ms)
+        bound = min(config.segment_jitter_ms, config.segment_ms)
+        return limit - (random.randrange(bound) if bound > 0 else 0)
 
-    def flushed_to(self, offset: int, *, directory: bool, epochs: bool) -> None:
-        """A flush has made everything below ``offset`` durable."""
-        assert offset <= self.log_end_offset
-        self.recovery_point = max(self.recovery_point, offset)
-        self.point_counts = True
-        if directory:
-            self.directory_dirty = False
-        if epochs:
-            self.epochs_dirty = False
-        if self.recovery_point == self.log_end_offset:
-            self.dirty_since_ms = None
-            self._dirty.discard(self)
+    def _should_roll(self, active: Segment, batches: bytearray, entries: list[BatchEntry]) -> bool:
+        """``LogSegment.shouldRoll``, for an active segment that holds something."""
+        config = self.config
+        size = active.size + len(batches)
+        if size > config.segment_bytes or size > MAX_SEGMENT_BYTES:
+            return True
+        if active.index_full or active.damages:
+            return True
+        if active.first_timestamp >= 0:
+            newest = entries[0][3] if len(entries) == 1 else max(entry[3] for entry in entries)
+            waited = newest - active.first_timestamp
+        else:
+            waited = self.monotonic_ms() - self._active_since_ms
+        return waited > self._roll_after_ms
+
+    def roll(self, now_ms: int) -> bool:
+        """Close the active segment and begin a new one at the log end.
+
+        False where the active segment is empty already.  OSError from the disk: nothing changed.
+        """
+        self.check_writable()
+        self.check_active()
+        return self.close_active(now_ms)
+
+    def close_active(self, now_ms: int) -> bool:
+        """``roll`` for a log that takes no appends now, or whose active segment was cut."""
+        if not self.active.size:
+            return False
+        self._roll(self.log_end_offset, now_ms)
+        return True
+
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        # In this order: where a new segment is in sight, the one before it is complete.
+        sealed = self.segments[-1]
+        sealed.seal()
+        try:
+            self.snapshots.write(base_offset)
+            active = Segment.create(
+                self.files, self.directory, base_offset, self.config, now_ms=now_ms
+            )
+        except OSError:
+            # What was made of the new one, and removed, shall not come back.
+            self.durability.directory_dirty = True
+            sealed.unseal()
+            raise
+        self.segments = (*self.segments, active)
+        self._active_since_ms = self.monotonic_ms()
+        replaced = self.snapshots.set_newest(base_offset)
+        if replaced is not None:
+            with contextlib.suppress(OSError):
+                self.files.unlink(replaced)
+        self.durability.directory_dirty = True
+        self._roll_after_ms = self._draw_roll_time()
+        self.counters.rolls += 1
+        self.durability.mark_dirty()
+        for listener in self.listeners:
+            listener.rolled(self, sealed, active)
+        return active
+
+    # -- losses --------------------------------------------------------------------------------
 
     @property
     def flushed_end(self) -> int | None:
         """What the checkpoint of recovery points has to say, also where that is lost; None: it has
         nothing to say.
         """
-        if not self.point_counts and not self.lost_end:
+        if not self.durability.point_counts and not self.lost_end:
             return None
-        return max(self.recovery_point, self.lost_end)
+        return max(self.durability.recovery_point, self.lost_end)
 
     def note_lost_end(self, flushed_end: int) -> None:
         """It was flushed up to there, and ends before: it takes nothing until that is settled."""
         assert flushed_end > self.log_end_offset
         self.lost_end = flushed_end
         self._was_cut = True
+
+    @property
+    def what_is_lost(self) -> str:
+        """Of a log whose end was lost, what is gone and what to do."""
+        return (
+            f"offsets {self.log_end_offset} to {self.lost_end - 1} were flushed and are gone; "
+            "nothing is taken, so that they are not given out again, until they are back (kafkafs "
+            "repair --salvage, a backup) or kafkafs repair --accept-loss"
+        )
 
     @property
     def _lacking(self) -> list[Segment]:
@@ -276,8 +421,8 @@ class Log(AppendingLog):
         return [*ranges, (self.log_end_offset, self.lost_end - 1)] if self.lost_end else ranges
 
     def accept_loss(self) -> None:
-        """What was lost is given up: the offsets of the log's end are given out again, and between
-        segments and at the head there is a gap as any other.
+        """Give up what was lost: the next append gets the offsets of the lost end, and between
+        segments and at the head a gap stays as compaction leaves one.
         """
         self.lost_end = 0
         for segment in self._lacking:
@@ -286,74 +431,6 @@ class Log(AppendingLog):
         self.segments = tuple(each for each in self.segments if not each.is_missing)
         if self.log_start_offset < self.segments[0].base_offset:
             self._start_at(self.segments[0].base_offset)
-
-    # -- another process's log -----------------------------------------------------------------
-
-    def observe(
-        self, segment: Segment, position: int, data: bytes, producers: Sequence[ProducerBatch]
-    ) -> None:
-        """The process whose log this is has appended ``data``, whole batches, to ``segment``.
-
-        ``producers``: those of the batches that have one, with positions in the segment's file.
-        """
-        assert self.read_only
-        undecided = self.producers.first_undecided_offset
-        if producers:
-            staged = self.producers.stage()
-            for facts in producers:
-                staged.add(facts)
-            for aborted in staged.aborted:
-                segment.txn_index.observe(aborted)
-            self._take_over(segment, 0, staged, producers)
-        if undecided is None and self.producers.first_undecided_offset is None:
-            segment.stable_size = segment.size
-        log_end, self.log_end_offset = self.log_end_offset, segment.next_offset
-        stabilized = bool(producers) and self._settle(undecided, log_end)
-        for listener in self.listeners:
-            listener.appended(self, segment, position, data)
-        if stabilized:
-            for listener in self.listeners:
-                listener.stabilized(self)
-
-    def follow_log_start(self, offset: int) -> None:
-        """The process whose log this is has deleted the records below ``offset``."""
-        assert self.read_only
-        self.log_start_offset = offset
-        self._tell_log_start()
-
-    def replace_head(
-        self,
-        count: int,
-        segments: Sequence[Segment],
-        retired: Sequence[Segment],
-        due_ms: int,
-        producers: ProducerState | None = None,
-    ) -> None:
-        """``segments`` are there instead of the first ``count``; ``retired`` go at ``due_ms``.
-
-        ``producers``: as of the log end, where not all of ``segments`` had been read before.
-        """
-        assert self.read_only
-        self.retired = [*self.retired, *((due_ms, segment) for segment in retired)]
-        self.segments = (*segments, *self.segments[count:])
-        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        if producers is not None:
-            self._replace_producers(producers)
-        elif self.producers.first_undecided_offset is not None:
-            self.stabilize()
-
-    def replace_end(self, segments: tuple[Segment, ...], recovered: Recovered) -> None:
-        """The process whose log this is has cut it: ``segments`` are as they were loaded anew."""
-        assert self.read_only
-        self.segments = segments
-        self.log_end_offset = self.active.next_offset
-        self.counters.truncations += 1
-        self._replace_producers(recovered.producers)
-
-    def _replace_producers(self, producers: ProducerState) -> None:
-        self.producers = producers
-        self._undecided.clear()
-        self.stabilize(known=False)
 
     # -- what the past loses -------------------------------------------------------------------
 
@@ -365,7 +442,7 @@ class Log(AppendingLog):
         (``intended_log_starts``), or while a crash could bring segments below it back.
         """
         start = max([self.log_start_offset, *self.intended_log_starts])
-        certain = not self.retired and not self.directory_dirty
+        certain = not self.retired and not self.durability.directory_dirty
         return None if start == self.segments[0].base_offset and certain else start or None
 
     def raise_log_start(self, offset: int) -> None:
@@ -373,51 +450,46 @@ class Log(AppendingLog):
 
         Segments that hold nothing else stay until retention removes them.
         """
-        self._check_writable()
+        self.check_writable()
         assert self.log_start_offset < offset <= self.high_watermark
         self._start_at(offset)
-        self._tell_log_start()
+        self.log_start_moved()
 
-    def _tell_log_start(self) -> None:
-        """The log start lies inside a segment, and maybe inside a transaction that is open: what
-        comes before it in that counts as stable, as nobody is shown it.
+    def log_start_moved(self) -> None:
+        """Tell that the log start lies inside a segment now.
+
+        It may lie inside an open transaction too: what comes before it counts as stable, as no
+        reader gets it.
         """
         if self.producers.first_undecided_offset is not None:
-            self.stabilize()
+            self.transactions.stabilize()
             for listener in self.listeners:
                 listener.stabilized(self)
         for listener in self.listeners:
             listener.log_start_moved(self)
 
     def _start_at(self, offset: int) -> None:
-        """The log starts there now; nothing that lies below is asked for any more."""
+        """Move the log start up to ``offset``, and with it the recovery point and the epochs."""
         self.log_start_offset = max(self.log_start_offset, offset)
-        self.recovery_point = max(self.recovery_point, self.log_start_offset)
-        # (``LeaderEpochFileCache.truncateFromStart``)
-        past = [epoch for epoch, start in self.epochs if start <= self.log_start_offset]
-        first = [(past[-1], self.log_start_offset)] if past else []
-        if self.epochs[: len(past)] != first:
-            self.epochs = [*first, *self.epochs[len(past) :]]
-            self.epochs_dirty = True
-
-    def remove_head(self, count: int, now_ms: int) -> None:
-        """Delete the first ``count`` segments (never the active one); the log start moves.
-
-        Their files are renamed at once; ``release_retired`` lets go of them when
-        file.delete.delay.ms is over, by the monotonic clock, as is ``now_ms``.
-        """
-        self.mark_detached(self.detach_head(count, now_ms))
+        durability = self.durability
+        durability.recovery_point = max(durability.recovery_point, self.log_start_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
 
     def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
-        """The same, but for the renaming: the caller soon has that done by ``mark_detached``."""
-        self._check_writable()
+        """Take the first ``count`` segments (never the active one) out of the log; returns them.
+
+        The log start moves to the next one.  The caller has their files renamed at once
+        (``mark_detached``); ``release_retired`` lets go of them when file.delete.delay.ms is over,
+        by the monotonic clock, as is ``now_ms``.
+        """
+        self.check_writable()
         assert 0 < count < len(self.segments)
         removed = self.segments[:count]
         for listener in self.listeners:
             listener.removing(self, removed)
-        self.book.let_go(self, removed)
+        self.book.let_go(removed)
         due_ms = now_ms + self.config.file_delete_delay_ms
-        # In this order: whoever asks in another thread for an aborted transaction finds it.
+        # In this order another thread finds every aborted transaction at any moment.
         self.retired = [*self.retired, *((due_ms, segment) for segment in removed)]
         self.segments = self.segments[count:]
         self.book.keep(removed)
@@ -426,62 +498,25 @@ class Log(AppendingLog):
         self.counters.segments_deleted += count
         self.counters.bytes_deleted += sum(segment.size for segment in removed)
         if self.producers.first_undecided_offset is not None:
-            self.stabilize()
+            self.transactions.stabilize()
         return removed
 
     def mark_detached(self, segments: Iterable[Segment]) -> None:
         """Rename the files of segments that have left the log, unless they are gone already."""
-        self.directory_dirty = True
-        if self.dirty_since_ms is None and not self.closed:
-            # The next flush makes it durable.
-            self._mark_dirty()
+        self.durability.directory_dirty = True
+        # The next flush makes it durable.
+        self.durability.mark_dirty()
         for segment in segments:
             segment.mark_deleted()
-
-    def stage_replacement(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Decide that ``new``, durable ``.cleaned`` segments, replace ``old``, all in their range.
-
-        After a crash the next start carries it out (``swap``); who stages must ``replace`` or
-        ``unstage``.  Any thread; waits for the disk.  OSError: nothing is decided then.
-        """
-        try:
-            self.book.let_go(self, old)
-            # As long as one is in sight under its old name nothing is decided; and the lowest one
-            # decides: its new name is in sight when the others have theirs.
-            self.files.sync_directory(self.directory)
-            for segment in reversed(new[1:]):
-                segment.set_suffix(paths.SWAP)
-            self.files.sync_directory(self.directory)
-            new[0].set_suffix(paths.SWAP)
-            self.files.sync_directory(self.directory)
-        except OSError:
-            self.unstage(old, new)
-            raise
-
-    def unstage(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Take back ``stage_replacement``, and remove the files.  Any thread; waits for the disk.
-
-        The lowest one becomes ``.cleaned`` again first: with that a crash removes all of them.
-        """
-        new[0].set_suffix(paths.CLEANED)
-        self.files.sync_directory(self.directory)
-        for segment in new[1:]:
-            segment.discard()
-        self.files.sync_directory(self.directory)
-        new[0].discard()
-        self.book.keep(old)
-        with contextlib.suppress(OSError):
-            self.book.save(self)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Staged segments take the place of ``old``, sealed ones one behind the other.
 
-        What reads the old ones may go on until file.delete.delay.ms after ``now_ms``, which is by
-        the monotonic clock.  Their files are to
-        be renamed by ``mark_detached``; ``new`` keep their suffix until ``finish_replacement``,
-        before which that has to be durable.
+        Readers may stay in the old ones until file.delete.delay.ms after ``now_ms``, which is by
+        the monotonic clock.  The caller then renames the old files (``mark_detached``), makes that
+        durable, and gives ``new`` their names (``finish_replacement``).
         """
-        self._check_writable()
+        self.check_writable()
         first = self.segments.index(old[0])
         end = first + len(old)
         assert self.segments[first:end] == tuple(old)
@@ -489,7 +524,7 @@ class Log(AppendingLog):
         for listener in self.listeners:
             listener.swapping(self, old, new)
         due_ms = now_ms + self.config.file_delete_delay_ms
-        # In this order: whoever asks in another thread for an aborted transaction finds it.
+        # In this order another thread finds every aborted transaction at any moment.
         self.retired = [*self.retired, *((due_ms, segment) for segment in old)]
         self.segments = (*self.segments[:first], *new, *self.segments[end:])
         self.book.keep(old)
@@ -501,7 +536,7 @@ class Log(AppendingLog):
         """Give a segment of a swap its name; the old ones' renaming is durable by now."""
         if not new.deleted:
             new.set_suffix("")
-        self.directory_dirty = True
+        self.durability.directory_dirty = True
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
         """Let go of retired segments whose delay is over; the paths that can be removed now.
@@ -525,7 +560,7 @@ class Log(AppendingLog):
             if segment.base_offset not in bases:
                 # A cleaned segment and the one that it took the place of have the same base.
                 bases.add(segment.base_offset)
-                snapshot = self.snapshot_path(segment.base_offset)
+                snapshot = self.snapshots.path(segment.base_offset)
                 if self.files.exists(snapshot):
                     doomed.append(snapshot)
         self.retired = waiting
@@ -549,7 +584,9 @@ class Log(AppendingLog):
 
     def set_config(self, config: LogConfig) -> None:
         """New settings of the topic, valid from the next append on."""
-        self._configure(config)
+        self.config = config
+        self._roll_after_ms = self._draw_roll_time()
+        self.appender.set_config(config)
         for segment in self.segments:
             segment.set_config(config)
 
@@ -587,14 +624,12 @@ class Log(AppendingLog):
             return
         if not self.read_only and not self.lost_end:
             self.active.trim()
-            self._write_snapshot(self.log_end_offset)
-            self.snapshot_offset = self.log_end_offset
-            self._drop_old_snapshots()
-            self.directory_dirty = True
+            self.snapshots.write_last()
+            self.durability.directory_dirty = True
             with contextlib.suppress(CorruptRecord):
                 # A sealed segment is gone, which the book tells the next start.
                 self.flush()
-            self.book.save(self)
+            self.book.save()
         if self._history is not None:
             self._history.log_start = self.log_start_offset
             self._history.save(self.segments)
@@ -609,21 +644,13 @@ class Log(AppendingLog):
         for segment in self.segments:
             segment.close()
 
-    def _drop_old_snapshots(self) -> None:
-        keep = {segment.base_offset for segment in self.segments} | {self.log_end_offset}
-        for name, is_directory in self.files.scan(self.directory):
-            if name.endswith(paths.SNAPSHOT) and not is_directory:
-                offset = paths.base_offset_of(name)
-                if offset is not None and offset not in keep:
-                    self.files.unlink(os.path.join(self.directory, name))
-
     # -- faults --------------------------------------------------------------------------------
 
     def note_damage(self, segment: Segment, found: Iterable[Damage], now_ms: int) -> int:
-        """Places of ``segment`` were found damaged: how many of them are news.
+        """Note places of ``segment`` that were found damaged; returns how many of them are news.
 
-        Reading them fails from now on, and nothing is appended behind them: an active segment is
-        closed.  OSError where no new one can be made: call it again.
+        Reading them fails from now on, and nothing is appended behind them: the log rolls where it
+        is the active segment.  OSError where it cannot: call it again.
         """
         if self.closed:
             return 0

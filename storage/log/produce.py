@@ -1,9 +1,9 @@
 """Appends a stream of ready record batches, of any size in bounded memory.
 
-Batches of any format lie back to back, as in a ``.log`` file or a fetch; what is asked of them, and
-that they get new offsets, says ``Log.append_batches``.  A whole chunk of them is appended at once;
-where a batch in it is refused, those in front of it are appended and the stream ends there, so what
-is in the log is always a prefix of the stream, by whole batches.
+Batches of any format lie back to back, as in a ``.log`` file or a fetch; the appender checks them
+and gives them new offsets (``Appender.append_batches``).  A whole chunk is appended at once; where
+a batch in it is refused, those before it are appended and the stream ends there, so that the log
+always holds a prefix of the stream, by whole batches.
 
 Not here: where the stream comes from, and who flushes the log.
 """
@@ -102,7 +102,9 @@ class Producer:
                 at += size
 
     def _append_all(self, batches: bytes) -> None:
-        appended = self._log.append_batches(batches, now_ns=self._now_ns(), trusted=self._trusted)
+        appended = self._log.appender.append_batches(
+            batches, now_ns=self._now_ns(), trusted=self._trusted
+        )
         produced = self.produced
         produced.size += len(batches)
         for batch in appended:

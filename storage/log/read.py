@@ -1,19 +1,17 @@
 """Reading a log: by offset, by time, record by record, for either isolation.
 
-What a consumer of isolation ``read_committed`` (the default here) gets ends at the last stable
-offset and leaves out what aborted transactions wrote; ``read_uncommitted`` goes to the log end.
+A consumer of isolation ``read_committed`` (the default here) gets what lies below the last stable
+offset, without the records of aborted transactions; ``read_uncommitted`` goes to the log end.
 Neither shows control records (``UnifiedLog.read``, ``UnifiedLog.fetchOffsetByTimestamp``).
-
-Not here: who changes any of this (``log``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol, TypeAlias
 
 from storage.errors import CorruptRecord, OffsetOutOfRange
-from storage.log.transactions import TransactionalLog
+from storage.log.transactions import Transactions
 from storage.record._seek import find_record
 from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
 from storage.segment.segment import Segment
@@ -24,13 +22,41 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 _WINDOW_BYTES = 64 * 1024
 
 
-class LogReader(TransactionalLog):
-    """The part of a log that reads.  Offsets count records, timestamps are in ms since 1970."""
+class ReadLog(Protocol):
+    """The log, as far as its reader needs it."""
+
+    directory: str
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+
+    log_end_offset: int
+    transactions: Transactions
+
+    def segments_from(self, offset: int) -> Sequence[Segment]: ...
+
+
+class Reader:
+    """Reads one log.  Offsets count records, timestamps are in ms since 1970."""
+
+    def __init__(self, log: ReadLog) -> None:
+        self._log = log
 
     def _bound(self, isolation: Isolation) -> int:
         if isolation == "read_committed":
-            return self.last_stable_offset
-        return self.high_watermark
+            return self._log.last_stable_offset
+        return self._log.high_watermark
+
+    def _check_within(self, offset: int) -> None:
+        log = self._log
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise OffsetOutOfRange(
+                offset, log.log_start_offset, log.log_end_offset, path=log.directory
+            )
 
     # -- by offset -----------------------------------------------------------------------------
 
@@ -49,14 +75,11 @@ class LogReader(TransactionalLog):
         and nothing is left out below it: control batches and aborted ones are for the reader to
         skip.  Empty from the bound on.  OffsetOutOfRange outside of log start..log end.
         """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRange(
-                offset, self.log_start_offset, self.log_end_offset, path=self.directory
-            )
+        self._check_within(offset)
         if offset >= self._bound(isolation):
             return b""
         committed = isolation == "read_committed"
-        for segment in self._segments_from(offset):
+        for segment in self._log.segments_from(offset):
             found = segment.locate(max(offset, segment.base_offset))
             if found is None:
                 continue
@@ -78,13 +101,10 @@ class LogReader(TransactionalLog):
         Control records are left out, with ``read_committed`` aborted ones too.  OffsetOutOfRange
         as ``read``; CorruptRecord where a batch is damaged.
         """
-        at = self.log_start_offset if offset is None else offset
+        at = self._log.log_start_offset if offset is None else offset
         end = self._bound(isolation)
-        if not self.log_start_offset <= at <= self.log_end_offset:
-            raise OffsetOutOfRange(
-                at, self.log_start_offset, self.log_end_offset, path=self.directory
-            )
-        for segment in self._segments_from(at):
+        self._check_within(at)
+        for segment in self._log.segments_from(at):
             if segment.base_offset >= end:
                 return
             found = segment.locate(max(at, segment.base_offset))
@@ -104,7 +124,7 @@ class LogReader(TransactionalLog):
         return (
             header.is_transactional
             and isolation == "read_committed"
-            and self.is_aborted(header.producer_id, header.base_offset)
+            and self._log.transactions.is_aborted(header.producer_id, header.base_offset)
         )
 
     # -- by time -------------------------------------------------------------------------------
@@ -122,13 +142,16 @@ class LogReader(TransactionalLog):
         In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
         written at or before ``timestamp_ms`` (0.7.2: ``Log.getOffsetsBefore``).
         """
-        if self.segments[0].always_expand:
-            for segment in reversed(self.segments):
+        if self._log.segments[0].always_expand:
+            for segment in reversed(self._log.segments):
                 if segment.largest_timestamp <= timestamp_ms:
                     return segment.largest_timestamp, segment.base_offset
             return None
-        for segment in self.segments:
-            if segment.next_offset <= self.log_start_offset and segment is not self.segments[-1]:
+        for segment in self._log.segments:
+            if (
+                segment.next_offset <= self._log.log_start_offset
+                and segment is not self._log.segments[-1]
+            ):
                 continue
             if segment.largest_timestamp >= timestamp_ms:
                 found = self._search_segment(segment, timestamp_ms)
@@ -136,7 +159,7 @@ class LogReader(TransactionalLog):
         return None
 
     def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        start = self.log_start_offset
+        start = self._log.log_start_offset
         segment.lease()
         try:
             position = segment.position_before_time(timestamp_ms)

@@ -125,7 +125,7 @@ def finish(files: Files, directory: str, names: Iterable[str]) -> None:
 
 def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
     """Have nothing change any more; the segments that cannot be trusted."""
-    if log.closed or log.flush_error is None:
+    if log.closed or log.durability.flush_error is None:
         return None
     if log.cleaning:
         raise OSError(errno.EBUSY, "it is being cleaned", log.directory)
@@ -136,7 +136,7 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
     segments = [
         each
         for each in log.segments[:-1]
-        if each.next_offset >= log.recovery_point and not each.is_missing
+        if each.next_offset >= log.durability.recovery_point and not each.is_missing
     ]
     for segment in segments:
         segment.lease()
@@ -159,9 +159,9 @@ def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
             last = max(place.next_offset - 1, place.first_offset)
             _log.warning(
                 "%s: offsets %d to %d are lost: %s, and they could not be read back",
-                *(log.name, place.first_offset, last, log.why_distrusted),
+                *(log.name, place.first_offset, last, log.durability.why_distrusted),
             )
-    log.flush_error = None
+    log.durability.flush_error = None
 
 
 # -- new files -----------------------------------------------------------------------------------
@@ -269,8 +269,8 @@ def _write(files: Files, path: str, data: bytes) -> None:
 
 def _write_snapshots(log: Log) -> None:
     """Those that no fsync has confirmed; one that cannot be read is made again by a recovery."""
-    for offset in sorted(log.unsynced_snapshots):
-        path = log.snapshot_path(offset)
+    for offset in sorted(log.snapshots.unsynced):
+        path = log.snapshots.path(offset)
         try:
             data = log.files.read_whole(path)
             ProducerState.decode(data, path=path)

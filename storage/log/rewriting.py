@@ -6,7 +6,7 @@ another thread before::
 
     write = owner(lambda: prepare_removal(log, 3))      # on the owner's thread
     write()                                             # in any thread; waits for the disk
-    owner(lambda: log.remove_head(3, now_ms))           # nothing is left to be written
+    owner(lambda: log.detach_head(3, now_ms))           # nothing is left to be written
 
 It comes before anything from which a restart would carry the change out.
 
@@ -20,11 +20,9 @@ Not here: what is written (``listener``), the change itself (``log``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from storage.log.log import Log
-    from storage.segment.segment import Segment
+from storage.log.log import Log
+from storage.segment.segment import Segment
 
 
 def prepare_removal(log: Log, count: int, *, log_start: int | None = None) -> Callable[[], None]:

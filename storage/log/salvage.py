@@ -87,7 +87,7 @@ def salvage(log: Log, now_ns: int) -> list[Salvaged]:
             outcome.append(salvaged := Salvaged(source.path, source.end - source.start))
             for data, header in _batches(log, source, log.log_end_offset, salvaged):
                 entry: BatchEntry = (0, header.size, header.last_offset, header.max_timestamp)
-                log.append_as_follower(bytearray(data), [entry], now_ns)
+                log.appender.append_as_follower(bytearray(data), [entry], now_ns)
         if any(salvaged.batches for salvaged in outcome):
             log.flush()
     finally:

@@ -1,48 +1,48 @@
 """What a log knows of transactions: which are open, which were aborted, up to where it is stable.
 
 The last stable offset is the first one of the oldest open transaction (there are no replicas), and
-each segment knows how many of its bytes lie below it.  The tuple of segments is replaced as a
-whole, so that whoever asks from another thread has a consistent one; so is what is known of aborted
-transactions.
+each segment knows how many of its bytes lie below it.  The log replaces its tuple of segments as a
+whole, so that another thread reads a consistent one; this module replaces what is known of aborted
+transactions in the same way.
 
 Invariants: an aborted transaction is known before the last stable offset passes its records; a
 segment's stable size is never ahead of the last stable offset.
 
-Not here: what producers may do (``producer_state``), how a restart finds all this (``replay``).
+Not here: what producers may do (``producer_state``), how a restart finds all this (``replay``),
+the markers that end transactions (``append``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-from storage import paths
-from storage.files import Files
 from storage.index.txn_index import TxnEntry
-from storage.segment.segment import Segment
+from storage.segment.segment import BatchEntry, Segment
 from storage.state.producer_state import ProducerBatch, ProducerState, StagedBatches
 
 
-class TransactionalLog:
-    """The part of a log that keeps its producers' transactions.  Offsets count records."""
+class TransactionalLog(Protocol):
+    """The log, as far as its transactions need it."""
 
-    files: Files
-    directory: str
     segments: tuple[Segment, ...]
-    # Those that have left the log and can still be read, each with when it may go, in ms.
+    # Segments that have left the log and can still be read, each with when it may go.
     retired: list[tuple[int, Segment]]
-    log_start_offset: int
-    log_end_offset: int
     producers: ProducerState
-    # Up to where the newest snapshot of the producers on disk speaks; -1: there is none.
-    snapshot_offset: int
-    closed: bool
-    read_only: bool
 
-    def __init__(self) -> None:
+    @property
+    def last_stable_offset(self) -> int: ...
+
+    def segments_from(self, offset: int) -> Sequence[Segment]: ...
+
+
+class Transactions:
+    """The transactions of one log.  Offsets count records."""
+
+    def __init__(self, log: TransactionalLog) -> None:
+        self._log = log
         # Of some segments, unless they are others by now: (first, last offset) of every aborted
         # transaction, by producer, in rising order.  The number changes with each one added.
         self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
@@ -50,46 +50,23 @@ class TransactionalLog:
         self._aborted_lock = threading.Lock()
         # Where open transactions begin: segment and position, by first offset.
         self._undecided: dict[int, tuple[Segment, int]] = {}
-        # Snapshots that the next flush has to make durable, by offset.
-        self.unsynced_snapshots: set[int] = set()
 
-    # -- bounds --------------------------------------------------------------------------------
+    # -- which were aborted --------------------------------------------------------------------
 
-    @property
-    def high_watermark(self) -> int:
-        """Without replicas the log end."""
-        return self.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction; where none is open, the log end."""
-        first = self.producers.first_undecided_offset
-        return self.log_end_offset if first is None else max(first, self.log_start_offset)
-
-    @staticmethod
-    def _segment_number(segments: tuple[Segment, ...], offset: int) -> int:
-        return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-
-    def _segments_from(self, offset: int) -> Iterable[Segment]:
-        segments = self.segments
-        return segments[max(self._segment_number(segments, offset), 0) :]
-
-    # -- transactions --------------------------------------------------------------------------
-
-    def aborted_transactions(self) -> list[TxnEntry]:
+    def aborted(self) -> list[TxnEntry]:
         """Every aborted transaction of the segments, in the order of their markers.
 
-        Any thread may ask.  OSError from the disk.
+        Any thread.  OSError from the disk.
         """
-        return [entry for segment in self.segments for entry in segment.aborted]
+        return [entry for segment in self._log.segments for entry in segment.aborted]
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
         """Whether a transaction that this producer wrote ``offset`` in has been aborted.
 
-        Any thread may ask; the first to do so reads the transaction indexes (OSError).
+        Any thread; the first call reads the transaction indexes (OSError).
         """
         segments, aborted = self._aborted
-        if segments is not self.segments:
+        if segments is not self._log.segments:
             aborted = self._load_aborted()
         spans = aborted.get(producer_id)
         if spans is None:
@@ -98,9 +75,9 @@ class TransactionalLog:
         return number >= 0 and offset <= spans[number][1]
 
     def _load_aborted(self) -> dict[int, list[tuple[int, int]]]:
-        version, segments = self._aborted_version, self.segments
-        # Who still reads what has left the log asks of that too.
-        left = [segment for _, segment in self.retired]
+        version, segments = self._aborted_version, self._log.segments
+        # A reader may still be in a segment that has left the log.
+        left = [segment for _, segment in self._log.retired]
         entries = {entry for segment in (*left, *segments) for entry in segment.aborted}
         aborted: dict[int, list[tuple[int, int]]] = {}
         for entry in sorted(entries, key=lambda entry: entry.last_offset):
@@ -133,14 +110,41 @@ class TransactionalLog:
 
     # -- what is stable ------------------------------------------------------------------------
 
-    def _take_over(
+    def append(
+        self,
+        active: Segment,
+        batches: bytearray,
+        entries: list[BatchEntry],
+        now_ns: int,
+        staged: StagedBatches,
+        written: Sequence[ProducerBatch],
+    ) -> int:
+        """Append batches of producers to the active segment; returns their position.
+
+        The transactions that they abort are in the index before the batches are in the log.
+        OSError from the disk: nothing is appended.
+        """
+        known = len(active.aborted) if staged.aborted else 0
+        try:
+            for aborted in staged.aborted:
+                active.txn_index.append(aborted)
+            position = active.append(batches, entries, now_ns)
+        except OSError:
+            if staged.aborted:
+                active.txn_index.truncate_to(known)
+                self._forget_aborted()
+            raise
+        self.store_producers(active, position, staged, written)
+        return position
+
+    def store_producers(
         self,
         segment: Segment,
         position: int,
         staged: StagedBatches,
         written: Sequence[ProducerBatch],
     ) -> None:
-        """Batches of producers are in ``segment`` from ``position`` on."""
+        """Store the new state of producers: their batches are in ``segment`` at ``position``."""
         for aborted in staged.aborted:
             self._remember_aborted(aborted)
         for facts in written:
@@ -149,17 +153,18 @@ class TransactionalLog:
         staged.commit()
         self._undecided = {
             first: place
-            for first in self.producers.undecided_offsets
+            for first in self._log.producers.undecided_offsets
             if (place := self._undecided.get(first)) is not None
         }
 
-    def _settle(self, undecided: int | None, log_end: int) -> bool:
-        """Keep the stable sizes right; before, the first undecided offset was ``undecided``.
+    def update_stable_sizes(self, undecided: int | None, log_end: int) -> bool:
+        """After an append: set the stable sizes where the first undecided offset has changed.
 
-        Whether data is stable now that was held back, or that came, behind the log end of before,
-        together with a transaction that is open.
+        ``undecided``, ``log_end``: the first undecided offset and the log end before the append.
+        Returns whether data is stable now that an open transaction held back, or that came behind
+        ``log_end`` before a transaction that is open.
         """
-        now = self.producers.first_undecided_offset
+        now = self._log.producers.first_undecided_offset
         if now == undecided:
             return False
         self.stabilize()
@@ -174,7 +179,7 @@ class TransactionalLog:
         CorruptRecord).
         """
         place = self._first_unstable()
-        for segment in reversed(self.segments):
+        for segment in reversed(self._log.segments):
             if place is not None and segment.base_offset > place[0].base_offset:
                 segment.stable_size = 0
             elif place is not None and segment is place[0]:
@@ -186,79 +191,23 @@ class TransactionalLog:
 
     def _first_unstable(self) -> tuple[Segment, int] | None:
         """Segment and position of the batch that holds the last stable offset, if one does."""
-        first = self.producers.first_undecided_offset
+        first = self._log.producers.first_undecided_offset
         if first is None:
             return None
-        offset = self.last_stable_offset
+        offset = self._log.last_stable_offset
         place = self._undecided.get(offset)
-        if place is not None and place[0] in self.segments:
+        if place is not None and place[0] in self._log.segments:
             return place
-        for segment in self._segments_from(offset):
+        for segment in self._log.segments_from(offset):
             position = segment.position_of(offset)
             if position is not None:
                 self._undecided[offset] = segment, position
                 return segment, position
         return None
 
-    # -- snapshots of the producers ------------------------------------------------------------
-
-    def _write_snapshot(self, offset: int) -> None:
-        """The state of the producers up to ``offset``, the log's end (``takeSnapshot``)."""
-        _write_small(self.files, self.snapshot_path(offset), self.producers.encode())
-        self.unsynced_snapshots.add(offset)
-
-    def snapshot_path(self, offset: int) -> str:
-        """Where the snapshot that speaks up to ``offset`` is."""
-        return os.path.join(self.directory, paths.file_name(offset, paths.SNAPSHOT))
-
-    def _replace_snapshot(self, offset: int) -> str | None:
-        """The newest snapshot is to be that of ``offset``; the path of the one to remove then.
-
-        Those where a segment begins stay.
+    def replaced(self) -> None:
+        """The log has other producers: forget where their transactions begin, and set the stable
+        size of every segment.
         """
-        before, self.snapshot_offset = self.snapshot_offset, offset
-        if before in {-1, offset, *(segment.base_offset for segment in self.segments)}:
-            return None
-        return self.snapshot_path(before)
-
-    def start_snapshot(self) -> Callable[[], None] | None:
-        """What is known of the producers now, as a function that writes it down (any thread).
-
-        None where the log has not grown since the last snapshot.  After a crash a log with such a
-        snapshot need not be read from its segment's start.
-        """
-        offset = self.log_end_offset
-        if self.read_only or self.closed or offset == self.snapshot_offset:
-            return None
-        path, data = self.snapshot_path(offset), self.producers.encode()
-        before = self.snapshot_offset
-        replaced = self._replace_snapshot(offset)
-
-        def write() -> None:
-            # A partition that was deleted meanwhile needs none.
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    _write_small(self.files, path, data)
-                except OSError:
-                    if self.snapshot_offset == offset:
-                        # The next checkpoint tries again, though the log may not have grown.
-                        self.snapshot_offset = before
-                    raise
-                if replaced is not None:
-                    self.files.unlink(replaced)
-
-        return write
-
-
-def _write_small(files: Files, path: str, data: bytes) -> None:
-    """Write a file that has a checksum: torn, it is as if it were not there."""
-    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        files.pwrite(fd, data, 0)
-    except OSError:
-        # What reads the directory meanwhile shall not take the rest for damage.
-        with contextlib.suppress(OSError):
-            files.unlink(path)
-        raise
-    finally:
-        files.close(fd)
+        self._undecided.clear()
+        self.stabilize(known=False)

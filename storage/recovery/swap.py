@@ -49,7 +49,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
         ]
         for base in rising
     }
-    # In this order, whatever names a power cut keeps (``Log.stage_replacement``): as long as a name
+    # In this order, whatever names a power cut keeps (``replacing.stage``): as long as a name
     # of the lowest base is an old one, nothing is decided.
     files.sync_directory(directory)
     for some in (rising[1:], rising[:1]):

@@ -55,7 +55,7 @@ def plan_splits(
             raise OffsetOutOfRange(offset, log.log_start_offset, bound, path=log.directory)
     if from_offset >= to_offset:
         return []
-    aborted = log.aborted_transactions() if isolation == "read_committed" else []
+    aborted = log.transactions.aborted() if isolation == "read_committed" else []
     aborted.sort(key=lambda entry: entry.last_offset)
     splits: list[Split] = []
     open_pieces: list[_Piece] = []

@@ -66,7 +66,7 @@ class Life:
         if self.log.active.size + len(batch) > self.log.config.segment_bytes:
             # A hole that a power cut leaves at a segment's end cannot be told from a cleaner's.
             self.flush()
-        self.log.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
         last = batches_of(self.log.active)[-1]
         self.history.append(last)
         before = self.stages[-1].contents[0]

@@ -161,7 +161,7 @@ def check(life: Life, path: Path, found: Found) -> None:
             assert log.last_stable_offset == log.log_end_offset
         producer = manager.log("b", 0).producers.get(7)
         if producer is not None and producer.in_transaction:
-            manager.log("b", 0).abort_transaction(7, NOW_MS * 1_000_000)
+            manager.log("b", 0).appender.abort_transaction(7, NOW_MS * 1_000_000)
         count = check_all(manager, (stage.adopted, stage.adopted + stage.asking))
         others = [v for v in values(manager.log("a", 0)) if (v or b"").startswith(b"o")]
         least = stage.flushed if found.lost else stage.others

@@ -30,7 +30,7 @@ def fill(data: Path) -> None:
     with opened(data, clock_ms=clock) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         manager.set_topic_setting("t", "file.delete.delay.ms", "0")
-        log.append_batches(produced([b"0", b"1"], 7, 0), now_ns=NOW_MS * 1_000_000)
+        log.appender.append_batches(produced([b"0", b"1"], 7, 0), now_ns=NOW_MS * 1_000_000)
 
 
 def delete_all(manager: LogManager) -> None:
@@ -54,7 +54,9 @@ def test_the_producers_of_what_is_deleted_are_known(tmp_path: Path) -> None:
         with opened(data, clock_ms=clock) as manager:
             log = manager.log("t", 0)
             again = produced([b"0", b"1"], 7, 0)
-            ((first, last, duplicate),) = log.append_batches(again, now_ns=NOW_MS * 1_000_000)
+            ((first, last, duplicate),) = log.appender.append_batches(
+                again, now_ns=NOW_MS * 1_000_000
+            )
             assert (first, last, duplicate) == (0, 1, True), seed
         shutil.rmtree(data)
 
@@ -67,7 +69,7 @@ def test_the_producers_are_known_where_the_roll_fell_into_a_flush(tmp_path: Path
         disk = SimulatedDisk(str(data))
         manager = LogManager.open(str(data), files=disk, clock_ms=clock)
         log = manager.log("t", 0)
-        plan = log.start_flush()
+        plan = log.durability.start_flush()
         plan.run()
         log.roll(NOW_MS)
         plan.finish()
@@ -75,7 +77,9 @@ def test_the_producers_are_known_where_the_roll_fell_into_a_flush(tmp_path: Path
         disk.materialise(seed)
         with opened(data, clock_ms=clock) as manager:
             again = produced([b"0", b"1"], 7, 0)
-            (appended,) = manager.log("t", 0).append_batches(again, now_ns=NOW_MS * 1_000_000)
+            (appended,) = manager.log("t", 0).appender.append_batches(
+                again, now_ns=NOW_MS * 1_000_000
+            )
             assert appended.duplicate, seed
         shutil.rmtree(data)
 
@@ -91,7 +95,7 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
     append(log, b"2")
     log.flush()
     log.detach_head(1, NOW_MS)
-    assert not log.directory_dirty
+    assert not log.durability.directory_dirty
     manager.checkpoint()
     manager.abandon()
     with opened(tmp_path, clock_ms=clock) as manager:

@@ -20,7 +20,7 @@ import pytest
 from storage import Log, LogManager
 from storage.record.control import ABORT, COMMIT
 from tests.crash.disk import Crashed, SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head
 from tests.storage.transactions import Client, marker, produced
 
 
@@ -63,7 +63,7 @@ class Life:
     def end(self, log: Log, producer_id: int, kind: int) -> None:
         """A marker."""
         self.issued.append(Issued(None, producer_id, marker=kind))
-        log.append_batches(marker(producer_id, kind), now_ns=NOW_NS)
+        log.appender.append_batches(marker(producer_id, kind), now_ns=NOW_NS)
         self.acknowledged += 1
 
     def append(self, log: Log, count: int, size: int = 40) -> None:
@@ -115,7 +115,7 @@ class Life:
         self.flush(log)
         # Head segments go one by one: a crash may leave the second.
         self.starts = {segment.base_offset for segment in log.segments[:3]}
-        log.remove_head(2, NOW_MS)
+        remove_head(log, 2, NOW_MS)
         self.send(log, 7)
         remove = manager.sweep(NOW_MS)
         assert remove is not None
@@ -178,7 +178,7 @@ def check(life: Life, data: Path, at_least: int) -> None:
         check_producers(life, log)
         append(log, b"goes on")
         for producer_id in unfinished:
-            log.abort_transaction(producer_id, NOW_NS)
+            log.appender.abort_transaction(producer_id, NOW_NS)
     with opened(data, clock_ms=clock) as manager:
         assert list(manager.log("t", 0).records())[-1].value == b"goes on"
 
@@ -213,7 +213,7 @@ def check_producers(life: Life, log: Log) -> None:
             again = produced(
                 [first.value, last.value], producer_id, first.sequence, transactional=True
             )
-            (appended,) = log.append_batches(again, now_ns=NOW_NS)
+            (appended,) = log.appender.append_batches(again, now_ns=NOW_NS)
             assert appended == (offset, offset + 1, True)
     assert log.log_end_offset == before
 

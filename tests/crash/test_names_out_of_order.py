@@ -62,7 +62,7 @@ def test_a_swap_where_nothing_else_is_written(tmp_path: Path) -> None:
     stops.judge(functools.partial(check, life), tmp_path / "found")
 
 
-class FullDisk(LogListener):
+class FullDisk(LogListener[Log]):
     """What readers were shown cannot be written down."""
 
     def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:

@@ -64,7 +64,7 @@ class Life:
         self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: self.now_ms)
 
     def put(self, batch: bytes | bytearray) -> None:
-        self.log.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
         self.history.append(batches_of(self.log.active)[-1])
         self.enter(acknowledged=self.log.log_end_offset)
 

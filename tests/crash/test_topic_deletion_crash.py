@@ -17,7 +17,7 @@ import pytest
 
 from storage import LogManager
 from tests.crash.moments import Found, Stops, Unsynced, during_opening
-from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.logs import NOW_MS, append, opened, remove_head, values, write_settings
 from tests.storage.transactions import Client
 
 PARTITIONS = 3
@@ -44,7 +44,7 @@ def build(data: Path, *, alone: bool) -> None:
                 append(log, b"gone %d %d" % (number, n) * 8)
         # What the checkpoints say of it must not count for a later one of its name.
         log = manager.log("gone", 0)
-        log.remove_head(2, NOW_MS)
+        remove_head(log, 2, NOW_MS)
         log.log_start_offset += 1
         Client(manager.log("gone", 1), 7).send(b"open")
         if not alone:

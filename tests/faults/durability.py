@@ -90,32 +90,26 @@ FAULTS = [
     Fault(
         "flush-directory-not-synced",
         "storage/log/flush.py",
-        """\
-        if self._directory is not None:
-            self._files.sync_directory(self._directory)
-        self.done = True
-""",
-        """\
-        self.done = True
-""",
+        "        if self._directory is not None:\n"
+        "            files.sync_directory(self._directory)\n"
+        "        self.done = True\n",
+        "        self.done = True\n",
         "A segment that was flushed has no name after a power cut.",
         (LOG_CRASH,),
     ),
     Fault(
         "flush-snapshots-not-synced",
         "storage/log/flush.py",
-        """\
-        for offset in self._snapshots:
-            self._sync_snapshot(offset)
-        if self._epochs""",
-        """\
-        if self._epochs""",
+        "        for offset in self._snapshots:\n"
+        "            self._sync_snapshot(offset)\n"
+        "        files = ",
+        "        files = ",
         "What is known of producers of deleted records is gone after a power cut.",
         (RETENTION_CRASH, LOG_CRASH, DELETION),
     ),
     Fault(
         "flush-failed-fsync-not-remembered",
-        "storage/log/log.py",
+        "storage/log/flush.py",
         "        self.flush_error = error\n        path",
         "        path",
         "Appends go on over pages that the kernel has dropped.",
@@ -123,77 +117,68 @@ FAULTS = [
     ),
     Fault(
         "flush-failed-fsync-not-remembered-over-a-restart",
-        "storage/log/log.py",
-        "            self.files.close(self.files.open(path, os.O_WRONLY | os.O_CREAT))",
-        "            _ = path",
+        "storage/log/flush.py",
+        "            files.close(files.open(path, os.O_WRONLY | os.O_CREAT))",
+        "            _ = path, files",
         "After a kill the pages that the kernel has dropped are trusted.",
         (RESCUE,),
     ),
     Fault(
         "flush-not-tried-again-after-a-failure",
         "storage/log/flush.py",
-        """\
-        if not self.done:
-            self._log.flush_failed()
-        if self.done:
-""",
-        """\
-        if self.done:
-""",
+        "            log.counters.flush_failures += 1\n            durability.mark_dirty()\n",
+        "            log.counters.flush_failures += 1\n",
         "Where nothing was new, a partition whose fsync has failed takes nothing for ever.",
         (RESCUE,),
     ),
     Fault(
         "flush-a-name-made-meanwhile-counts-as-synced",
         "storage/log/flush.py",
-        """\
-                directory=self._directory is not None
-                and self._directory_changes == self._log.directory_changes,
-""",
-        """\
-                directory=self._directory is not None,
-""",
+        "        if self._directory is not None and self._directory_changes =="
+        " durability.directory_changes:\n",
+        "        if self._directory is not None:\n",
         "A roll during a flush leaves a segment without a name after a power cut.",
         (FLUSH,),
     ),
     Fault(
         "flush-epochs-begun-meanwhile-count-as-written",
-        "storage/log/flush.py",
-        "                epochs=self._epochs is not None and self._epochs == self._log.epochs,",
-        "                epochs=self._epochs is not None,",
+        "storage/log/epochs.py",
+        "        if entries == self.entries:\n            self.is_dirty = False",
+        "        if entries:\n            self.is_dirty = False",
         "A leader epoch is missing from its checkpoint until the next one begins.",
         (FLUSH,),
     ),
     Fault(
         "flush-snapshots-written-meanwhile-count-as-synced",
         "storage/log/flush.py",
-        "            self._log.unsynced_snapshots.difference_update(self._snapshots)",
-        "            self._log.unsynced_snapshots.clear()",
+        "        log.snapshots.unsynced.difference_update(self._snapshots)",
+        "        log.snapshots.unsynced.clear()",
         "Producers' state is gone after a roll during a flush, deletion and a power cut.",
         (DELETION,),
     ),
     Fault(
         "flush-the-segment-before-the-recovery-points-is-left-out",
-        "storage/log/log.py",
-        "            for segment in self._segments_from(max(self.recovery_point - 1, 0))\n"
-        "            if segment.next_offset >= self.recovery_point or segment is self.segments[-1]",
-        "            for segment in self._segments_from(self.recovery_point)",
+        "storage/log/flush.py",
+        "            for segment in log.segments_from(max(self.recovery_point - 1, 0))\n"
+        "            if segment.next_offset >= self.recovery_point or segment is log.active\n",
+        "            for segment in log.segments_from(self.recovery_point)\n",
         "After a power cut the zeros that were allocated ahead are called damage.",
         (FLUSH,),
     ),
     Fault(
         "failed-flush-not-counted",
         "storage/log/flush.py",
-        "        counters = self._log.counters\n        counters.flush_failures += not self.done\n",
-        "        counters = self._log.counters\n",
+        "            log.counters.flush_failures += 1\n",
+        "            pass\n",
         "The metric of failed flushes stays 0.",
         (FLUSH, LOG, DELETION),
     ),
     Fault(
         "retention-unsynced-snapshots-are-no-reason-to-flush",
         "storage/directory/retain.py",
-        "            lambda: log.recovery_point < self.log_start or bool(log.unsynced_snapshots)",
-        "            lambda: log.recovery_point < self.log_start",
+        "            lambda: log.durability.recovery_point < self.log_start or"
+        " bool(log.snapshots.unsynced)",
+        "            lambda: log.durability.recovery_point < self.log_start",
         "A head is deleted, then a power cut: what was known of its producers is gone.",
         (DELETION, RETENTION_CRASH),
     ),
@@ -265,7 +250,7 @@ FAULTS = [
     Fault(
         "log-start-forgotten-while-a-deletion-is-not-durable",
         "storage/log/log.py",
-        "        certain = not self.retired and not self.directory_dirty",
+        "        certain = not self.retired and not self.durability.directory_dirty",
         "        certain = not self.retired",
         "A head deleted, then a power cut: deleted records come back.",
         (DELETION,),
@@ -273,8 +258,8 @@ FAULTS = [
     Fault(
         "log-start-forgotten-while-deleted-files-are-there",
         "storage/log/log.py",
-        "        certain = not self.retired and not self.directory_dirty",
-        "        certain = not self.directory_dirty",
+        "        certain = not self.retired and not self.durability.directory_dirty",
+        "        certain = not self.durability.directory_dirty",
         "A kill within a deletion beside a checkpoint: deleted records come back.",
         (DELETION,),
     ),

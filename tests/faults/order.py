@@ -72,9 +72,8 @@ FAULTS = [
     Fault(
         "adopt-markers-forgotten-before-they-are-durable",
         "storage/adopt/adopt.py",
-        "        return [log for log, end in ends.items() if not log.closed and"
-        " log.recovery_point < end]",
-        "        return [log for log, end in ends.items() if log.recovery_point < 0]",
+        "            if not log.closed and log.durability.recovery_point < end\n",
+        "            if log.durability.recovery_point < 0\n",
         "A power cut takes the marker, and nobody writes it again.",
         (ADOPT_CRASH,),
     ),
@@ -137,37 +136,34 @@ FAULTS = [
     ),
     Fault(
         "swap-first-sync-left-out",
-        "storage/log/log.py",
-        "            self.files.sync_directory(self.directory)\n"
-        "            for segment in reversed(new[1:]):",
-        "            for segment in reversed(new[1:]):",
+        "storage/compaction/replacing.py",
+        "        log.files.sync_directory(log.directory)\n"
+        "        for segment in reversed(new[1:]):",
+        "        for segment in reversed(new[1:]):",
         "A swap is decided whose files have no names after a power cut.",
         (NAMES, CLEANER_CRASH),
     ),
     Fault(
         "swap-decided-before-the-others-have-their-names",
-        "storage/log/log.py",
-        "            self.files.sync_directory(self.directory)\n"
-        "            new[0].set_suffix(paths.SWAP)",
-        "            new[0].set_suffix(paths.SWAP)",
+        "storage/compaction/replacing.py",
+        "        log.files.sync_directory(log.directory)\n        new[0].set_suffix(paths.SWAP)",
+        "        new[0].set_suffix(paths.SWAP)",
         "Half of a swap is carried out after a power cut.",
         (NAMES, CLEANER_CRASH),
     ),
     Fault(
         "swap-not-durable-when-it-counts",
-        "storage/log/log.py",
-        "            new[0].set_suffix(paths.SWAP)\n"
-        "            self.files.sync_directory(self.directory)\n",
-        "            new[0].set_suffix(paths.SWAP)\n",
+        "storage/compaction/replacing.py",
+        "        new[0].set_suffix(paths.SWAP)\n        log.files.sync_directory(log.directory)\n",
+        "        new[0].set_suffix(paths.SWAP)\n",
         "Readers have the new history, and a power cut brings the old one back.",
         (NAMES, CLEANER_CRASH),
     ),
     Fault(
         "swap-given-up-not-durable",
-        "storage/log/log.py",
-        "        new[0].set_suffix(paths.CLEANED)\n"
-        "        self.files.sync_directory(self.directory)\n",
-        "        new[0].set_suffix(paths.CLEANED)\n",
+        "storage/compaction/replacing.py",
+        "    new[0].set_suffix(paths.CLEANED)\n    log.files.sync_directory(log.directory)\n",
+        "    new[0].set_suffix(paths.CLEANED)\n",
         "A swap that was taken back is carried out after a power cut, without some of its files.",
         (NAMES, CLEANER_CRASH, CLEANER_FAULTS),
     ),
@@ -394,8 +390,8 @@ FAULTS = [
     Fault(
         "rescue-segment-that-ends-at-the-recovery-point-is-trusted",
         "storage/log/rescue.py",
-        "        if each.next_offset >= log.recovery_point and not each.is_missing\n",
-        "        if each.next_offset > log.recovery_point and not each.is_missing\n",
+        "        if each.next_offset >= log.durability.recovery_point and not each.is_missing\n",
+        "        if each.next_offset > log.durability.recovery_point and not each.is_missing\n",
         "After a power cut the zeros that were allocated ahead are called damage.",
         (RESCUE,),
     ),
@@ -426,57 +422,53 @@ FAULTS = [
     # -- rolls and appends ---------------------------------------------------------------------
     Fault(
         "roll-snapshot-after-the-new-segment",
-        "storage/log/append.py",
-        """\
-            self._write_snapshot(base_offset)
-            active = Segment.create(
-                self.files, self.directory, base_offset, self.config, now_ms=now_ms
-            )
-""",
-        """\
-            active = Segment.create(
-                self.files, self.directory, base_offset, self.config, now_ms=now_ms
-            )
-            self._write_snapshot(base_offset)
-""",
+        "storage/log/log.py",
+        "            self.snapshots.write(base_offset)\n"
+        "            active = Segment.create(\n"
+        "                self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
+        "            )\n",
+        "            active = Segment.create(\n"
+        "                self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
+        "            )\n"
+        "            self.snapshots.write(base_offset)\n",
         "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
         (FOLLOW,),
     ),
     Fault(
         "roll-that-fails-leaves-the-segment-closed",
-        "storage/log/append.py",
-        "            self.directory_dirty = True\n            sealed.unseal()\n",
-        "            self.directory_dirty = True\n            pass\n",
+        "storage/log/log.py",
+        "            self.durability.directory_dirty = True\n            sealed.unseal()\n",
+        "            self.durability.directory_dirty = True\n            pass\n",
         "After a roll on a full disk no append is taken any more.",
         ("tests/storage/log/test_log.py", APPEND),
     ),
     Fault(
         "roll-that-fails-may-come-back",
-        "storage/log/append.py",
-        "            self.directory_dirty = True\n            sealed.unseal()",
+        "storage/log/log.py",
+        "            self.durability.directory_dirty = True\n            sealed.unseal()",
         "            sealed.unseal()",
         "After a power cut an empty segment begins inside of the one before.",
         (NAMES,),
     ),
     Fault(
         "roll-names-not-to-be-synced",
-        "storage/log/append.py",
-        "        self.directory_dirty = True\n        self._roll_after_ms",
-        "        _ = self.directory_dirty\n        self._roll_after_ms",
+        "storage/log/log.py",
+        "        self.durability.directory_dirty = True\n        self._roll_after_ms",
+        "        _ = self.durability.directory_dirty\n        self._roll_after_ms",
         "A flushed segment has no name after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "append-a-new-transaction-index-has-no-name",
-        "storage/log/append.py",
-        "        if staged.aborted and not known:\n            self.directory_dirty = True\n",
-        "        if staged.aborted and not known:\n            pass\n",
+        "storage/log/log.py",
+        "                self.durability.directory_dirty = True\n            stabilized",
+        "                pass\n            stabilized",
         "Aborted records are shown after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "append-refused-leaves-its-abort",
-        "storage/log/append.py",
+        "storage/log/transactions.py",
         "                active.txn_index.truncate_to(known)\n"
         "                self._forget_aborted()\n",
         "                pass\n",
@@ -509,10 +501,10 @@ FAULTS = [
     ),
     Fault(
         "roll-that-fails-leaves-half-a-snapshot",
-        "storage/log/transactions.py",
+        "storage/log/snapshots.py",
         "not take the rest for damage.\n"
-        "        with contextlib.suppress(OSError):\n"
-        "            files.unlink(path)\n",
+        "            with contextlib.suppress(OSError):\n"
+        "                files.unlink(path)\n",
         "not take the rest for damage.\n",
         "Healthy data is called damaged after a roll on a full disk.",
         (FOLLOW,),
@@ -527,8 +519,8 @@ FAULTS = [
     ),
     Fault(
         "snapshot-that-failed-counts-as-the-newest",
-        "storage/log/transactions.py",
-        "                        self.snapshot_offset = before\n                    raise",
+        "storage/log/snapshots.py",
+        "                        self.newest_offset = before\n                    raise",
         "                        pass\n                    raise",
         "After a checkpoint on a full disk none is tried again, and a start reads the log.",
         (MANAGER,),

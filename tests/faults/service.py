@@ -39,7 +39,7 @@ FAULTS = [
     Fault(
         "rescue-never-tried",
         "kafkafs/fuse/ticks.py",
-        "                if log.flush_error is not None:\n"
+        "                if log.durability.flush_error is not None:\n"
         "                    await self._operations.rescue(log)\n"
         "                elif not log.closed:",
         "                if not log.closed:",
@@ -254,8 +254,8 @@ FAULTS = [
     Fault(
         "appends-take-the-reserve",
         "storage/log/append.py",
-        "            self._check_writable()\n        self.files.check_room()\n        config",
-        "            self._check_writable()\n        config",
+        "        log.files.check_room()\n        config",
+        "        config",
         "Appends take what was given up for deletions.",
         (RESERVE, "tests/mount/test_full_disk.py"),
     ),

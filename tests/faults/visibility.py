@@ -27,7 +27,7 @@ FAULTS = [
     # -- transactions --------------------------------------------------------------------------
     Fault(
         "last-stable-offset-one-too-far",
-        "storage/log/transactions.py",
+        "storage/log/log.py",
         "        return self.log_end_offset if first is None else max(first,",
         "        return self.log_end_offset if first is None else max(first + 1,",
         "The first record of an open transaction is stable.",
@@ -35,7 +35,7 @@ FAULTS = [
     ),
     Fault(
         "last-stable-offset-below-the-log-start",
-        "storage/log/transactions.py",
+        "storage/log/log.py",
         "first is None else max(first, self.log_start_offset)",
         "first is None else first",
         "An offset that is no longer there is the last stable one.",
@@ -77,7 +77,7 @@ FAULTS = [
     ),
     Fault(
         "append-behind-an-open-transaction-is-stable",
-        "storage/log/append.py",
+        "storage/log/log.py",
         "        if undecided is None and (staged is None or"
         " self.producers.first_undecided_offset is None):",
         "        if staged is None or self.producers.first_undecided_offset is None:",
@@ -86,7 +86,7 @@ FAULTS = [
     ),
     Fault(
         "stabilized-not-told",
-        "storage/log/append.py",
+        "storage/log/log.py",
         "        if stabilized:\n",
         "        if stabilized and staged is None:\n",
         "What a COMMIT makes visible is seen only with the next append.",
@@ -95,9 +95,11 @@ FAULTS = [
     Fault(
         "log-start-within-a-transaction-not-told",
         "storage/log/log.py",
-        "            self.stabilize()\n            for listener in self.listeners:\n"
-        "                listener.stabilized(self)\n        for listener",
-        "            self.stabilize()\n        for listener",
+        "            self.transactions.stabilize()\n"
+        "            for listener in self.listeners:\n"
+        "                listener.stabilized(self)\n"
+        "        for listener",
+        "            self.transactions.stabilize()\n        for listener",
         "delete-records into an open transaction: st_size is below 0.",
         (TREE_TRANSACTIONS, "tests/kafkafs/tree/test_following.py"),
     ),
@@ -317,7 +319,7 @@ FAULTS = [
     ),
     Fault(
         "segment-of-too-many-offsets",
-        "storage/log/append.py",
+        "storage/log/log.py",
         "        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN",
         "        is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN + 1",
         "A relative offset in an index is negative.",
@@ -655,10 +657,9 @@ FAULTS = [
     ),
     Fault(
         "follow-aborted-not-observed",
-        "storage/log/log.py",
-        "            for aborted in staged.aborted:\n"
-        "                segment.txn_index.observe(aborted)\n",
-        "            _ = staged.aborted\n",
+        "storage/follow/followed_log.py",
+        "        for aborted in staged.aborted:\n            segment.txn_index.observe(aborted)\n",
+        "        _ = staged.aborted\n",
         "Records that a broker has aborted are shown.",
         (FOLLOW,),
     ),

@@ -122,7 +122,7 @@ def _look(log: Log) -> None:
             log.read(offset, 100)
     for time in (-1, 0, 10**12):
         with contextlib.suppress(StorageError):
-            log.offset_for_timestamp(time)
+            log.reader.offset_for_timestamp(time)
     with contextlib.suppress(StorageError):
         assert log.history.nonce >= 0
     check_log(log)
@@ -205,7 +205,7 @@ def _text(log: Log) -> bytes | None:
             for made, header in plain_batches(segment, 0, segment.stable_size):
                 if header.is_control or (
                     header.is_transactional
-                    and log.is_aborted(header.producer_id, header.base_offset)
+                    and log.transactions.is_aborted(header.producer_id, header.base_offset)
                 ):
                     continue
                 for record in decode_plain(made):

@@ -37,8 +37,8 @@ def _fill(log: Log, transactions: bool) -> None:
     written = bytearray(
         encode(records(2), producer_id=7, producer_epoch=1, base_sequence=0, attributes=0x10)
     )
-    log.append_batches(written, now_ns=T * 10**6)
-    log.append_batches(encode_marker(ABORT, 7, 1, 3, 0, T, 0), now_ns=T * 10**6)
+    log.appender.append_batches(written, now_ns=T * 10**6)
+    log.appender.append_batches(encode_marker(ABORT, 7, 1, 3, 0, T, 0), now_ns=T * 10**6)
 
 
 @functools.cache

@@ -188,7 +188,7 @@ def append_ours(data: Path, base: Path) -> None:
             write(manager.log(topic, 0), [mixed(10, T + 10_000), values(0, 3, T + 10_020)])
         log = manager.log("transactions", 0)
         (hanging,) = [p for p in log.producers if p.in_transaction]
-        log.abort_transaction(hanging.producer_id, (T + 10_030) * 1_000_000)
+        log.appender.abort_transaction(hanging.producer_id, (T + 10_030) * 1_000_000)
         assert log.last_stable_offset == log.log_end_offset
     base.mkdir()
     (base / "data").symlink_to(data)

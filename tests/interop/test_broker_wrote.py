@@ -197,7 +197,7 @@ def test_offsets_are_what_kafka_get_offsets_says(
         assert int(shown["last_stable"]) == stable, topic
         log = manager.log(topic, 0)
         latest_ms = max(segment.max_timestamp for segment in log.segments)
-        newest = log.offset_for_timestamp(latest_ms, "read_uncommitted")
+        newest = log.reader.offset_for_timestamp(latest_ms, "read_uncommitted")
         assert (-1 if newest is None else newest[1]) == said["max-timestamp"][topic], topic
 
 

@@ -190,7 +190,7 @@ def test_producers_and_transactions(tmp_path: Path, killed: bool) -> None:
             if producer.transactional and turn % 3 == 2 and turn < 29:
                 ended = producer.abort() if (turn // 3 + producer.producer_id) % 2 else None
                 batches += ended or producer.commit()
-            log.append_batches(batches, now_ns=now_ms * 1_000_000)
+            log.appender.append_batches(batches, now_ns=now_ms * 1_000_000)
         if turn % 8 == 7:
             log.roll(now_ms)
     if killed:
@@ -207,7 +207,7 @@ def test_producers_and_transactions(tmp_path: Path, killed: bool) -> None:
     assert complaints(errors) == []
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         log = manager.log("t", 0)
-        aborted = log.aborted_transactions()
+        aborted = log.transactions.aborted()
         assert printed.count("lastStableOffset: ") == len(aborted) > 10
         for entry in aborted:
             assert (

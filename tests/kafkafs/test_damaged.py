@@ -120,7 +120,7 @@ def test_what_shows_nothing_is_passed(tree: Tree) -> None:
     log = tree.log()
     client = Client(log, 7)
     client.send(b"one", timestamp_ms=CLOCK.ms())
-    log.append_batches(marker(7, COMMIT), now_ns=CLOCK.now_ns)
+    log.appender.append_batches(marker(7, COMMIT), now_ns=CLOCK.now_ns)
     tree.append("t/0", b"two\nthree\n")
     assert tree.read("t/0") == b"one\ntwo\nthree\n"
     damage(tree, 1, at=65)

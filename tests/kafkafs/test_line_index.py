@@ -42,7 +42,7 @@ def a_log(tmp_path: Path) -> Iterator[Log]:
         yield manager.log("t", 0)
 
 
-class Following(LogListener):
+class Following(LogListener[Log]):
     """Keeps one segment's index while it is appended to."""
 
     def __init__(self, lines: SegmentLines) -> None:

@@ -15,12 +15,14 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from storage import LogManager, Record, encode, paths
+from storage.compaction.replacing import stage
 from storage.files import Files
 from storage.log.log import Log
 from storage.record.batch import decode
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.log_check import check
+from tests.storage.logs import remove_head
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -170,7 +172,7 @@ class Tree:
         self.log(topic).roll(self.clock.ms())
 
     def remove_head(self, count: int, topic: str = "t") -> None:
-        self.log(topic).remove_head(count, self.clock.ms())
+        remove_head(self.log(topic), count, self.clock.ms())
 
     def delete_files(self, topic: str = "t") -> None:
         """The delay of what was removed is over."""
@@ -239,7 +241,7 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
         new.append(batch, [entry], 1_700_000_000_000_000_000)
     new.seal()
     new.stable_size = new.size
-    log.stage_replacement(old, [new])
+    stage(log, old, [new])
     # The old files are due at once.
     log.replace(old, [new], -log.config.file_delete_delay_ms)
     log.mark_detached(old)

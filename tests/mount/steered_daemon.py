@@ -51,6 +51,7 @@ from storage.log.log import Log
 from tests.hang import HANG_S
 from tests.kafkafs.trees import clean
 from tests.no_threads import no_free_threads
+from tests.storage.logs import remove_head
 
 FOR_EVER = 1 << 62
 
@@ -269,7 +270,7 @@ class Commands:
 
     def remove_head(self, topic: str, count: int) -> None:
         now_ms = self._tree.mount.manager.monotonic_ms()
-        self._owner(lambda: self._log(topic).remove_head(count, now_ms))
+        self._owner(lambda: remove_head(self._log(topic), count, now_ms))
 
     def clean(self, topic: str, count: int, drop: str) -> None:
         """Replace the first `count` segments by one without the records whose value has `drop`."""
@@ -420,7 +421,7 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
         log = topic.topic.partitions[0]
         for line in lines:
             # Control files act in a worker thread; a log belongs to the trio thread.
-            trio.from_thread.run_sync(log.remove_head, int(line), log.monotonic_ms())
+            trio.from_thread.run_sync(remove_head, log, int(line), log.monotonic_ms())
         return Effects()
 
     return ControlFile(

@@ -104,7 +104,7 @@ class AdoptingMachine(RuleBasedStateMachine):
             if known is not None:
                 if known.in_transaction:
                     # The power cut has taken its marker.
-                    log.abort_transaction(7, NOW_NS)
+                    log.appender.abort_transaction(7, NOW_NS)
                 client.sequence = known.last_sequence + 1
             self.clients[log.topic, log.partition] = client
 

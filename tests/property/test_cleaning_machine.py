@@ -139,7 +139,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     def put(self, batch: bytes | bytearray) -> ModelBatch:
         end, segments = self.log.log_end_offset, self.log.segments
-        (appended,) = self.log.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        (appended,) = self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
         made = batches_of(self.log.active)[-1]
         assert (made.base_offset, made.last_offset) == (end, appended.last_offset)
         self.content.append(made)

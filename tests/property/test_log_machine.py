@@ -21,7 +21,7 @@ from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
 from storage.state.producer_state import BATCHES_KEPT, MAX_SEQUENCE
 from tests.log_check import check
-from tests.storage.logs import NOW_MS, append
+from tests.storage.logs import NOW_MS, append, remove_head
 from tests.storage.transactions import marker, produced
 
 values = st.one_of(st.none(), st.binary(max_size=60), st.binary(min_size=300, max_size=600))
@@ -75,7 +75,7 @@ class LogMachine(RuleBasedStateMachine):
         return self.manager.log("t", 0)
 
     def put(self, batch: bytearray) -> Appended:
-        (appended,) = self.log.append_batches(batch, now_ns=self.now_ms * 1_000_000)
+        (appended,) = self.log.appender.append_batches(batch, now_ns=self.now_ms * 1_000_000)
         return appended
 
     # -- appending -----------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class LogMachine(RuleBasedStateMachine):
         writer = self.writers.get(producer)
         if writer is None:
             with pytest.raises(InvalidTxnState):
-                self.log.abort_transaction(producer, NOW_MS)
+                self.log.appender.abort_transaction(producer, NOW_MS)
             return
         inside = writer.transaction is not None
         sequence = (writer.sequence + gap) & MAX_SEQUENCE
@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
         first, at = writer.transaction, len(self.model)
         if first is not None and by_hand:
             kind = ABORT
-            assert self.log.abort_transaction(producer, self.now_ms * 1_000_000) == at
+            assert self.log.appender.abort_transaction(producer, self.now_ms * 1_000_000) == at
         else:
             batch = marker(producer, kind, epoch=writer.epoch)
             assert self.put(batch) == Appended(at, at, False)
@@ -170,7 +170,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.log.flush()
-        assert self.log.recovery_point == len(self.model)
+        assert self.log.durability.recovery_point == len(self.model)
         self.manager.checkpoint()
 
     @rule()
@@ -181,7 +181,7 @@ class LogMachine(RuleBasedStateMachine):
     def remove_head(self, count: int) -> None:
         count = min(count, len(self.log.segments) - 1)
         if count:
-            self.log.remove_head(count, self.now_ms)
+            remove_head(self.log, count, self.now_ms)
             self.start = self.log.segments[0].base_offset
             remove = self.manager.sweep(self.now_ms)
             if remove is not None:
@@ -232,7 +232,7 @@ class LogMachine(RuleBasedStateMachine):
     def lose_derived_files(self, data: st.DataObject, clean: bool) -> None:
         """Snapshots always; transaction indexes where recovery reads their segments."""
         log = self.log
-        base, read_from = log.active.base_offset, 0 if clean else log.recovery_point
+        base, read_from = log.active.base_offset, 0 if clean else log.durability.recovery_point
         if clean:
             self.manager.close()
         else:
@@ -284,9 +284,9 @@ class LogMachine(RuleBasedStateMachine):
         assert log.log_start_offset == self.start
         assert log.log_end_offset == len(self.model)
         assert log.last_stable_offset == self.stable
-        assert log.recovery_point <= log.log_end_offset
+        assert log.durability.recovery_point <= log.log_end_offset
         kept = [entry for entry in self.aborted if entry.last_offset >= self.start]
-        assert log.aborted_transactions() == kept
+        assert log.transactions.aborted() == kept
 
     def teardown(self) -> None:
         assert check(self.manager) == []

@@ -84,7 +84,7 @@ def test_what_an_index_says_never_hides_a_record(
                 assert log.read(offset, 1)[:8] <= offset.to_bytes(8, "big")
             if time_index is None:
                 for timestamp in range(NOW_MS - 5, NOW_MS + 55, 3):
-                    found = log.offset_for_timestamp(timestamp)
+                    found = log.reader.offset_for_timestamp(timestamp)
                     assert (found or (-1, -1)) == first_from(records, timestamp)
     finally:
         for path, content in before.items():

@@ -74,12 +74,14 @@ class History:
                 base_sequence=sequence,
                 attributes=0x10,
             )
-        self.log.append_batches(
+        self.log.appender.append_batches(
             bytearray(recompress(batch, codec)), now_ns=self.clock.now_ms * 1_000_000
         )
 
     def end(self, producer: int, kind: int) -> None:
-        self.log.append_batches(marker(producer, kind), now_ns=self.clock.now_ms * 1_000_000)
+        self.log.appender.append_batches(
+            marker(producer, kind), now_ns=self.clock.now_ms * 1_000_000
+        )
 
     def roll(self) -> None:
         self.log.roll(self.clock.now_ms)

@@ -35,7 +35,7 @@ def put(data: Path, topic: str, partition: int, records: list[Record]) -> None:
     """Append a batch."""
     with opened(data) as manager:
         log = manager.log(topic, partition)
-        log.append_batches(encode(records), now_ns=NOW_NS)
+        log.appender.append_batches(encode(records), now_ns=NOW_NS)
 
 
 def values_of(data: Path, topic: str) -> list[list[tuple[bytes | None, bytes | None]]]:
@@ -126,7 +126,7 @@ def test_stats_of_one_split_add_up_as_those_of_many(
         for number in range(300):
             time_ms = NOW_MS + (number * 7919 % 300) * MINUTE
             record = Record(0, time_ms, 0, b"%d" % (number % 40), bytes(number))
-            log.append_batches(encode([record]), now_ns=NOW_NS)
+            log.appender.append_batches(encode([record]), now_ns=NOW_NS)
     wishes = stats.Wishes(gap_ms=10 * MINUTE)
     whole = stats.count(spark, str(data), wishes)
     monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)

@@ -18,7 +18,7 @@ from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.files import Files
 from tests.log_check import check
 from tests.spark.object_store import Bucket, ObjectStore
-from tests.storage.logs import NOW_MS, append, values
+from tests.storage.logs import NOW_MS, append, remove_head, values
 from tests.storage.segmented import DAY_MS, fill, segmented
 from tests.storage.transactions import Client
 
@@ -79,7 +79,7 @@ def test_it_is_what_lies_on_the_disk(data: Path, bucket: Bucket) -> None:
         log, same = opened.manager.log("many", 0), local.log("many", 0)
         for day in range(5):
             at = NOW_MS + day * DAY_MS
-            assert log.offset_for_timestamp(at) == same.offset_for_timestamp(at)
+            assert log.reader.offset_for_timestamp(at) == same.reader.offset_for_timestamp(at)
         assert [segment.aborted for segment in opened.manager.log("atomic", 0).segments] == [
             segment.aborted for segment in local.log("atomic", 0).segments
         ]
@@ -164,7 +164,7 @@ def test_what_is_copied_later_appears(data: Path, bucket: Bucket) -> None:
         opened.refresh(at_once=True)
         assert everything(opened.manager) == of_disk(data)
         with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
-            manager.log("many", 0).remove_head(2, 0)
+            remove_head(manager.log("many", 0), 2, 0)
             manager.log("many", 0).raise_log_start(7)
             manager.delete_topic("new")
         bucket.sync(data)

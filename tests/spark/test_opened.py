@@ -16,7 +16,7 @@ from storage import LogManager
 from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower
 from tests.broker_files import BrokerDirectory
-from tests.storage.logs import NOW_MS, append, values
+from tests.storage.logs import NOW_MS, append, remove_head, values
 from tests.storage.transactions import Client
 
 
@@ -118,7 +118,7 @@ def test_while_its_writer_has_it_open(tmp_path: Path) -> None:
             assert (seen.log_end_offset, seen.last_stable_offset) == (3, 3)
             log.roll(NOW_MS)
             append(log, b"two")
-            log.remove_head(1, NOW_MS)
+            remove_head(log, 1, NOW_MS)
             opened.refresh()
             assert (seen.log_start_offset, values(seen)) == (3, [b"two"])
 

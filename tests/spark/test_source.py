@@ -15,7 +15,7 @@ import pytest
 
 from storage import Log, LogManager, Record, encode
 from tests.storage.compaction import cleaned
-from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.logs import NOW_MS, append, opened, remove_head
 from tests.storage.segmented import segmented
 from tests.storage.transactions import Client
 
@@ -106,7 +106,7 @@ def test_nothing(spark: SparkSession, data: Path, manager: LogManager) -> None:
 
 def test_errors_say_what_is_wrong(spark: SparkSession, data: Path, manager: LogManager) -> None:
     log = segmented(manager)
-    log.remove_head(1, NOW_MS)
+    remove_head(log, 1, NOW_MS)
     manager.checkpoint()
     for options, schema, message in (
         ({"subscribeTo": "t"}, None, "Unknown option 'subscribeto'"),
@@ -206,7 +206,7 @@ def test_lost_data_ends_a_query(spark: SparkSession, data: Path, manager: LogMan
     append(log, b"c", b"d", timestamp_ms=NOW_MS)
     log.roll(NOW_MS)
     append(log, b"e", timestamp_ms=NOW_MS)
-    log.remove_head(4, NOW_MS)
+    remove_head(log, 4, NOW_MS)
     manager.checkpoint()
     with pytest.raises(Exception, match=r"offset \[8, 10\) for topic partition t-0") as error:
         Query(spark, data).run()

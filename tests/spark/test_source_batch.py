@@ -17,7 +17,7 @@ from storage.errors import CorruptRecord, UnknownTopicOrPartition
 from tests.spark.reading import SCHEMA, Seen, batch, batch_parts, batch_reader, read, values
 from tests.storage import old_logs
 from tests.storage.compaction import cleaned
-from tests.storage.logs import NOW_MS, append, opened, write_settings
+from tests.storage.logs import NOW_MS, append, opened, remove_head, write_settings
 from tests.storage.segmented import segmented
 from tests.storage.transactions import Client
 
@@ -264,7 +264,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
 def test_what_retention_has_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager)
-        log.remove_head(1, NOW_MS)
+        remove_head(log, 1, NOW_MS)
         manager.checkpoint()
         assert len(batch(tmp_path)) == 6
         options = {"startingOffsets": '{"t":{"0":1}}'}
@@ -296,7 +296,7 @@ def test_what_goes_after_planning(
         (failing,) = batch_parts(tmp_path)
         (skipping,) = batch_parts(tmp_path, failOnDataLoss="false")
         if happens == "retention":
-            log.remove_head(2, NOW_MS)
+            remove_head(log, 2, NOW_MS)
         else:
             manager.delete_topic("t")
         if happens == "another":

@@ -81,7 +81,7 @@ class Life(RuleBasedStateMachine):
             base_sequence=0,
             attributes=TRANSACTIONAL_BIT,
         )
-        log.append_batches(bytearray(batch), now_ns=NOW_NS)
+        log.appender.append_batches(bytearray(batch), now_ns=NOW_NS)
         if commits:
             client.commit()
             self.written[number] += values

@@ -14,7 +14,7 @@ from storage import Log, LogManager
 from storage.errors import UnknownTopicOrPartition
 from tests.spark.reading import Stream, read, values
 from tests.storage.compaction import cleaned
-from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.logs import NOW_MS, append, opened, remove_head
 from tests.storage.segmented import segmented
 from tests.storage.transactions import Client
 
@@ -271,7 +271,7 @@ def retained(manager: LogManager, tmp_path: Path, **options: object) -> list[Off
     log = segmented(manager)
     with Stream(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=1, **options) as stream:
         stream.next()
-    log.remove_head(2, NOW_MS)
+    remove_head(log, 2, NOW_MS)
     manager.checkpoint()
     return stream.log
 
@@ -305,7 +305,7 @@ def test_retention_after_planning(
         with Stream(tmp_path, startingOffsets="earliest", failOnDataLoss=fails) as stream:
             start = stream.plan.initial()
             parts = stream.plan.partitions(start, stream.plan.next_end(start, is_limited=True))
-            log.remove_head(1, NOW_MS)
+            remove_head(log, 1, NOW_MS)
             log.flush()
             if fails:
                 with pytest.raises(DataLoss, match=r"\[0, 2\) for topic partition t-0"):

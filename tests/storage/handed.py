@@ -82,7 +82,7 @@ def facts(log: Log) -> tuple[object, ...]:
         for isolation in ("read_committed", "read_uncommitted")
     }
     times = {record.timestamp for record in records["read_uncommitted"]}
-    found = {time: log.offset_for_timestamp(time) for time in times}
+    found = {time: log.reader.offset_for_timestamp(time) for time in times}
     return log.log_start_offset, log.log_end_offset, records, found
 
 

@@ -27,6 +27,11 @@ def append(log: Log, *values: bytes | None, timestamp_ms: int = NOW_MS) -> int:
     return log.append(batch(values, timestamp_ms), now_ns=timestamp_ms * 1_000_000)
 
 
+def remove_head(log: Log, count: int, now_ms: int) -> None:
+    """Delete the first ``count`` segments, as retention does once that is decided."""
+    log.mark_detached(log.detach_head(count, now_ms))
+
+
 def values(log: Log, offset: int | None = None) -> list[bytes | None]:
     """What the log holds."""
     return [record.value for record in log.records(offset)]

@@ -35,8 +35,8 @@ def test_before_it_was_flushed(tmp_path: Path) -> None:
     vanish(tmp_path, 3)
     with pytest.raises(CorruptRecord, match="offsets 3 to 5 are damaged: the file is gone"):
         log.flush()
-    assert log.recovery_point == log.log_end_offset
-    assert log.flush_error is None
+    assert log.durability.recovery_point == log.log_end_offset
+    assert log.durability.flush_error is None
     log.flush()
     manager.checkpoint()
     expected = [*LINES[:3], None, None, None, *LINES[6:]]
@@ -75,7 +75,7 @@ def test_its_indexes_go_alone(tmp_path: Path) -> None:
     for path in (tmp_path / "t-0").glob("*3.*index"):
         path.unlink()
     assert readable(log) == LINES
-    assert log.offset_for_timestamp(NOW_MS + 4) == (NOW_MS + 4, 4)
+    assert log.reader.offset_for_timestamp(NOW_MS + 4) == (NOW_MS + 4, 4)
     assert log.losses == []
     manager.close()
 

@@ -58,7 +58,7 @@ class Client:
             transactional=transactional,
             timestamp_ms=timestamp_ms,
         )
-        (appended,) = self.log.append_batches(batch, now_ns=timestamp_ms * 1_000_000)
+        (appended,) = self.log.appender.append_batches(batch, now_ns=timestamp_ms * 1_000_000)
         self.sequence = (self.sequence + len(values)) & MAX_SEQUENCE
         return appended
 
@@ -71,7 +71,7 @@ class Client:
     def end(self, kind: int) -> Appended:
         """Append a marker."""
         batch = marker(self.producer_id, kind, epoch=self.epoch)
-        (appended,) = self.log.append_batches(batch, now_ns=NOW_NS)
+        (appended,) = self.log.appender.append_batches(batch, now_ns=NOW_NS)
         return appended
 
 
@@ -83,4 +83,4 @@ def new_log(manager: LogManager, **overrides: object) -> Log:
 
 
 def put(log: Log, *batches: bytes | bytearray, **options: object) -> list[Appended]:
-    return log.append_batches(b"".join(batches), now_ns=NOW_NS, **options)  # type: ignore[arg-type]
+    return log.appender.append_batches(b"".join(batches), now_ns=NOW_NS, **options)  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ class Assigned:
             times = dict.fromkeys(logs, limit.timestamp)
         result = {}
         for name, timestamp in times.items():
-            match = logs[name].offset_for_timestamp(timestamp, self._options.isolation)
+            match = logs[name].reader.offset_for_timestamp(timestamp, self._options.isolation)
             if match is None and is_start and limit.error_without_match:
                 raise InvalidOption(
                     f"No offset matched from request of topic-partition {name} and timestamp "

@@ -39,7 +39,7 @@ class AppendTarget(Protocol):
         ...
 
     def append(self, batches: bytearray, now_ns: int) -> None:
-        """Append batches that were made here. What `Log.prepared` refuses, and OSError."""
+        """Append batches that were made here. What `Appender.prepared` refuses, and OSError."""
         ...
 
     def check(self, batches: bytearray, now_ns: int) -> None:
@@ -89,15 +89,15 @@ class PartitionTarget:
 
     @property
     def flush_due(self) -> bool:
-        return self.partition.log.flush_due
+        return self.partition.log.durability.flush_due
 
     def append(self, batches: bytearray, now_ns: int) -> None:
         partition = self.partition
         log = partition.log
-        ready = log.prepared(batches, now_ns=now_ns)
+        ready = log.appender.prepared(batches, now_ns=now_ns)
         partition.writer = self
         try:
-            log.append_prepared(ready, now_ns=now_ns)
+            log.appender.append_prepared(ready, now_ns=now_ns)
         finally:
             partition.writer = None
 
@@ -108,11 +108,11 @@ class PartitionTarget:
         trusted: dict[int, int],
         checked: list[Admitted] | None,
     ) -> list[Appended]:
-        """`Log.append_batches`"""
+        """`Appender.append_batches`"""
         partition = self.partition
         partition.writer = self
         try:
-            return partition.log.append_batches(
+            return partition.log.appender.append_batches(
                 batches,
                 now_ns=now_ns,
                 trusted=trusted,
@@ -123,7 +123,7 @@ class PartitionTarget:
             partition.writer = None
 
     def check(self, batches: bytearray, now_ns: int) -> None:
-        self.partition.log.prepared(batches, now_ns=now_ns)
+        self.partition.log.appender.prepared(batches, now_ns=now_ns)
 
     def flush_plan(self) -> FlushPlan | None:
         return self.partition.flush_plan()

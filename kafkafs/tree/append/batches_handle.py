@@ -7,8 +7,8 @@ more than max.message.bytes, or than a segment takes, is refused as soon as its 
 (EMSGSIZE).
 
 What a batch has to be like, offsets, codecs, and what is asked of a producer's next batch:
-`Log.append_batches`. The handle remembers which producers it has brought batches of, so that the
-gaps of a log that was compacted pass.
+`Appender.append_batches`. The handle remembers which producers it has brought batches of, so that
+the gaps of a log that was compacted pass.
 
 After a refusal of the content the next write begins a batch, unless it is the refused bytes again.
 

@@ -108,13 +108,13 @@ class TopicTarget:
         grown: list[tuple[Partition, int]] = []
         try:
             for partition, ready in prepared:
-                first = partition.log.append_prepared(ready, now_ns=now_ns)
+                first = partition.log.appender.append_prepared(ready, now_ns=now_ns)
                 grown.append((partition, first))
         except (StorageError, OSError):
             self._tell_of(grown)
             raise
         self._partitioner.sticky = routed.sticky
-        self.flush_due = any(partition.log.flush_due for partition, _ in grown)
+        self.flush_due = any(partition.log.durability.flush_due for partition, _ in grown)
 
     def check(self, batches: bytearray, now_ns: int) -> None:
         self._prepared(batches, now_ns)
@@ -134,7 +134,7 @@ class TopicTarget:
             if log is None:
                 self._topic.check(number)
                 raise LogClosed("the topic is being deleted")
-            prepared.append((self._partitions.of(log), log.prepared(part, now_ns=now_ns)))
+            prepared.append((self._partitions.of(log), log.appender.prepared(part, now_ns=now_ns)))
         return routed, prepared
 
     def _tell_of(self, grown: Sequence[tuple[Partition, int]]) -> None:

@@ -102,7 +102,7 @@ def _abort(mount: MountContext, topic: Topic, partition: int, producer_id: int) 
     what = f"partition {partition} producer {producer_id}"
     key = topic.name, topic.id, NAME
     try:
-        offset = log.abort_transaction(producer_id, now_ns)
+        offset = log.appender.abort_transaction(producer_id, now_ns)
     except (StorageError, OSError):
         mount.outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
         raise

@@ -138,7 +138,9 @@ class ControlHandle(Handle):
             self._begun = effects.begun
             self.awaited = (*effects.begun, *effects.stopped)
             asked = self._flags & _SYNC != 0
-            self.sync_due = any(asked or partition.log.flush_due for partition in self._grown)
+            self.sync_due = any(
+                asked or partition.log.durability.flush_due for partition in self._grown
+            )
 
     def awaited_over(self) -> None:
         for job in self._begun:

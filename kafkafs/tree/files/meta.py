@@ -76,7 +76,7 @@ def offsets(log: Log) -> Content:
         ("log_end", log.log_end_offset),
         ("last_stable", log.last_stable_offset),
         ("high_watermark", log.high_watermark),
-        ("recovery_point", log.recovery_point),
+        ("recovery_point", log.durability.recovery_point),
     )
     return Text("".join(f"{name} {value}\n" for name, value in facts))
 
@@ -217,11 +217,11 @@ class TxnIndex:
         segments = self._log.segments
         if self._read is not segments:
             before_waiting()
-            self._log.aborted_transactions()
+            self._log.transactions.aborted()
             self._read = segments
 
     def content(self) -> Content:
-        return Rows(_TXN_COLUMNS, self._log.aborted_transactions())
+        return Rows(_TXN_COLUMNS, self._log.transactions.aborted())
 
 
 class EntryTable(Table):

@@ -89,7 +89,7 @@ def offset_of_time(part: PartitionView, timestamp_ms: int) -> int | None:
     isolation: Isolation = "read_uncommitted"
     if not isinstance(part.view, Batches) and part.view.committed:
         isolation = "read_committed"
-    found = log.offset_for_timestamp(timestamp_ms, isolation)
+    found = log.reader.offset_for_timestamp(timestamp_ms, isolation)
     if found is not None:
         return found[1]
     return log.log_start_offset if log.active.always_expand else None

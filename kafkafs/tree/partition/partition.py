@@ -329,9 +329,12 @@ class Partition:
         log = self.log
         if log.read_only or log.closed:
             return None
-        if log.recovery_point == log.log_end_offset and not log.directory_dirty:
+        if (
+            log.durability.recovery_point == log.log_end_offset
+            and not log.durability.directory_dirty
+        ):
             return None
-        return log.start_flush()
+        return log.durability.start_flush()
 
     def follow(self) -> None:
         """Somebody asks: see what the process that writes the data directory has done."""

@@ -31,7 +31,7 @@ MEASURE_SLICE_S = 0.5
 """How long measuring in the background goes on at a time."""
 
 
-class Partitions(LogListener):
+class Partitions(LogListener[Log]):
     """See the module."""
 
     def __init__(self, mount: MountContext) -> None:

@@ -93,7 +93,7 @@ class PlacedView:
     def _piece(self, segment: Segment) -> Piece:
         if isinstance(self.view, Batches):
             return SegmentBatches(segment)
-        is_aborted = self.log.is_aborted if self.view.committed else None
+        is_aborted = self.log.transactions.is_aborted if self.view.committed else None
         return SegmentLines(self._store, segment, self.view, is_aborted, self._cache)
 
     @property

@@ -97,7 +97,7 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
     """
     new: list[Segment] = []
     try:
-        known = set(log.aborted_transactions())
+        known = set(log.transactions.aborted())
         task.begin("checking", sum(each.size for each in request.new))
         for each in request.new:
             new.append(_named(log, each))

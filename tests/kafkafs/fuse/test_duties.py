@@ -30,7 +30,7 @@ from storage.log.log import Log
 from storage.state import checkpoint
 from storage.task import Task
 from tests.no_threads import no_free_threads
-from tests.storage.logs import append, values, write_settings
+from tests.storage.logs import append, remove_head, values, write_settings
 from tests.storage.staging import staged
 
 SETTINGS: dict[str, object] = {
@@ -170,7 +170,7 @@ class Duty(NamedTuple):
 def a_flush(world: World) -> Callable[[], bool]:
     log = world.log()
     world.append(log)
-    return lambda: log.recovery_point == 1
+    return lambda: log.durability.recovery_point == 1
 
 
 def a_checkpoint(world: World) -> Callable[[], bool]:
@@ -228,7 +228,7 @@ def something_deleted(world: World) -> Callable[[], bool]:
     for _ in range(3):
         world.append(log)
         log.roll(world.now_ms())
-    log.remove_head(2, world.now_ms())
+    remove_head(log, 2, world.now_ms())
     return lambda: not list((world.data / "a-0").glob("*.deleted"))
 
 
@@ -382,7 +382,7 @@ def test_an_adoption_whose_marker_found_no_room_is_ended(tmp_path: Path) -> None
     """Nobody asks for its batch again, nor for another one."""
 
     async def test(world: World) -> None:
-        class NoMoreRoom(LogListener):
+        class NoMoreRoom(LogListener[Log]):
             """Behind the batch, for its marker."""
 
             def appended(self, *_: object) -> None:

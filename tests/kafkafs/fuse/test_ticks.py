@@ -63,7 +63,7 @@ class World:
         append(self.manager.log(topic, 0), b"x", timestamp_ms=self.now_ms())
 
     def recovery_point(self, topic: str) -> int:
-        return self.manager.log(topic, 0).recovery_point
+        return self.manager.log(topic, 0).durability.recovery_point
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Worker threads take real time, for which the clock stands still."""

@@ -295,10 +295,12 @@ def test_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             shown = b""
             for number in range(6):
                 one = Producer(number % 2, epoch=number, transactional=True)
-                log.append_batches(one.batch(b"%d" % number), now_ns=NOW_NS)
+                log.appender.append_batches(one.batch(b"%d" % number), now_ns=NOW_NS)
                 append(log, b"plain")
                 assert rest(handle, node, len(shown), tree) == b"", "it is held back"
-                log.append_batches(one.commit() if number % 3 else one.abort(), now_ns=NOW_NS)
+                log.appender.append_batches(
+                    one.commit() if number % 3 else one.abort(), now_ns=NOW_NS
+                )
                 new = b"%d\nplain\n" % number if number % 3 else b"plain\n"
                 assert rest(handle, node, len(shown), tree) == new
                 shown += new
@@ -307,7 +309,7 @@ def test_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert tree.read("t/0") == shown[shown.index(b"4") :]
             assert tree.file() is not node
             assert read(handle) == shown, "what is aborted in the segments that are gone is hidden"
-            assert list(tree.log().aborted_transactions()) == list(log.aborted_transactions())
+            assert list(tree.log().transactions.aborted()) == list(log.transactions.aborted())
             assert tree.log().last_stable_offset == log.last_stable_offset
 
 

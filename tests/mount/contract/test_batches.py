@@ -441,7 +441,7 @@ def test_a_read_only_mount_shows_them(tmp_path: Path, seg: Path) -> None:
     (tmp_path / "data").mkdir()
     with LogManager.open(str(tmp_path / "data")) as manager:
         log = manager.create_topic("orders", 1).partitions[0]
-        log.append_batches(seg.read_bytes(), now_ns=1_700_000_000_000_000_000)
+        log.appender.append_batches(seg.read_bytes(), now_ns=1_700_000_000_000_000_000)
     with mounted(tmp_path, "ro") as mount:
         orders = mount / "orders" / "0"
         assert payloads(batches(orders).read_bytes()) == payloads(seg.read_bytes())

@@ -17,7 +17,7 @@ from storage import LogManager
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails
 from tests.mount.steering import SteeredMount
-from tests.storage.logs import append
+from tests.storage.logs import append, remove_head
 
 LINE = 20
 """Bytes of each line that `lines` makes."""
@@ -454,7 +454,7 @@ def test_what_an_offline_tool_rewrote_is_a_new_history(own: Mount) -> None:
         log = manager.log("orders", 0)
         log.roll(manager.clock_ms())
         append(log, b"eleven")
-        log.remove_head(1, manager.clock_ms())
+        remove_head(log, 1, manager.clock_ms())
     own.start()
     after = orders.stat().st_ino
     assert after != before

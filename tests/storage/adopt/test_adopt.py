@@ -168,7 +168,7 @@ def test_what_is_copied_from_another_data_directory(data: Path, tmp_path: Path) 
         adopted(there, staged(FILES, str(other), "r", 0, {A: [[b"there"]]}))
         segment = there.log("a", 0).active
         copied = Path(segment.log_path).read_bytes()[: segment.size]
-        manager.log("a", 0).append_batches(copied, now_ns=NOW_NS)
+        manager.log("a", 0).appender.append_batches(copied, now_ns=NOW_NS)
         adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"next"]]}))
         assert values(manager.log("a", 0)) == [b"here", b"there", b"next"]
 
@@ -303,7 +303,7 @@ def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
         assert codecs == [0, 4]
         # A broker refuses it where a producer's batch becomes too large.
         with pytest.raises(RecordTooLarge):
-            manager.log("a", 0).append_batches(batches([value]), now_ns=NOW_NS)
+            manager.log("a", 0).appender.append_batches(batches([value]), now_ns=NOW_NS)
 
 
 def test_large_files_go_in_parts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +381,7 @@ def test_another_one_ends_its_transaction(data: Path, kind: int, phase: str) -> 
             pending = manager.adoptions.pending
             assert pending is not None
             marker = encode_marker(kind, pending.producer_id, 0, 0, 0, NOW_MS, 0)
-            manager.log("a", 0).append_batches(bytearray(marker), now_ns=NOW_NS)
+            manager.log("a", 0).appender.append_batches(bytearray(marker), now_ns=NOW_NS)
 
     with opened(data) as manager:
         request = staged(FILES, str(data), "q", 0, {A: [[b"1"], [b"2"]], B0: [[b"3"]]})

@@ -48,7 +48,7 @@ def keyed(pairs: Sequence[Pair], timestamp_ms: int = NOW_MS, codec: int = 0) -> 
 def put(log: Log, *pairs: Pair, timestamp_ms: int = NOW_MS, codec: int = 0) -> int:
     """Append one batch; returns its first offset."""
     batch = keyed(pairs, timestamp_ms, codec)
-    return log.append_batches(batch, now_ns=timestamp_ms * 1_000_000)[0].base_offset
+    return log.appender.append_batches(batch, now_ns=timestamp_ms * 1_000_000)[0].base_offset
 
 
 def roll(log: Log, now_ms: int = NOW_MS) -> None:

@@ -14,7 +14,7 @@ from storage.state import checkpoint
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.logs import NOW_MS, write_settings
+from tests.storage.logs import NOW_MS, remove_head, write_settings
 
 
 def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_large_dirty_part_beside_a_log_start_that_moved(tmp_path: Path) -> Non
             put(log, (b"a", b"%d" % number))
             roll(log)
         manager.cleaner_offsets["t", 0] = 1
-        log.remove_head(2, NOW_MS)
+        remove_head(log, 2, NOW_MS)
         plan = LogCleaner(manager).plan(log, NOW_MS)
         assert plan.reset
         assert plan.first_dirty_offset == 2

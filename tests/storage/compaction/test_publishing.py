@@ -27,7 +27,7 @@ T = TypeVar("T")
 COUNT = RENAMED_AT_ONCE + 2
 
 
-class FullDisk(LogListener):
+class FullDisk(LogListener[Log]):
     """Has to write down what changes, and cannot."""
 
     def preparing(
@@ -160,4 +160,4 @@ def test_a_cleaned_segment_keeps_the_snapshot_at_its_base(tmp_path: Path) -> Non
         assert len(left) > 1
         assert set(left) <= set(bases)
         for base in left:
-            assert os.path.exists(log.snapshot_path(base))
+            assert os.path.exists(log.snapshots.path(base))

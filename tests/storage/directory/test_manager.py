@@ -27,7 +27,7 @@ from storage.files import Files
 from storage.state import checkpoint
 from storage.state.checkpoint import read_offsets
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, opened, values, write_settings
+from tests.storage.logs import NOW_MS, append, opened, remove_head, values, write_settings
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
             append(log, b"a")
             log.roll(NOW_MS)
         manager.set_topic_setting("t", "file.delete.delay.ms", "0")
-        log.remove_head(2, NOW_MS)
+        remove_head(log, 2, NOW_MS)
         disk.fail_next("unlink", errno.EIO, suffix=f"{0:020}.log.deleted")
         for left in ([f"{0:020}.log.deleted"], []):
             remove = manager.sweep(NOW_MS)
@@ -217,7 +217,7 @@ def test_a_snapshot_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
         disk.fail_next("pwrite", errno.ENOSPC, suffix=".snapshot")
         with pytest.raises(OSError, match="No space left"):
             manager.checkpoint()
-        path = Path(log.snapshot_path(1))
+        path = Path(log.snapshots.path(1))
         assert not path.exists()
         manager.checkpoint()
         assert path.read_bytes() == log.producers.encode()
@@ -245,7 +245,7 @@ def test_checkpoints_and_the_marker(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path)) as manager:
         assert manager.clean
         assert manager.log("t", 0).log_start_offset == 2
-        assert manager.log("t", 0).recovery_point == 4
+        assert manager.log("t", 0).durability.recovery_point == 4
 
 
 def test_a_malformed_checkpoint_is_set_aside_and_all_is_checked(tmp_path: Path) -> None:
@@ -496,11 +496,11 @@ def test_a_checkpoint_that_says_the_same_is_not_written_again(tmp_path: Path) ->
             manager.start_checkpoint(snapshots=False)()
         files.bad = False
         # It may be there or not; what it said before has to be written, too.
-        log.recovery_point = 1
+        log.durability.recovery_point = 1
         manager.start_checkpoint(snapshots=False)()
         recorded = read_offsets(files, str(tmp_path / paths.RECOVERY_POINTS))
         assert recorded == {("t", 0): 1}
-        log.recovery_point = 2
+        log.durability.recovery_point = 2
 
 
 def test_a_log_that_cannot_be_closed_keeps_the_marker_from_being_written(tmp_path: Path) -> None:

@@ -114,12 +114,12 @@ def test_producers_are_remembered_when_all_their_records_went(tmp_path: Path) ->
     with crashing(tmp_path) as manager:
         log = segmented(manager, count=2, retention_bytes="0")
         first = produced([b"x"])
-        log.append_batches(first, now_ns=NOW_NS)
+        log.appender.append_batches(first, now_ns=NOW_NS)
         assert run(manager, NOW_MS).offsets == 5
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
-        (appended,) = log.append_batches(produced([b"x"]), now_ns=NOW_NS)
+        (appended,) = log.appender.append_batches(produced([b"x"]), now_ns=NOW_NS)
         assert appended.duplicate
 
 
@@ -134,16 +134,16 @@ def test_leader_epochs_are_cut_at_the_log_start(tmp_path: Path) -> None:
             "t", "retention.bytes", str(sum(s.size for s in log.segments[2:]))
         )
         assert run(manager, NOW_MS).segments == 2
-        assert log.epochs == [(4, 4), (7, 5)]
+        assert log.epochs.entries == [(4, 4), (7, 5)]
         log.flush()
         assert read_epochs(Files(), path) == [(4, 4), (7, 5)]
         assert delete_records(manager, log, 7, Task()) == 7
-        assert log.epochs == [(7, 7)]
+        assert log.epochs.entries == [(7, 7)]
         assert delete_records(manager, log, 8, Task()) == 8
     assert read_epochs(Files(), path) == [(7, 8)]
     with opened(tmp_path) as manager:
-        assert manager.log("t", 0).epochs == [(7, 8)]
-        assert manager.log("t", 0).leader_epoch == 7
+        assert manager.log("t", 0).epochs.entries == [(7, 8)]
+        assert manager.log("t", 0).epochs.latest == 7
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -232,7 +232,7 @@ def test_the_log_start_is_durable_before_the_first_file_is_renamed(tmp_path: Pat
     files.seen = []
     with opened(tmp_path, files) as manager:
         log = segmented(manager, retention_bytes="1")
-        assert log.recovery_point < 6
+        assert log.durability.recovery_point < 6
         files.seen.clear()
         run(manager, NOW_MS)
         steps = [
@@ -242,7 +242,9 @@ def test_the_log_start_is_durable_before_the_first_file_is_renamed(tmp_path: Pat
         ]
         assert steps[0] == "log-start-offset-checkpoint True '0\\n1\\nt 0 6\\n'"
         assert all(step.endswith(".deleted") for step in steps[1:]), steps
-        assert log.recovery_point == 8, "what only its snapshot will know was flushed before"
+        assert log.durability.recovery_point == 8, (
+            "what only its snapshot will know was flushed before"
+        )
         assert log_starts(manager) == {("t", 0): 6}
         # Until a crash can no longer bring the old files back.
         manager.checkpoint()

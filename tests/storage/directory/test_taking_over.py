@@ -35,7 +35,7 @@ def fill(data: Path, *topics: str) -> None:
                 if number:
                     log.roll(NOW_MS)
                 pairs = [(b"key", b"%d" % number), (b"other", b"%d" % number)]
-                log.append_batches(keyed(pairs), now_ns=NOW_MS * 1_000_000)
+                log.appender.append_batches(keyed(pairs), now_ns=NOW_MS * 1_000_000)
     (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\ndirectory.id=y\n")
 
 

@@ -27,13 +27,13 @@ from storage.segment.segment import Segment
 from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
 from tests.crash.disk import SimulatedDisk
 from tests.log_check import check_log
-from tests.storage.logs import append, opened, values
+from tests.storage.logs import append, opened, remove_head, values
 from tests.storage.producers import Producer
 
 NEVER_FRESH = 1 << 62
 
 
-class Told(LogListener):
+class Told(LogListener[Log]):
     """What the log has told, and that each of it is true when it is told."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
                 assert not follower.look()
             assert len(seen.segments) == len(log.segments)
             assert check_log(seen) == []
-            log.remove_head(3, 0)
+            remove_head(log, 3, 0)
             assert follower.look()
             assert [s.base_offset for s in seen.segments] == [s.base_offset for s in log.segments]
             assert values(seen) == values(log)
@@ -418,7 +418,7 @@ def test_everything_is_deleted_after_a_roll_that_was_not_seen(follow: Follow) ->
     follow.check()
 
 
-class Tail(LogListener):
+class Tail(LogListener[Log]):
     """The values that are told as appended."""
 
     def __init__(self, log: Log) -> None:
@@ -739,11 +739,11 @@ def test_an_aborted_transaction_that_a_cleaned_index_lacks(follow: Follow, is_as
     index.write_bytes(index.read_bytes()[txn_index.ENTRY_SIZE :])
     if is_asked:
         # What is known of a producer is kept from then on.
-        assert not log.is_aborted(1, first)
+        assert not log.transactions.is_aborted(1, first)
     follow.look()
-    assert log.is_aborted(1, first)
-    assert log.is_aborted(1, second)
-    assert [entry.first_offset for entry in log.aborted_transactions()] == [first, second]
+    assert log.transactions.is_aborted(1, first)
+    assert log.transactions.is_aborted(1, second)
+    assert [entry.first_offset for entry in log.transactions.aborted()] == [first, second]
     assert log.last_stable_offset == log.log_end_offset
 
 
@@ -756,14 +756,14 @@ def test_what_is_written_over_an_aborted_transaction_that_was_cut_off(follow: Fo
     cut = partition.put(one.batch(b"cut"))
     partition.put(one.abort())
     follow.look()
-    assert log.is_aborted(1, kept)
-    assert log.is_aborted(1, cut)
+    assert log.transactions.is_aborted(1, kept)
+    assert log.transactions.is_aborted(1, cut)
     partition.truncate(cut)
     assert partition.put(two.batch(b"there"), b"there") == cut
     partition.put(two.commit())
     assert follow.look()[0] == "truncated"
-    assert log.is_aborted(1, kept)
-    assert not log.is_aborted(1, cut)
+    assert log.transactions.is_aborted(1, kept)
+    assert not log.transactions.is_aborted(1, cut)
 
 
 class Reusing(Files):

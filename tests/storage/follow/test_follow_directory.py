@@ -23,7 +23,7 @@ from tests.storage.transactions import Client
 NEVER_FRESH = 1 << 62
 
 
-class Starts(LogListener):
+class Starts(LogListener[Log]):
     """Log starts, as they are told."""
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.handover.handover import Outcome, broker_settings, hand_over
+from storage.log.epochs import LeaderEpochs
 from storage.record.batch import parse_header
 from storage.settings.settings import Settings
 from storage.state import checkpoint
@@ -123,7 +124,7 @@ def test_epochs_of_another_cluster_become_0(tmp_path: Path, link: bool) -> None:
             batch = encode([Record(0, NOW_MS, 0, None, b"v")])
             log.append(bytearray(batch), now_ns=NOW_NS)
             log.roll(NOW_MS)
-            log.epochs = [(epoch, 0)]
+            log.epochs = LeaderEpochs([(epoch, 0)])
     stored = [path for path in sorted((data / "t-0").glob("*.log")) if path.stat().st_size]
     for path, epoch in zip(stored, (0, 0, 3, 2, 7), strict=True):
         changed = bytearray(path.read_bytes())

@@ -29,7 +29,7 @@ from tests.storage.logs import NOW_MS, NOW_NS, batch, opened, values
 from tests.storage.transactions import Client, marker, new_log, produced, put
 
 
-class Watcher(LogListener):
+class Watcher(LogListener[Log]):
     """What a log told, and what was stable then."""
 
     def __init__(self) -> None:
@@ -149,10 +149,10 @@ def test_a_refused_disk_changes_nothing(tmp_path: Path) -> None:
             with pytest.raises(OSError, match="No space"):
                 producer.abort()
             assert (log.log_end_offset, log.producers.get(7), log.last_stable_offset) == before
-            assert log.aborted_transactions() == []
-            assert not log.is_aborted(7, 0)
+            assert log.transactions.aborted() == []
+            assert not log.transactions.is_aborted(7, 0)
         producer.abort()
-        assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2)]
+        assert log.transactions.aborted() == [TxnEntry(7, 0, 1, 2)]
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
@@ -344,8 +344,10 @@ def test_log_append_time(tmp_path: Path) -> None:
         log = new_log(manager, message_timestamp_type="LogAppendTime", compression_type="zstd")
         later = (NOW_MS + 5) * 1_000_000
         log.append(batch([b"a"], NOW_MS - 999), now_ns=later)
-        log.append_batches(produced([b"b"], 7, 0, timestamp_ms=5), now_ns=later + 1_000_000)
-        log.append_batches(marker(7, COMMIT), now_ns=later + 2_000_000)
+        log.appender.append_batches(
+            produced([b"b"], 7, 0, timestamp_ms=5), now_ns=later + 1_000_000
+        )
+        log.appender.append_batches(marker(7, COMMIT), now_ns=later + 2_000_000)
         assert [(r.timestamp, r.timestamp_type) for r in log.records()] == [
             (NOW_MS + 5, 1),
             (NOW_MS + 6, 1),
@@ -353,7 +355,7 @@ def test_log_append_time(tmp_path: Path) -> None:
         headers = [header for _, header in log.active.batches()]
         assert [header.attributes for header in headers] == [0xC, 0xC, 0x30]
         assert headers[1].base_timestamp == 5
-        assert log.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 6, 1)
+        assert log.reader.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 6, 1)
 
 
 @pytest.mark.parametrize("ready", [False, True])
@@ -368,7 +370,7 @@ def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
         def add(*timestamps: int) -> None:
             block = bytearray(b"".join(batch([b"x"], time) for time in timestamps))
             if ready:
-                log.append_batches(block, now_ns=NOW_NS)
+                log.appender.append_batches(block, now_ns=NOW_NS)
             else:
                 log.append(block, now_ns=NOW_NS)
 
@@ -388,9 +390,9 @@ def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
         log = new_log(manager)
         manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
         once = bytes(produced([b"once"], 7, 0, timestamp_ms=NOW_MS - 90_000_000))
-        log.append_batches(once, now_ns=NOW_NS)
+        log.appender.append_batches(once, now_ns=NOW_NS)
         manager.sweep(NOW_MS + 1000)
-        assert log.append_batches(once, now_ns=NOW_NS) == [Appended(0, 0, True)]
+        assert log.appender.append_batches(once, now_ns=NOW_NS) == [Appended(0, 0, True)]
         assert values(log) == [b"once"]
 
 
@@ -400,18 +402,18 @@ def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
         log = new_log(manager)
         put(log, produced([b"before"], 7, 0))
         files = {path: path.stat().st_size for path in Path(log.directory).glob("0*")}
-        ready = log.prepared(batch([b"one", b"two"]), now_ns=NOW_NS)
+        ready = log.appender.prepared(batch([b"one", b"two"]), now_ns=NOW_NS)
         manager.set_topic_setting(log.topic, "max.message.bytes", "100")
         with pytest.raises(RecordTooLarge):
-            log.prepared(batch([b"v" * 100]), now_ns=NOW_NS)
+            log.appender.prepared(batch([b"v" * 100]), now_ns=NOW_NS)
         with pytest.raises(InvalidTimestamp):
-            log.prepared(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
+            log.appender.prepared(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
         manager.set_topic_setting(log.topic, "cleanup.policy", "compact")
         with pytest.raises(InvalidRecord):
-            log.prepared(batch([b"no key"]), now_ns=NOW_NS)
+            log.appender.prepared(batch([b"no key"]), now_ns=NOW_NS)
         assert values(log) == [b"before"]
         assert {path: path.stat().st_size for path in Path(log.directory).glob("0*")} == files
-        assert log.append_prepared(ready, now_ns=NOW_NS) == 1
+        assert log.appender.append_prepared(ready, now_ns=NOW_NS) == 1
         assert values(log) == [b"before", b"one", b"two"]
         assert log.log_end_offset == 3
 
@@ -422,7 +424,7 @@ def test_offsets_far_behind_the_base_of_an_empty_segment(tmp_path: Path, gap: in
         log = new_log(manager)
         data = batch([b"1"])
         data[:8] = gap.to_bytes(8, "big")
-        log.append_as_follower(data, [(0, len(data), gap, NOW_MS)], NOW_NS)
+        log.appender.append_as_follower(data, [(0, len(data), gap, NOW_MS)], NOW_NS)
         log.roll(NOW_MS)
         assert values(log) == [b"1"]
         assert log.log_end_offset == gap + 1
@@ -433,18 +435,18 @@ def test_a_leader_epoch_that_begins_where_the_last_one_did(tmp_path: Path) -> No
         log = new_log(manager)
         log.append(batch([b"1"]), now_ns=NOW_NS)
         log.raise_log_start(1)
-        assert log.epochs == [(0, 1)]
+        assert log.epochs.entries == [(0, 1)]
         data = batch([b"2"])
         data[:8] = (1).to_bytes(8, "big")
         data[12:16] = (5).to_bytes(4, "big")
-        log.append_as_follower(data, [(0, len(data), 1, NOW_MS)], NOW_NS)
-        assert log.epochs == [(5, 1)]
+        log.appender.append_as_follower(data, [(0, len(data), 1, NOW_MS)], NOW_NS)
+        assert log.epochs.entries == [(5, 1)]
         log.flush()
     path = tmp_path / "t-0" / "leader-epoch-checkpoint"
     path.write_text("0\n1\n0 1\n")
     (tmp_path / ".kafka_cleanshutdown").unlink()
     with opened(tmp_path) as manager:
-        assert manager.log("t", 0).epochs == [(5, 1)]
+        assert manager.log("t", 0).epochs.entries == [(5, 1)]
         assert path.read_text() == "0\n1\n5 1\n"
 
 
@@ -460,7 +462,7 @@ def test_a_disk_that_takes_no_index_entry_and_no_zeros(tmp_path: Path, at: int) 
         disk.fail_from_now(errno.ENOSPC, at)
         three = [batch([b"%d" % n * 50], NOW_MS + n) for n in (1, 2, 3)]
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-            log.append_batches(bytearray(b"".join(three)), now_ns=NOW_NS)
+            log.appender.append_batches(bytearray(b"".join(three)), now_ns=NOW_NS)
         assert disk.failed
         disk.fail_from_now(0, 0)
         assert Path(log.active.log_path).stat().st_size == size

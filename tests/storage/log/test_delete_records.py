@@ -33,7 +33,7 @@ from tests.storage.transactions import Client
 T = TypeVar("T")
 
 
-class Watcher(LogListener):
+class Watcher(LogListener[Log]):
     """Remembers what it was told of log starts."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[byte
         log = segmented(manager, count=2)
         assert delete_records(manager, log, offset, Task()) == start
         assert (log.log_start_offset, values(log)) == (start, left)
-        assert log.recovery_point >= start
+        assert log.durability.recovery_point >= start
         assert bases(log) == [0, 2], "segments go with the next retention"
         assert log_starts(manager) == {("t", 0): start}
         assert watcher.told == [start]
@@ -90,7 +90,7 @@ def test_a_time_below_the_log_start_leads_to_what_is_left(tmp_path: Path) -> Non
         assert bases(log) == [0, 2, 4]
         last_ms = NOW_MS + 2 * DAY_MS
         for time_ms in (NOW_MS - 1, NOW_MS, NOW_MS + DAY_MS, last_ms):
-            assert log.offset_for_timestamp(time_ms) == (last_ms, 4)
+            assert log.reader.offset_for_timestamp(time_ms) == (last_ms, 4)
 
 
 def test_offsets_that_cannot_be_deleted_to(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_retention_of_what_an_open_transaction_began_in(tmp_path: Path) -> None:
         assert (log.log_start_offset, log.last_stable_offset) == (2, 2)
         client.abort()
         assert log.last_stable_offset == log.log_end_offset == 4
-        assert [entry.first_offset for entry in log.aborted_transactions()] == [0]
-        assert log.is_aborted(9, 2)
+        assert [entry.first_offset for entry in log.transactions.aborted()] == [0]
+        assert log.transactions.is_aborted(9, 2)
 
 
 def test_a_checkpoint_is_written_although_a_later_one_was_started(tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Pa
     append(log, b"a")
     log.roll(NOW_MS)
     append(log, b"b")
-    plan = log.start_flush()
+    plan = log.durability.start_flush()
     plan.run()
     log.roll(NOW_MS)
     append(log, b"c")
     plan.finish()
     log.flush()
-    assert not log.directory_dirty
+    assert not log.durability.directory_dirty
     disk.materialise(0)
     with LogManager.open(str(tmp_path)) as again:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c"]
@@ -59,7 +59,7 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
     disk.materialise(seed)
     with opened(tmp_path) as again:
         log = again.log("t", 0)
-        assert [log.offset_for_timestamp(NOW_MS + n) for n in range(7)] == [
+        assert [log.reader.offset_for_timestamp(NOW_MS + n) for n in range(7)] == [
             (NOW_MS + n, n) for n in range(7)
         ]
 
@@ -88,11 +88,11 @@ def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         append(log, b"a")
-        plan = log.start_flush()
+        plan = log.durability.start_flush()
         plan.run()
         led = batch([b"b"])
         entries = assign_offsets(led, 1, 5)
-        log.append_as_follower(led, entries, NOW_NS)
+        log.appender.append_as_follower(led, entries, NOW_NS)
         plan.finish()
         log.flush()
         path = tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT
@@ -180,6 +180,6 @@ def test_thousands_of_sealed_segments_are_flushed_by_few_descriptors(tmp_path: P
         append(log, b"last")
         before = len(os.listdir("/proc/self/fd"))
         log.flush()
-        assert log.recovery_point == 51
+        assert log.durability.recovery_point == 51
         assert files.most <= before + 10
         assert len(os.listdir("/proc/self/fd")) <= before + 5

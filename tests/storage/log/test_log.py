@@ -27,7 +27,7 @@ from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
 from tests.hang import HANG_S
-from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_head, values
 
 
 def new_log(manager: LogManager, **overrides: object) -> Log:
@@ -205,18 +205,18 @@ def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
         append(log, b"a")
         log.roll(NOW_MS)
         append(log, b"b")
-        assert log.recovery_point == 0
+        assert log.durability.recovery_point == 0
         assert manager.due_flushes(NOW_MS + 999) == []
         assert manager.due_flushes(NOW_MS + 1000) == [log]
-        plan = log.start_flush()
+        plan = log.durability.start_flush()
         append(log, b"c")
         plan.run()
-        assert log.recovery_point == 0, "moves at the end only"
+        assert log.durability.recovery_point == 0, "moves at the end only"
         plan.finish()
-        assert log.recovery_point == 2
+        assert log.durability.recovery_point == 2
         assert manager.due_flushes(NOW_MS + 1000) == [log], "c is still to be flushed"
         log.flush()
-        assert log.recovery_point == 3
+        assert log.durability.recovery_point == 3
         assert manager.due_flushes(NOW_MS + 10**9) == []
 
 
@@ -228,7 +228,7 @@ def test_flushes_side_by_side(tmp_path: Path) -> None:
     append(log, b"a")
     release = threading.Event()
     held = disk.delay("fsync", release, suffix="leader-epoch-checkpoint.tmp")
-    plans = [log.start_flush(), log.start_flush()]
+    plans = [log.durability.start_flush(), log.durability.start_flush()]
     threads = [threading.Thread(target=plan.run) for plan in plans]
     threads[0].start()
     assert held.wait(HANG_S)
@@ -237,8 +237,8 @@ def test_flushes_side_by_side(tmp_path: Path) -> None:
     for thread, plan in zip(threads, plans, strict=True):
         thread.join()
         plan.finish()
-    assert log.flush_error is None
-    assert log.recovery_point == 1
+    assert log.durability.flush_error is None
+    assert log.durability.recovery_point == 1
     manager.close()
 
 
@@ -246,12 +246,12 @@ def test_flush_messages(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager, flush_messages=3)
         append(log, b"a", b"b")
-        assert log.recovery_point == 0
+        assert log.durability.recovery_point == 0
         append(log, b"c")
-        assert log.recovery_point == 3
+        assert log.durability.recovery_point == 3
         log.append(batch([b"d", b"e", b"f"]), now_ns=NOW_NS, defer_flush=True)
-        assert log.recovery_point == 3
-        assert log.flush_due
+        assert log.durability.recovery_point == 3
+        assert log.durability.flush_due
 
 
 class Refusing(Files):
@@ -333,10 +333,10 @@ def test_a_flush_that_fails_but_in_its_log_is_tried_again(
         disk.fail_next(operation, error, suffix=suffix)
         with pytest.raises(OSError, match=os.strerror(error)):
             log.flush()
-        assert log.recovery_point == 0
+        assert log.durability.recovery_point == 0
         append(log, b"2")
         log.flush()
-        assert log.recovery_point == 2
+        assert log.durability.recovery_point == 2
         assert values(log) == [b"1", b"2"]
 
 
@@ -348,7 +348,7 @@ def test_after_a_failed_fsync_nothing_is_taken_until_it_is_on_the_disk(tmp_path:
     files.arm("fdatasync", 1, errno.EIO)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         log.flush()
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     assert not log.active.leased
     with pytest.raises(OSError, match="nothing is taken until"):
         log.flush()
@@ -412,12 +412,12 @@ def test_lookup_by_time_is_kafka_s(
                     found = [r for r in held if r.timestamp >= wanted]
                     expected = (found[0].timestamp, found[0].offset) if found else None
                     break
-            assert log.offset_for_timestamp(wanted) == expected
+            assert log.reader.offset_for_timestamp(wanted) == expected
         newest = max(record.timestamp for record in everything)
         if newest >= 0:
             first = next(record for record in everything if record.timestamp == newest)
-            assert log.offset_for_timestamp(newest) == (newest, first.offset)
-        assert log.offset_for_timestamp(NOW_MS + 1000) is None
+            assert log.reader.offset_for_timestamp(newest) == (newest, first.offset)
+        assert log.reader.offset_for_timestamp(NOW_MS + 1000) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -469,7 +469,7 @@ def test_removed_segments_can_be_read_until_their_files_go(tmp_path: Path) -> No
             append(log, b"%d" % n)
             log.roll(NOW_MS)
         head = log.segments[0]
-        log.remove_head(2, NOW_MS)
+        remove_head(log, 2, NOW_MS)
         assert log.log_start_offset == 2
         assert values(log) == [b"2"]
         assert head.log_path.endswith(".log.deleted")
@@ -532,7 +532,7 @@ def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:
     assert epochs.read_text() == "0\n1\n0 0\n"
     epochs.write_text("0\n2\n0 0\n7 1\n")
     with opened(tmp_path) as manager:
-        assert manager.log("t", 0).leader_epoch == 0, "an epoch that begins at the end never was"
+        assert manager.log("t", 0).epochs.latest == 0, "an epoch that begins at the end never was"
     epochs.write_text("0\n1\n5 0\n")
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)

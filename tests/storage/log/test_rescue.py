@@ -48,7 +48,7 @@ def fail(log: Log, disk: SimulatedDisk, error: int = errno.EIO) -> None:
         log.flush()
     with pytest.raises(OSError, match="an fsync has failed"):
         append(log, b"refused")
-    assert log.recovery_point == 1
+    assert log.durability.recovery_point == 1
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
@@ -58,7 +58,7 @@ def test_what_can_be_read_survives_a_power_cut(tmp_path: Path, error: int, seed:
     _, log = a_log(tmp_path, disk)
     fail(log, disk, error)
     rescue(log, Task(), NOW_MS)
-    assert log.recovery_point == 4
+    assert log.durability.recovery_point == 4
     append(log, b"e")
     log.flush()
     assert not (tmp_path / "t-0" / paths.UNSYNCED).exists()
@@ -87,13 +87,13 @@ def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
     with pytest.raises(OSError, match="Input/output error"):
         log.flush()
     manager.rescue(log, Task())
-    assert log.recovery_point == 4
+    assert log.durability.recovery_point == 4
     manager.checkpoint()
     disk.materialise(0)
     with opened(tmp_path) as again:
         log = again.log("t", 0)
         assert values(log) == [b"a", b"b", b"c", b"d"]
-        assert log.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2)
+        assert log.reader.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2)
 
 
 def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> Non
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
     log = manager.create_topic("t", 1).partitions[0]
-    log.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+    log.appender.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
     log.roll(NOW_MS)
     disk.fail_next("fdatasync", errno.EIO, suffix=".snapshot")
     with pytest.raises(OSError, match="Input/output error"):
@@ -113,7 +113,7 @@ def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> Non
     with opened(tmp_path) as again:
         log = again.log("t", 0)
         assert log.log_start_offset == 2
-        (appended,) = log.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
+        (appended,) = log.appender.append_batches(produced([b"a", b"b"], 7, 0), now_ns=NOW_NS)
         assert appended == (0, 1, True)
 
 
@@ -169,7 +169,7 @@ def test_a_second_fsync_alone_proves_nothing(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     _, log = a_log(tmp_path, disk)
     fail(log, disk)
-    log.flush_error = None
+    log.durability.flush_error = None
     log.flush()
     disk.materialise(0)
     with opened(tmp_path) as again:
@@ -257,7 +257,7 @@ def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, l
                     continue
                 assert [cut for cut in again.cuts if not cut.path.endswith("4.log")] == []
                 assert [readable(log, n) for n in range(4)] == expected
-                assert log.flush_error is None
+                assert log.durability.flush_error is None
                 assert values(log, 4) in ([b"e"], list(found.expected))
 
     stops.judge(check, tmp_path / "found")
@@ -301,7 +301,7 @@ def test_a_start_behind_a_failed_fsync_does_not_trust_the_files_either(tmp_path:
     disk.kill()
     with opened(tmp_path) as again:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d"]
-        assert again.log("t", 0).flush_error is None
+        assert again.log("t", 0).durability.flush_error is None
         after = [os.stat(path).st_ino for path in paths_of]
         assert not set(before).intersection(after)
         assert not (tmp_path / "t-0" / paths.UNSYNCED).exists()
@@ -324,12 +324,12 @@ def test_it_can_be_tried_again_wherever_it_fails(tmp_path: Path, error: int) -> 
         except OSError:
             disk.fail_from_now(0, 0)
             assert values(log) == [b"a", b"b", b"c", b"d"], disk.failed
-            if log.flush_error is not None:
+            if log.durability.flush_error is not None:
                 rescue(log, Task(), NOW_MS)
             else:
                 log.flush()
         disk.fail_from_now(0, 0)
-        assert log.recovery_point == 4, disk.failed
+        assert log.durability.recovery_point == 4, disk.failed
         append(log, b"e")
         log.flush()
         assert check_log(log) == [], disk.failed
@@ -400,7 +400,7 @@ def test_what_is_appended_while_a_flush_looks_is_nothing_that_was_cut(tmp_path: 
     with opened(tmp_path, files) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         append(log, b"a")
-        plan = log.start_flush()
+        plan = log.durability.start_flush()
         appended: list[int] = []
         files.meanwhile = lambda: appended.append(append(log, b"b"))
         try:

@@ -14,7 +14,7 @@ from storage.segment.segment import Segment
 from tests.storage.logs import NOW_MS, append, opened
 
 
-class Watcher(LogListener):
+class Watcher(LogListener[Log]):
     """Says what it was told, and what it has written."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ def test_listeners_are_asked_and_write_when_they_are_called(tmp_path: Path) -> N
             append(log, b"a", b"b")
             log.roll(NOW_MS)
         # One that prepares nothing.
-        log.listeners.extend([*watchers, LogListener()])
+        log.listeners.extend([*watchers, LogListener[Log]()])
         writes = [
             prepare_removal(log, 2),
             prepare_removal(log, 0, log_start=3),

@@ -33,7 +33,7 @@ def test_what_is_behind_a_hole_comes_back(tmp_path: Path) -> None:
         assert [(r.offset, r.value) for r in log.records()] == [
             (n, line) for n, line in enumerate(lines) if n != 1
         ]
-        assert log.recovery_point == log.log_end_offset == 12
+        assert log.durability.recovery_point == log.log_end_offset == 12
         assert [salvaged.records for salvaged in salvage(log, 0)] == [0, 0, 0], "only once"
         assert cut_files(log.files, log.directory), "kept until it is purged"
     with opened(tmp_path) as manager:
@@ -62,7 +62,7 @@ def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path
     append(log, b"lost")
     hole = log.active.size - 3
     first.send(b"a")
-    log.append_batches(recompress(batch([b"gzip"]), 1), now_ns=NOW_NS)
+    log.appender.append_batches(recompress(batch([b"gzip"]), 1), now_ns=NOW_NS)
     second.send(b"b")
     log.roll(NOW_MS)
     first.abort()
@@ -73,7 +73,7 @@ def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path
         log = manager.log("t", 0)
         assert len(log.producers) == 0
         assert [salvaged.records for salvaged in salvage(log, NOW_NS)] == [3, 2]
-        assert log.aborted_transactions() == [TxnEntry(7, 1, 4, 3)]
+        assert log.transactions.aborted() == [TxnEntry(7, 1, 4, 3)]
         assert log.last_stable_offset == 3
         assert values(log) == [b"gzip"]
         second.log = log
@@ -96,13 +96,13 @@ def test_leader_epochs_are_taken_back_too(tmp_path: Path) -> None:
     damage(tmp_path / "t-0" / f"{4:020d}.log", 140)  # offset 5
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
-        assert log.epochs == [(0, 0)]
+        assert log.epochs.entries == [(0, 0)]
         salvage(log, NOW_NS)
-        assert log.epochs == [(0, 0), (5, 8)]
+        assert log.epochs.entries == [(0, 0), (5, 8)]
         append(log, b"next")
         assert [header.leader_epoch for _, header in log.active.batches()][-1] == 5
     with opened(tmp_path) as manager:
-        assert manager.log("t", 0).epochs == [(0, 0), (5, 8)]
+        assert manager.log("t", 0).epochs.entries == [(0, 0), (5, 8)]
 
 
 def forged(first: int, last: int) -> bytes:

@@ -17,11 +17,11 @@ from storage.errors import (
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
 from storage.segment.segment import Segment
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, values
 from tests.storage.transactions import Client, marker, new_log, produced, put
 
 
-class Watcher(LogListener):
+class Watcher(LogListener[Log]):
     """What a log told, and what was stable then."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def test_an_open_transaction_holds_back_what_follows(tmp_path: Path) -> None:
         assert (log.last_stable_offset, log.log_end_offset) == (5, 5)
         assert log.active.stable_size == log.active.size
         assert values(log) == everything
-        assert log.aborted_transactions() == []
+        assert log.transactions.aborted() == []
 
 
 def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_times_are_looked_up_below_the_bound(tmp_path: Path) -> None:
         client = Client(log, 7)
         client.send(b"1", timestamp_ms=NOW_MS + 5)
         append(log, b"2", timestamp_ms=NOW_MS + 9)
-        assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0)
-        assert log.offset_for_timestamp(NOW_MS + 1) is None
-        assert log.offset_for_timestamp(NOW_MS + 1, "read_uncommitted") == (NOW_MS + 5, 1)
-        assert log.offset_for_timestamp(NOW_MS + 6) is None
-        assert log.offset_for_timestamp(NOW_MS + 6, "read_uncommitted") == (NOW_MS + 9, 2)
+        assert log.reader.offset_for_timestamp(NOW_MS) == (NOW_MS, 0)
+        assert log.reader.offset_for_timestamp(NOW_MS + 1) is None
+        assert log.reader.offset_for_timestamp(NOW_MS + 1, "read_uncommitted") == (NOW_MS + 5, 1)
+        assert log.reader.offset_for_timestamp(NOW_MS + 6) is None
+        assert log.reader.offset_for_timestamp(NOW_MS + 6, "read_uncommitted") == (NOW_MS + 9, 2)
         client.commit()
-        assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 5, 1)
-        assert log.offset_for_timestamp(NOW_MS + 9) == (NOW_MS + 9, 2)
+        assert log.reader.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 5, 1)
+        assert log.reader.offset_for_timestamp(NOW_MS + 9) == (NOW_MS + 9, 2)
 
 
 def test_aborted_records_are_hidden(tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_aborted_records_are_hidden(tmp_path: Path) -> None:
         first.commit()
         assert values(log) == [b"b0", b"plain", b"a3"]
         assert len(list(log.records(isolation="read_uncommitted"))) == 6
-        assert log.aborted_transactions() == [TxnEntry(7, 0, 5, 1)]
-        hidden = [offset for offset in range(10) if log.is_aborted(7, offset)]
+        assert log.transactions.aborted() == [TxnEntry(7, 0, 5, 1)]
+        hidden = [offset for offset in range(10) if log.transactions.is_aborted(7, offset)]
         assert hidden == [0, 1, 2, 3, 4, 5]
-        assert not any(log.is_aborted(8, offset) for offset in range(10))
+        assert not any(log.transactions.is_aborted(8, offset) for offset in range(10))
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [b"b0", b"plain", b"a3"]
     with LogManager.open(str(tmp_path), read_only=True) as manager:
@@ -111,14 +111,18 @@ def test_aborted_records_stay_known_until_their_files_are_gone(tmp_path: Path) -
             client.send(b"a")
             client.abort()
             log.roll(NOW_MS)
-        assert log.is_aborted(7, 0)
-        log.remove_head(2, NOW_MS)
-        assert [log.is_aborted(7, offset) for offset in (0, 2, 4)] == [True] * 3
-        assert len(log.aborted_transactions()) == 1
+        assert log.transactions.is_aborted(7, 0)
+        remove_head(log, 2, NOW_MS)
+        assert [log.transactions.is_aborted(7, offset) for offset in (0, 2, 4)] == [True] * 3
+        assert len(log.transactions.aborted()) == 1
         for path in log.release_retired(1 << 62):
             os.unlink(path)
-        log.remove_head(1, NOW_MS)
-        assert [log.is_aborted(7, offset) for offset in (0, 2, 4)] == [False, False, True]
+        remove_head(log, 1, NOW_MS)
+        assert [log.transactions.is_aborted(7, offset) for offset in (0, 2, 4)] == [
+            False,
+            False,
+            True,
+        ]
 
 
 def test_listeners_hear_when_data_becomes_stable(tmp_path: Path) -> None:
@@ -175,7 +179,9 @@ def test_an_open_transaction_outlives_a_restart(tmp_path: Path, end: str) -> Non
     log = new_log(manager)
     Client(log, 7).send(b"a")
     log.roll(NOW_MS)
-    Client(log, 7).log.append_batches(produced([b"b"], 7, 1, transactional=True), now_ns=NOW_NS)
+    Client(log, 7).log.appender.append_batches(
+        produced([b"b"], 7, 1, transactional=True), now_ns=NOW_NS
+    )
     append(log, b"c")
     getattr(manager, end)()
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
@@ -183,27 +189,27 @@ def test_an_open_transaction_outlives_a_restart(tmp_path: Path, end: str) -> Non
         assert log.last_stable_offset == 0
         assert [s.stable_size for s in log.segments] == [0, 0]
         assert put(log, produced([b"b"], 7, 1, transactional=True))[0].duplicate
-        assert log.abort_transaction(7, NOW_NS) == 3
+        assert log.appender.abort_transaction(7, NOW_NS) == 3
         assert values(log) == [b"c"]
-        assert log.aborted_transactions() == [TxnEntry(7, 0, 3, 4)]
+        assert log.transactions.aborted() == [TxnEntry(7, 0, 3, 4)]
 
 
 def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
         with pytest.raises(InvalidTxnState, match="unknown"):
-            log.abort_transaction(7, NOW_NS)
+            log.appender.abort_transaction(7, NOW_NS)
         producer = Client(log, 7)
         producer.send(b"a")
         with pytest.raises(InvalidTxnState, match="while one is open"):
             producer.send(b"b", transactional=False)
         put(log, marker(7, COMMIT, coordinator_epoch=3))
         with pytest.raises(InvalidTxnState, match="no transaction is open"):
-            log.abort_transaction(7, NOW_NS)
+            log.appender.abort_transaction(7, NOW_NS)
         with pytest.raises(InvalidTxnState, match="coordinator epoch 2"):
             put(log, marker(7, ABORT, coordinator_epoch=2))
         producer.send(b"b")
-        at = log.abort_transaction(7, NOW_NS)
+        at = log.appender.abort_transaction(7, NOW_NS)
         (header,) = [h for _, h in log.active.batches() if h.base_offset == at]
         assert (header.is_control, header.is_transactional, header.producer_epoch) == (
             True,
@@ -211,9 +217,9 @@ def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
             0,
         )
         assert log.producers.by_id[7].coordinator_epoch == 3
-        assert log.aborted_transactions() == [TxnEntry(7, 2, 3, 4)]
+        assert log.transactions.aborted() == [TxnEntry(7, 2, 3, 4)]
     with LogManager.open(str(tmp_path), read_only=True) as manager, pytest.raises(ReadOnlyLog):
-        manager.log("t", 0).abort_transaction(7, NOW_NS)
+        manager.log("t", 0).appender.abort_transaction(7, NOW_NS)
 
 
 def test_an_abort_that_ends_no_transaction_aborts_nothing(tmp_path: Path) -> None:
@@ -222,7 +228,7 @@ def test_an_abort_that_ends_no_transaction_aborts_nothing(tmp_path: Path) -> Non
         put(log, produced([b"a"], 7, 0), marker(7, ABORT), marker(8, COMMIT))
         assert values(log) == [b"a"]
         assert log.log_end_offset == 3
-        assert log.aborted_transactions() == []
+        assert log.transactions.aborted() == []
 
 
 def test_the_head_of_an_open_transaction_may_be_deleted(tmp_path: Path) -> None:
@@ -231,10 +237,10 @@ def test_the_head_of_an_open_transaction_may_be_deleted(tmp_path: Path) -> None:
         Client(log, 7).send(b"a")
         log.roll(NOW_MS)
         append(log, b"b")
-        log.remove_head(1, NOW_MS)
+        remove_head(log, 1, NOW_MS)
         assert log.last_stable_offset == log.log_start_offset == 1
         assert values(log) == []
-        log.abort_transaction(7, NOW_NS)
+        log.appender.abort_transaction(7, NOW_NS)
         assert values(log) == [b"b"]
         remove = manager.sweep(NOW_MS)
         assert remove is not None
@@ -255,7 +261,7 @@ def test_expired_producers_are_forgotten_and_open_transactions_are_not(tmp_path:
         manager.sweep(now_ms)
         assert set(log.producers.by_id) == {8}
         put(log, produced([b"c"], 7, 99))
-        log.abort_transaction(8, NOW_NS)
+        log.appender.abort_transaction(8, NOW_NS)
         assert values(log) == [b"a", b"c"]
 
 
@@ -269,7 +275,7 @@ def test_aborted_transactions_can_be_asked_for_from_any_thread(tmp_path: Path) -
         def ask() -> None:
             while not over.is_set():
                 end = log.last_stable_offset
-                wrong.extend(n for n in range(0, end, 2) if not log.is_aborted(7, n))
+                wrong.extend(n for n in range(0, end, 2) if not log.transactions.is_aborted(7, n))
 
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
@@ -302,5 +308,5 @@ def test_aborted_transactions_before_what_recovery_reads_stay_known(tmp_path: Pa
     manager.abandon()
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
-        assert [entry.first_offset for entry in log.aborted_transactions()] == [0, last]
+        assert [entry.first_offset for entry in log.transactions.aborted()] == [0, last]
         assert values(log) == [b"x" * 100] * 5 + [b"y"]

@@ -152,10 +152,10 @@ def test_leader_epochs_come_from_the_batches(data: Path, rubbish: Callable[[Path
     before = path.read_bytes()
     spoil(path, rubbish)
     with opened(data, read_only=True) as manager:
-        assert manager.log("a", 0).epochs == [(0, 2)]
+        assert manager.log("a", 0).epochs.entries == [(0, 2)]
     with opened(data) as manager:
         assert everything(manager) == ALL
-        assert manager.log("a", 0).epochs == [(0, 2)]
+        assert manager.log("a", 0).epochs.entries == [(0, 2)]
     assert path.read_bytes() == before
     assert aside(path)
 
@@ -346,7 +346,7 @@ def test_an_append_past_the_last_offset_is_refused(data: Path) -> None:
         with pytest.raises(InvalidRecord, match="no room"):
             manager.log("e", 0).append(bytearray(batch), now_ns=NOW_NS)
         with pytest.raises(InvalidRecord, match="no room"):
-            manager.log("e", 0).append_batches(batch, now_ns=NOW_NS)
+            manager.log("e", 0).appender.append_batches(batch, now_ns=NOW_NS)
         append(manager, "e", 0, b"one", b"two")
         assert manager.log("e", 0).log_end_offset == END
         for _ in range(2):

@@ -145,7 +145,7 @@ def test_a_stop_within_a_roll(tmp_path: Path, power_cut: bool) -> None:
         with opened(data) as manager:
             log = manager.log("t", 0)
             found.add((len(log.segments), whole))
-            assert log.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+            assert log.reader.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
             assert manager.cuts == []
         assert verify(str(data)).faults == []
         if whole:
@@ -167,7 +167,7 @@ def test_a_time_index_that_lost_its_last_entry_in_a_power_cut(tmp_path: Path) ->
     assert index.stat().st_size == 3 * 12
     os.truncate(index, 2 * 12)
     with opened(tmp_path) as manager:
-        assert manager.log("t", 0).offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+        assert manager.log("t", 0).reader.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
 
 
 @pytest.mark.parametrize("size", [0, 4096])
@@ -344,7 +344,7 @@ def test_a_recovery_point_beyond_what_is_left_is_not_forgotten(tmp_path: Path) -
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert log.log_end_offset == 8
-        assert log.recovery_point <= 8
+        assert log.durability.recovery_point <= 8
         assert log.lost_end == 12
 
 
@@ -370,11 +370,11 @@ def test_messages_of_older_formats(tmp_path: Path, entry: str, read_only: bool) 
         assert [cut.size for cut in manager.cuts] == [20]
         assert values(log) == [b"hello"] * 50
         assert log.active.offset_index.count > 10
-        assert log.leader_epoch == 0
+        assert log.epochs.latest == 0
         assert append(log, b"new") == 50
     with opened(tmp_path) as manager:
         assert values(manager.log("t", 0)) == [*[b"hello"] * 50, b"new"]
-        assert manager.log("t", 0).epochs == [(0, 50)]
+        assert manager.log("t", 0).epochs.entries == [(0, 50)]
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -415,7 +415,7 @@ def test_leader_epochs_that_rise_in_mid_log_are_recorded(tmp_path: Path) -> None
         path.write_bytes(data)
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
-        assert log.epochs == [(0, 0), (5, 2), (10, 4)]
+        assert log.epochs.entries == [(0, 0), (5, 2), (10, 4)]
         append(log, b"next")
         assert [header.leader_epoch for _, header in log.active.batches()] == [5, 10, 10, 10]
     checkpoint = tmp_path / "t-0" / "leader-epoch-checkpoint"

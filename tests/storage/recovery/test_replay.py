@@ -93,7 +93,7 @@ def test_producers_and_transactions_are_made_again(
         second.end(COMMIT if n % 2 else ABORT)
         if n == 2:
             manager.checkpoint()
-    expected = (dict(log.producers.by_id), log.aborted_transactions(), log.last_stable_offset)
+    expected = (dict(log.producers.by_id), log.transactions.aborted(), log.last_stable_offset)
     # Of a producer's batches a restart knows the last one.
     known = {n: p._replace(batches=p.batches[-1:]) for n, p in expected[0].items()}
     by_path = {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")}
@@ -115,7 +115,7 @@ def test_producers_and_transactions_are_made_again(
     with LogManager.open(str(tmp_path), read_only=read_only, clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
         state = {n: p._replace(batches=p.batches[-1:]) for n, p in log.producers.by_id.items()}
-        assert (state, log.aborted_transactions(), log.last_stable_offset) == (known, *expected[1:])
+        assert (state, log.transactions.aborted(), log.last_stable_offset) == (known, *expected[1:])
         if lost not in ("all indexes", "damaged") or not read_only:
             assert check(manager) == []
     if not read_only:
@@ -183,11 +183,11 @@ def test_a_cut_log_forgets_what_was_cut(tmp_path: Path) -> None:
     os.truncate(path, keep)
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
-        assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2)]
+        assert log.transactions.aborted() == [TxnEntry(7, 0, 1, 2)]
         assert log.last_stable_offset == 2
         assert snapshots(tmp_path) == []
-        log.abort_transaction(7, NOW_NS)
-        assert log.aborted_transactions() == [TxnEntry(7, 0, 1, 2), TxnEntry(7, 2, 3, 4)]
+        log.appender.abort_transaction(7, NOW_NS)
+        assert log.transactions.aborted() == [TxnEntry(7, 0, 1, 2), TxnEntry(7, 2, 3, 4)]
         assert check(manager) == []
 
 
@@ -204,7 +204,7 @@ def test_more_producers_than_are_remembered_are_read_again(
             if (client.producer_id + round_number) % 3 == 0:
                 client.abort()
         log.roll(NOW_MS)
-    expected = (dict(log.producers.by_id), log.aborted_transactions(), log.last_stable_offset)
+    expected = (dict(log.producers.by_id), log.transactions.aborted(), log.last_stable_offset)
     manager.abandon()
     for path in (tmp_path / "t-0").glob("*.snapshot"):
         path.unlink()
@@ -213,7 +213,7 @@ def test_more_producers_than_are_remembered_are_read_again(
     monkeypatch.setattr(loading, "_MOST_REMEMBERED", 4)
     with LogManager.open(str(tmp_path), read_only=read_only, clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
-        found = (dict(log.producers.by_id), log.aborted_transactions(), log.last_stable_offset)
+        found = (dict(log.producers.by_id), log.transactions.aborted(), log.last_stable_offset)
         assert found == expected
         assert len(expected[1]) == 10
 

@@ -314,12 +314,12 @@ def test_offsets_request(clicks: Path) -> None:
         os.utime(path, ns=(0, (1000 + 100 * number) * 1_000_000))
     with opened(clicks) as manager:
         log = manager.log("clicks", 0)
-        assert log.offset_for_timestamp(999) is None
-        assert log.offset_for_timestamp(1000) == (1000, 1000)
-        assert log.offset_for_timestamp(1099) == (1000, 1000)
-        assert log.offset_for_timestamp(1100) == (1100, IDS[2])
-        assert log.offset_for_timestamp(1200) == (1200, IDS[4])
-        assert log.offset_for_timestamp(10**15) == (1200, IDS[4])
+        assert log.reader.offset_for_timestamp(999) is None
+        assert log.reader.offset_for_timestamp(1000) == (1000, 1000)
+        assert log.reader.offset_for_timestamp(1099) == (1000, 1000)
+        assert log.reader.offset_for_timestamp(1100) == (1100, IDS[2])
+        assert log.reader.offset_for_timestamp(1200) == (1200, IDS[4])
+        assert log.reader.offset_for_timestamp(10**15) == (1200, IDS[4])
         assert [segment.largest_timestamp for segment in log.segments] == [1000, 1100, 1200]
         assert [segment.max_timestamp for segment in log.segments] == [-1, -1, -1]
 

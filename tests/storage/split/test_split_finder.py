@@ -12,7 +12,7 @@ from storage import Log
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files import Files
 from storage.split.split import read_split
-from tests.storage.logs import NOW_MS
+from tests.storage.logs import NOW_MS, remove_head
 from tests.storage.splitting import (
     a_log,
     lines,
@@ -171,7 +171,7 @@ def test_retention_takes_what_was_planned(tmp_path: Path) -> None:
         (whole,) = plan(log)
         reading = read_split(Files(), whole, chunk_bytes=1)
         next(reading)
-        log.remove_head(2, NOW_MS)
+        remove_head(log, 2, NOW_MS)
         for path in log.release_retired(NOW_MS * 2):
             os.unlink(path)
         with pytest.raises(OffsetOutOfRange) as caught:

@@ -17,11 +17,11 @@ from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.log_checker import LogChecker, checker_facts
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, NOW_NS, append, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, remove_head, values
 from tests.storage.transactions import Client, marker
 
 
-class Watcher(LogListener):
+class Watcher(LogListener[Log]):
     def __init__(self) -> None:
         self.damaged_segments: list[Segment] = []
 
@@ -313,9 +313,9 @@ def test_the_first_batch_of_an_open_transaction(checked: Checked) -> None:
     checked.check()
     assert [place[:4] for place in segment.damages] == [(position, position + size, 1, 2)]
     checked.append(2)
-    log.stabilize()
+    log.transactions.stabilize()
     assert (log.last_stable_offset, segment.stable_size) == (1, position)
-    log.append_batches(marker(7, COMMIT), now_ns=NOW_NS)
+    log.appender.append_batches(marker(7, COMMIT), now_ns=NOW_NS)
     assert log.last_stable_offset == 4
     assert readable(log) == {0: b"value 0", 2: b"value 2"}
 
@@ -325,7 +325,7 @@ def test_what_is_damaged_can_be_deleted(checked: Checked) -> None:
     flip(checked.log.active, batch_at(checked.log.active, 1)[0] + 70)
     checked.check()
     checked.append(5)
-    checked.log.remove_head(1, NOW_MS)
+    remove_head(checked.log, 1, NOW_MS)
     checked.check()
     assert checked.facts()["damages"] == 0
     assert values(checked.log) == [b"value 5"]

@@ -15,7 +15,7 @@ from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.verify_log import verify_logs
 from tests.storage.compaction.cleaned import clean, compacted, put, roll
-from tests.storage.logs import NOW_MS, append
+from tests.storage.logs import NOW_MS, append, remove_head
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def test_what_is_appended_and_deleted_meanwhile(manager: LogManager, log: Log) -
             append(log, b"more")
             log.roll(NOW_MS)
             if len(log.segments) > 3:
-                log.remove_head(1, NOW_MS)
+                remove_head(log, 1, NOW_MS)
 
     told = dict(verify_logs([log], Meddling()))
     assert told["faults"] == 0

@@ -441,7 +441,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
     assert plan is not None
     plan.run()
     plan.finish()
-    assert tree.log().recovery_point == 1
+    assert tree.log().durability.recovery_point == 1
     assert not handle.sync_due
     assert handle.sync_plan() is None
     assert tree.open("t/0").sync_plan() is None
@@ -482,5 +482,5 @@ def test_the_time_of_a_log_file_stamps_nothing(tmp_path: Path, hours: int) -> No
         tree.append("t/.batches/0", bytes(batch([b"batch"], now_ms + 500)))
         found = [record.timestamp for record in log.records()]
         assert found[1:] == [now_ms, now_ms]
-        assert log.dirty_since_ms == now_ms
+        assert log.durability.dirty_since_ms == now_ms
         assert tree.attributes(tree.file()).mtime_ns > before.mtime_ns

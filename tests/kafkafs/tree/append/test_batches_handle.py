@@ -182,7 +182,7 @@ def test_a_partition_is_copied_as_it_is(tree: Tree) -> None:
     tree.append("u/.batches/0", source)
     log, copy = tree.log(), tree.log("u")
     assert tree.read("u/.batches/0") == source
-    assert copy.aborted_transactions() == log.aborted_transactions()
+    assert copy.transactions.aborted() == log.transactions.aborted()
     assert list(copy.producers) == list(log.producers)
     assert copy.last_stable_offset == log.last_stable_offset
     assert tree.read("u/0") == tree.read("t/0")
@@ -591,7 +591,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
     assert plan is not None
     plan.run()
     plan.finish()
-    assert tree.log().recovery_point == 1
+    assert tree.log().durability.recovery_point == 1
     assert not handle.sync_due
 
 

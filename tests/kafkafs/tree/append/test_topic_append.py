@@ -404,7 +404,7 @@ def test_flush_says_what_release_would_do(tree: Tree, keyed: Handle) -> None:
 
 
 def recovery_points(tree: Tree) -> list[int]:
-    return [log.recovery_point for log in tree.manager.logs()]
+    return [log.durability.recovery_point for log in tree.manager.logs()]
 
 
 def test_fsync_is_that_of_every_partition(tree: Tree, keyed: Handle) -> None:
@@ -471,7 +471,7 @@ def test_an_fsync_that_fails_leaves_the_others_flushed(tmp_path: Path) -> None:
             handle.sync_plan()
         handle.write(0, keys_of(2, 1)[0] + b"\tv\n")
         files.broken = ""
-        tree.log(partition=1).flush_error = None
+        tree.log(partition=1).durability.flush_error = None
 
 
 # -- what else happens to a topic ----------------------------------------------------------------

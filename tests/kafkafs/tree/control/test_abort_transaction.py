@@ -76,7 +76,7 @@ def test_a_line_acts_in_its_write(tree: Tree, flags: int) -> None:
     assert node.inode in tree.notices.attributes
     assert tree.read(node) == b"before\nheld back\n"
     assert tree.log().last_stable_offset == tree.log().log_end_offset == 6
-    assert [entry.producer_id for entry in tree.log().aborted_transactions()] == [7]
+    assert [entry.producer_id for entry in tree.log().transactions.aborted()] == [7]
     said, rows = state(tree)
     assert said == f"{tree.clock.ms()} aborted partition 0 producer 7 marker 5"
     assert [row[:2] for row in rows] == [(1, 7), (1, 8)]
@@ -158,12 +158,12 @@ def test_the_producer_goes_on(tree: Tree) -> None:
 
 
 def test_what_the_disk_refuses_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree.log().flush_error = OSError(errno.EIO, "an fsync that failed")
+    tree.log().durability.flush_error = OSError(errno.EIO, "an fsync that failed")
     with pytest.raises(OSError, match="an fsync has failed"):
         tree.open(F, APPEND).write(0, b"0 7\n")
     assert state(tree)[0] == f"{tree.clock.ms()} failed partition 0 producer 7"
     assert "t/.control/abort-transaction: an fsync has failed" in tree.events()
-    tree.log().flush_error = None
+    tree.log().durability.flush_error = None
 
 
 def test_nothing_is_done_while_stopping_or_after_deletion(tree: Tree) -> None:
@@ -193,7 +193,7 @@ def test_the_marker_is_flushed_as_an_append(tree: Tree, flag: int) -> None:
     plan.finish()
     for partition in (0, 1):
         log = tree.log(partition=partition)
-        assert log.recovery_point == log.log_end_offset
+        assert log.durability.recovery_point == log.log_end_offset
     assert handle.sync_plan() is None
 
 

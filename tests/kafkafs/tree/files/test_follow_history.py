@@ -22,7 +22,7 @@ from storage.log.rewriting import prepare_removal
 from storage.task import Task
 from tests.kafkafs.trees import Tree, asked, clean, read
 from tests.log_check import check
-from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.logs import NOW_MS, NOW_NS, remove_head
 
 FIRST = "user.kafkafs.first_position"
 WAYS = st.sampled_from(["mounted", "prepared", "unmounted"])
@@ -121,7 +121,7 @@ class Followed(RuleBasedStateMachine):
         first = self.log().segments[count].base_offset
         self.change(
             way,
-            lambda log: log.remove_head(count, NOW_MS),
+            lambda log: remove_head(log, count, NOW_MS),
             lambda log: prepare_removal(log, count)(),
         )
         self.are_gone(first)

@@ -125,7 +125,7 @@ def test_fsync_of_it_flushes_the_partition(tree: Tree) -> None:
     assert plan is not None
     plan.run()
     plan.finish()
-    assert tree.log().recovery_point == 1
+    assert tree.log().durability.recovery_point == 1
 
 
 class ColdFiles(Files):

@@ -70,7 +70,7 @@ def test_any_name_in_any_log(tmp_path: Path, data: st.DataObject) -> None:
             if kind == "time":
                 time = NOW_MS - 2 + number
                 found = oracle.of_time(time)
-                listed = tree.log().offset_for_timestamp(time)
+                listed = tree.log().reader.offset_for_timestamp(time)
                 assert (None if listed is None else listed[1]) == found
                 return iso(time), found
             return kind, 0 if kind == "start" else end

@@ -43,11 +43,11 @@ class Producer:
             base_sequence=self.sequence,
         )
         self.sequence += len(values)
-        self.log.append_batches(recompress(batch, self.codec), now_ns=NOW_NS)
+        self.log.appender.append_batches(recompress(batch, self.codec), now_ns=NOW_NS)
 
     def end(self, marker: int) -> None:
         batch = encode_marker(marker, self.number, 0, 0, 0, NOW_MS, 0)
-        self.log.append_batches(batch, now_ns=NOW_NS)
+        self.log.appender.append_batches(batch, now_ns=NOW_NS)
 
 
 @pytest.mark.parametrize("codec", [0, 4])

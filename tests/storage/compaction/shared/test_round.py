@@ -78,7 +78,7 @@ class Writer:
             if producer >= 0:
                 self.sequences[producer] += len(pairs)
             batch = bytearray(recompress(made, draw.choice((0, 0, 0, 1, 2, 3, 4))))
-        log.append_batches(batch, now_ns=now_ms * 1_000_000)
+        log.appender.append_batches(batch, now_ns=now_ms * 1_000_000)
 
     def end_all(self, log: Log) -> None:
         """End some of the open transactions, so that not all of the log waits for one."""
@@ -86,7 +86,7 @@ class Writer:
             if self.draw.random() < 0.8:
                 kind = self.draw.choice((ABORT, COMMIT))
                 marker = encode_marker(kind, producer, 0, 0, 0, self.clock.now_ms, 0)
-                log.append_batches(bytearray(marker), now_ns=self.clock.now_ms * 1_000_000)
+                log.appender.append_batches(bytearray(marker), now_ns=self.clock.now_ms * 1_000_000)
                 self.open.discard(producer)
 
 

@@ -30,10 +30,10 @@ def fill(log: Log) -> None:
     """Two sealed segments, which become one with a transaction that was aborted in its index."""
     bad = Producer(2, transactional=True)
     put(log, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
-    log.append_batches(bytearray(bad.batch(b"4")), now_ns=NOW_NS)
+    log.appender.append_batches(bytearray(bad.batch(b"4")), now_ns=NOW_NS)
     roll(log)
     put(log, (b"c", b"5"), (b"b", b"6"))
-    log.append_batches(bytearray(bad.abort()), now_ns=NOW_NS)
+    log.appender.append_batches(bytearray(bad.abort()), now_ns=NOW_NS)
     roll(log)
     put(log, (b"a", b"7"))
 

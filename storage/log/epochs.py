@@ -1,0 +1,62 @@
+"""The leader epochs of a log, each with the base offset of its first batch (Kafka's
+``LeaderEpochFileCache``).
+
+They change in memory; the next flush writes them to ``leader-epoch-checkpoint``.  Until then a
+recovery reads them off the batches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+
+from storage import paths
+from storage.files import Files
+from storage.state import checkpoint
+
+
+class LeaderEpochs:
+    """``entries``: (epoch, offset), both rising; a change makes another list.
+
+    ``latest``: the epoch that appends carry, 0 where there is none yet.  ``is_dirty``: the file
+    does not say so yet.
+    """
+
+    def __init__(self, entries: list[tuple[int, int]]) -> None:
+        self.entries = entries
+        self.latest = entries[-1][0] if entries else 0
+        self.is_dirty = False
+        # Two flushes of one log may run at once.
+        self._writing = threading.Lock()
+
+    def assign(self, batches: Iterable[tuple[int, int]]) -> None:
+        """Batches of these epochs and base offsets have been appended."""
+        entries = list(self.entries)
+        for epoch, offset in batches:
+            if epoch > (entries[-1][0] if entries else -1):
+                checkpoint.begin_epoch(entries, epoch, offset)
+        self._set(entries)
+
+    def truncate_from_start(self, offset: int) -> None:
+        """The log starts at ``offset`` now."""
+        past = [epoch for epoch, start in self.entries if start <= offset]
+        if past:
+            self._set([(past[-1], offset), *self.entries[len(past) :]])
+
+    def _set(self, entries: list[tuple[int, int]]) -> None:
+        if entries != self.entries:
+            self.entries = entries
+            self.latest = entries[-1][0]
+            self.is_dirty = True
+
+    def write(self, files: Files, directory: str, entries: list[tuple[int, int]]) -> None:
+        """Write ``entries``, those of the moment when the flush began.  Any thread; OSError."""
+        with self._writing:
+            path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+            checkpoint.write_epochs(files, path, entries)
+
+    def written(self, entries: list[tuple[int, int]]) -> None:
+        """``entries`` are durable."""
+        if entries == self.entries:
+            self.is_dirty = False

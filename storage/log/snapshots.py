@@ -1,0 +1,114 @@
+"""The snapshots of a log's producers (Kafka's ``ProducerStateManager.takeSnapshot``).
+
+A snapshot holds what is known of the producers up to an offset, so that a start need not read the
+log before it.  There is one where each segment begins, and the newest one.  A file that was torn
+fails its checksum and counts as absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from storage import paths
+from storage.files import Files
+from storage.segment.segment import Segment
+from storage.state.producer_state import ProducerState
+
+
+class SnapshottedLog(Protocol):
+    """The log, as far as its snapshots need it."""
+
+    files: Files
+    directory: str
+    segments: tuple[Segment, ...]
+    producers: ProducerState
+    log_end_offset: int
+    read_only: bool
+    closed: bool
+
+
+class ProducerSnapshots:
+    """``newest_offset``: up to where the newest snapshot speaks; -1: there is none.
+
+    ``unsynced``: the offsets of those that the next flush has to make durable.
+    """
+
+    def __init__(self, log: SnapshottedLog, newest_offset: int) -> None:
+        self._log = log
+        self.newest_offset = newest_offset
+        self.unsynced: set[int] = set()
+
+    def path(self, offset: int) -> str:
+        """Where the snapshot that speaks up to ``offset`` is."""
+        return os.path.join(self._log.directory, paths.file_name(offset, paths.SNAPSHOT))
+
+    def write(self, offset: int) -> None:
+        """Write the state of the producers up to ``offset``, the log's end.  OSError."""
+        self._write(self.path(offset), self._log.producers.encode())
+        self.unsynced.add(offset)
+
+    def set_newest(self, offset: int) -> str | None:
+        """The newest snapshot is that of ``offset``; the path of the one that can go, if any.
+
+        Those where a segment begins stay.
+        """
+        before, self.newest_offset = self.newest_offset, offset
+        if before in {-1, offset, *(segment.base_offset for segment in self._log.segments)}:
+            return None
+        return self.path(before)
+
+    def start(self) -> Callable[[], None] | None:
+        """Encode the state of the producers now; returns a function that writes it (any thread).
+
+        None where the log has not grown since the last snapshot.  After a crash a log with such a
+        snapshot need not be read from its segment's start.
+        """
+        log, offset = self._log, self._log.log_end_offset
+        if log.read_only or log.closed or offset == self.newest_offset:
+            return None
+        path, data = self.path(offset), log.producers.encode()
+        before = self.newest_offset
+        replaced = self.set_newest(offset)
+
+        def write() -> None:
+            # A partition that was deleted meanwhile needs none.
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    self._write(path, data)
+                except OSError:
+                    if self.newest_offset == offset:
+                        # The next checkpoint tries again, though the log may not have grown.
+                        self.newest_offset = before
+                    raise
+                if replaced is not None:
+                    log.files.unlink(replaced)
+
+        return write
+
+    def write_last(self) -> None:
+        """As the log is closed: write one at its end, and remove those that nothing needs."""
+        log, end = self._log, self._log.log_end_offset
+        self.write(end)
+        self.newest_offset = end
+        keep = {end, *(segment.base_offset for segment in log.segments)}
+        for name, is_directory in log.files.scan(log.directory):
+            if name.endswith(paths.SNAPSHOT) and not is_directory:
+                offset = paths.base_offset_of(name)
+                if offset is not None and offset not in keep:
+                    log.files.unlink(os.path.join(log.directory, name))
+
+    def _write(self, path: str, data: bytes) -> None:
+        files = self._log.files
+        fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            files.pwrite(fd, data, 0)
+        except OSError:
+            # What reads the directory meanwhile shall not take the rest for damage.
+            with contextlib.suppress(OSError):
+                files.unlink(path)
+            raise
+        finally:
+            files.close(fd)
