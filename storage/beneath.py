@@ -38,7 +38,7 @@ _opening = threading.Lock()
 
 
 class Beneath:
-    """One directory.  It is opened when it is first needed, and closed with this object."""
+    """One directory.  It is opened when it is first needed, also after ``close``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -62,10 +62,14 @@ class Beneath:
         """Another process opens it itself."""
         return Beneath, (self.path,)
 
-    def __del__(self) -> None:
-        if self._fd >= 0:
+    def close(self) -> None:
+        """Close the descriptor.  No other thread may be using it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             with contextlib.suppress(OSError):
-                os.close(self._fd)
+                os.close(fd)
+
+    __del__ = close
 
 
 @functools.cache

@@ -190,6 +190,14 @@ class Files:
                 return root, path[len(root.path) + 1 :]
         return _EVERYTHING, os.path.abspath(path)[1:] or "."
 
+    def close_root(self) -> None:
+        """Close the descriptor of ``root``; the next call that needs it opens it again.
+
+        No other thread may be in a call.
+        """
+        if self._top is not _EVERYTHING:
+            self._top.close()
+
     # -- bytes ---------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:

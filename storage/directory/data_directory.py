@@ -183,6 +183,8 @@ class DataDirectory:
         self.opening_bytes = 0
         self.opening_s = 0.0
         self._lock_fd = -1
+        # Whether nobody else uses ``files``.
+        self._made_files = False
         self._dirty: set[Log] = set()
         # Those that wait for segments of theirs to be removed.
         self._retiring: set[Log] = set()

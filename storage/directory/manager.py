@@ -109,7 +109,7 @@ class LogManager(DataDirectory):
         system's, but where one clock only is given it is both.
         """
         path = os.path.abspath(path)
-        files = files or Files(path)
+        made, files = files is None, files or Files(path)
         if not files.is_directory(path):
             raise NotADirectoryError(20, os.strerror(20), path)
         assert read_only or wanted is None, "who writes has all of a directory"
@@ -132,6 +132,7 @@ class LogManager(DataDirectory):
                 monotonic_ms=monotonic_ms or clock_ms or clock.monotonic_ms,
             )
             manager._lock_fd = lock_fd
+            manager._made_files = made
             if not read_only:
                 files.reserve = manager.reserve
                 manager._make_room()
@@ -148,6 +149,8 @@ class LogManager(DataDirectory):
                     manager._rescue(log)
                 recover_adoption(manager)
         except BaseException:
+            if made:
+                files.close_root()
             if lock_fd >= 0:
                 files.unlock(lock_fd)
             raise
@@ -746,3 +749,5 @@ class LogManager(DataDirectory):
         if self._lock_fd >= 0:
             self.files.unlock(self._lock_fd)
             self._lock_fd = -1
+        if self._made_files:
+            self.files.close_root()

@@ -102,8 +102,8 @@ FAULTS = [
         "storage/log/flush.py",
         "        for offset in self._snapshots:\n"
         "            self._sync_snapshot(offset)\n"
-        "        files = ",
-        "        files = ",
+        "        files = self._log.files\n        if self._epochs",
+        "        files = self._log.files\n        if self._epochs",
         "What is known of producers of deleted records is gone after a power cut.",
         (RETENTION_CRASH, LOG_CRASH, DELETION),
     ),
@@ -136,7 +136,7 @@ FAULTS = [
         "storage/log/flush.py",
         "        if self._directory is not None and self._directory_changes =="
         " durability.directory_changes:\n",
-        "        if self._directory is not None:\n",
+        "        if self._directory is not None and durability:\n",
         "A roll during a flush leaves a segment without a name after a power cut.",
         (FLUSH,),
     ),

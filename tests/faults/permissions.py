@@ -179,9 +179,9 @@ FAULTS = [
     Fault(
         "lock-stays-when-opening-fails",
         "storage/directory/manager.py",
-        "        except BaseException:\n            if lock_fd >= 0:\n"
+        "                files.close_root()\n            if lock_fd >= 0:\n"
         "                files.unlock(lock_fd)\n            raise\n",
-        "        except BaseException:\n            raise\n",
+        "                files.close_root()\n            raise\n",
         "A directory that could not be opened cannot be opened by that process again.",
         (BAD_FILES,),
     ),

@@ -57,6 +57,28 @@ def test_a_directory_must_exist(tmp_path: Path) -> None:
         LogManager.open(str(tmp_path / "none"))
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_nothing_is_open_after_the_end(tmp_path: Path, read_only: bool, end: str) -> None:
+    """The file system can be unmounted, whatever still refers to the manager."""
+
+    def still_open() -> list[str]:
+        links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+        names = [os.readlink(link) for link in links if os.path.lexists(link)]
+        names += Path("/proc/self/maps").read_text().splitlines()
+        return [name for name in names if str(tmp_path) in name]
+
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        log.roll(NOW_MS)
+    manager = LogManager.open(str(tmp_path), read_only=read_only)
+    assert values(manager.log("t", 0)) == [b"a"]
+    assert still_open()
+    getattr(manager, end)()
+    assert still_open() == []
+
+
 def test_topics_and_partitions(tmp_path: Path) -> None:
     write_settings(tmp_path, num_partitions=3)
     with opened(tmp_path) as manager:
