@@ -25,11 +25,12 @@ from storage.files import Files
 from storage.index import txn_index
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
-from storage.segment.walk import feed, final_time_entry
+from storage.segment.walk import feed
 from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
-from storage.state.producer_state import ProducerBatch, ProducerState
-from storage.verify.verify_index import Transactions, without_zero_tail
+from storage.state.producer_state import ABORT, ProducerBatch, ProducerState
+from storage.verify.transactions import Seen, Transactions
+from storage.verify.verify_index import rebuilt_times, without_zero_tail
 
 Progress = Callable[[int], None]
 
@@ -146,7 +147,6 @@ class _Partition:
         self.bases = _bases(files, found.directory)
         self.config = self._config()
         self.state = ProducerState()
-        self.transactions = Transactions()
 
     def _config(self) -> LogConfig:
         data_dir, name = os.path.split(self.directory)
@@ -175,13 +175,6 @@ class _Partition:
             state = self._read_snapshot(base)
             if state is not None:
                 self.state = state
-                self.transactions.begin(
-                    {
-                        producer.producer_id: producer.transaction_first_offset
-                        for producer in state
-                        if producer.in_transaction
-                    }
-                )
                 return base
         return first
 
@@ -223,18 +216,12 @@ class _Partition:
             fault = Difference(path, f"position {rebuild.position}: {reason}; not reindexed")
             self.outcome.damaged.append(fault)
             return False
-        batches = [ProducerBatch(*fields) for fields in rebuild.producers]
-        aborted = [entry for batch in batches if (entry := self.state.apply(batch)) is not None]
-        self.transactions.see(batches)
         is_last = base == self.bases[-1]
-        times = bytes(rebuild.time_entries)
-        final = times + final_time_entry(rebuild)
-        offsets = (bytes(rebuild.offset_entries),)
         if self._is_wanted(base):
+            offsets, times = (bytes(rebuild.offset_entries),), rebuilt_times(rebuild, is_last)
             self._compare(self._path(base, paths.INDEX), offsets, 8, is_last)
-            right = (final, times) if is_last else (final,)
-            self._compare(self._path(base, paths.TIMEINDEX), right, 12, is_last)
-        self._transactions(base, aborted)
+            self._compare(self._path(base, paths.TIMEINDEX), times, 12, is_last)
+        self._transactions(base, rebuild)
         return True
 
     def _compare(self, path: str, right: tuple[bytes, ...], size: int, is_last: bool) -> None:
@@ -254,10 +241,20 @@ class _Partition:
                 reason = f"{wrong} of {len(used) // size} entries differ"
             self._replace(path, right[0], reason)
 
-    def _transactions(self, base: int, aborted: list[TxnEntry]) -> None:
+    def _transactions(self, base: int, rebuild: Rebuild) -> None:
+        aborted: list[TxnEntry] = []
+        aborts: dict[int, tuple[int, int | None]] = {}
+        for batch in map(ProducerBatch._make, rebuild.producers):
+            entry = self.state.apply(batch)
+            if batch.marker_type == ABORT:
+                began = None if entry is None else entry.first_offset
+                aborts[batch.last_offset] = batch.producer_id, began
+            if entry is not None:
+                aborted.append(entry)
         path = self._path(base, paths.TXNINDEX)
         data = self.files.read_whole(path) if self.files.exists(path) else b""
-        faults = list(self.transactions.faults(txn_index.decode(data)))
+        # What was open before the segment the producers' state knows.
+        faults = list(Transactions().faults(Seen(txn_index.decode(data), aborts)))
         if not self._is_wanted(base):
             return
         if len(data) % txn_index.ENTRY_SIZE:

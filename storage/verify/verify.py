@@ -29,7 +29,7 @@ from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint, producer_state
-from storage.verify.verify_index import Transactions
+from storage.verify.transactions import Transactions
 from storage.verify.verify_piece import (
     Found,
     OldLog,
@@ -39,7 +39,7 @@ from storage.verify.verify_piece import (
     verify_old_log,
     verify_patiently,
 )
-from storage.verify.verify_segment import Fault, Place, Verified, later_faults
+from storage.verify.verify_segment import Fault, Place, Verified
 
 _CHECKPOINTS = (
     (paths.RECOVERY_POINTS, "recovery point"),
@@ -365,32 +365,18 @@ class _Directory:
                 self.report.faults.append(fault)
 
     def _segment(self, place: Place, transactions: Transactions) -> Verified | None:
-        verified = self._read_segment(place, transactions)
+        found = None
+        if self.read_ahead is not None:
+            ahead = self.found[place]
+            if ahead is None:
+                return None
+            assert isinstance(ahead, Verified), "an old log's piece is another one"
+            found = ahead
+        verified = verify_patiently(place, self.progress, transactions, found)
         if verified is not None:
+            transactions.pass_over(verified.transactions)
             self.report.size += verified.size
             self.report.records += verified.records
-        return verified
-
-    def _read_segment(self, place: Place, transactions: Transactions) -> Verified | None:
-        if self.read_ahead is not None:
-            found = self.found[place]
-            assert not isinstance(found, OldVerified), "a segment's piece is another one"
-            if found is None:
-                return None
-            after = transactions.copy()
-            later = list(later_faults(place, after, found.transactions))
-            if not later or not place.is_live:
-                transactions.become(after)
-                return replace(found.verified, faults=found.verified.faults + later)
-        tries: list[Transactions] = []
-
-        def copied() -> Transactions:
-            tries.append(transactions.copy())
-            return tries[-1]
-
-        verified = verify_patiently(place, copied, self.progress)
-        if verified is not None:
-            transactions.become(tries[-1])
         return verified
 
     def _old_log(self, log: OldLog) -> int | None:

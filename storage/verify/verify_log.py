@@ -19,8 +19,14 @@ from storage.segment.batch_check import Part, check_part
 from storage.segment.medium import Medium
 from storage.segment.segment import Segment
 from storage.task import Task
-from storage.verify.verify_index import Transactions
-from storage.verify.verify_segment import Fault, Place, Verified, verify_segment
+from storage.verify.transactions import Seen, Transactions
+from storage.verify.verify_segment import (
+    Fault,
+    Place,
+    Verified,
+    transaction_faults,
+    verify_segment,
+)
 
 _ATTEMPTS = 3
 
@@ -77,9 +83,8 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
                 is_live=active,
                 renamed=renamed,
             )
-            after = transactions.copy()
             try:
-                verified = verify_segment(place, after, task.advance if not attempts else _nothing)
+                verified = verify_segment(place, task.advance if not attempts else _nothing)
             except FileNotFoundError:
                 # A cleaner may just give it another name, which is done in the owner's turn.
                 if renamed == task.by_owner(lambda: _renamed(segment)):
@@ -87,10 +92,11 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
                 continue
             if segment not in log.segments:
                 return None
+            verified.faults += transaction_faults(place, transactions, verified.transactions)
             if not verified.faults:
                 break
             attempts += 1
-        transactions.become(after)
+        transactions.pass_over(verified.transactions)
         if not verified.is_read_whole:
             verified.faults += _further(log, segment, {fault.position for fault in verified.faults})
         return verified
@@ -116,6 +122,7 @@ def _gone(segment: Segment) -> Verified:
         is_read_whole=False,
         epochs=[],
         faults=[Fault(segment.log_path, reason, 0, segment.base_offset)],
+        transactions=Seen(),
     )
 
 

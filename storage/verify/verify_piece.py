@@ -1,7 +1,7 @@
 """Reads a segment, or a whole log of 0.7, for ``verify``, in this process or in another one.
 
-A ``Piece`` says what to read.  A segment that is read apart from those before it (``Alone``) does
-not know what was open where it begins: ``later_faults`` tells the rest, in order.
+A ``Piece`` says what to read.  Which transactions are open where a segment begins nobody knows who
+reads it apart from those before it: that is judged later, in order.
 
 A living writer's segment that has faults is read again: what was seen half written is whole then.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from storage.errors import CorruptRecord
 from storage.files import Files
@@ -21,8 +21,14 @@ from storage.log.read import plain_batches
 from storage.segment import old_segment
 from storage.segment.old_segment import OldSegment, check_entries
 from storage.settings.settings import Settings
-from storage.verify.verify_index import SeenAlone, Transactions
-from storage.verify.verify_segment import Fault, Place, Verified, verify_segment
+from storage.verify.transactions import Transactions
+from storage.verify.verify_segment import (
+    Fault,
+    Place,
+    Verified,
+    transaction_faults,
+    verify_segment,
+)
 
 # So often, and so many seconds apart.
 _ATTEMPTS = 4
@@ -41,13 +47,6 @@ class OldLog:
     is_live: bool
 
 
-class Alone(NamedTuple):
-    """A segment that was read apart from those before it."""
-
-    verified: Verified
-    transactions: SeenAlone
-
-
 @dataclass(slots=True)
 class OldVerified:
     """What was found in a log of 0.7 (sizes in bytes); its end, None where it cannot be told."""
@@ -60,36 +59,39 @@ class OldVerified:
 
 Piece: TypeAlias = Place | OldLog
 Progress: TypeAlias = Callable[[int], None]
-Found: TypeAlias = Alone | OldVerified | None
+Found: TypeAlias = Verified | OldVerified | None
 
 
 def verify_piece(piece: Piece, progress: Progress = lambda size: None) -> Found:
     """Read a piece; None where it has vanished.  OSError from the disk, InvalidConfig."""
     if isinstance(piece, OldLog):
         return verify_old_log(piece, progress)
-    tries: list[SeenAlone] = []
-
-    def anew() -> SeenAlone:
-        tries.append(SeenAlone())
-        return tries[-1]
-
-    verified = verify_patiently(piece, anew, progress)
-    return None if verified is None else Alone(verified, tries[-1])
+    return verify_patiently(piece, progress)
 
 
 def verify_patiently(
-    place: Place, transactions: Callable[[], Transactions], progress: Progress
+    place: Place,
+    progress: Progress,
+    before: Transactions | None = None,
+    found: Verified | None = None,
 ) -> Verified | None:
-    """Read a segment, a living writer's with faults again; ``transactions``: those of each try."""
+    """Read a segment, a living writer's with faults again; None where it has vanished.
+
+    ``before``: the transactions of the segments before it, where they are known.  ``found``: what
+    was found by who has read it already.
+    """
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_S)
         try:
-            verified = verify_segment(place, transactions(), progress)
+            verified = found or verify_segment(place, progress)
         except FileNotFoundError:
             if not place.is_live:
                 raise
             return None
+        found = None
+        if before is not None:
+            verified.faults += transaction_faults(place, before, verified.transactions)
         if not verified.faults or not place.is_live:
             break
     return verified

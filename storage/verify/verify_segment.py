@@ -1,7 +1,8 @@
 """Reads a whole segment and names every fault in it, without changing anything.
 
 Every batch: size, CRC, offsets that rise, and every record in it, through any codec and format.
-Then what the indexes say of them (``verify_index``).
+Then what the indexes say of them (``verify_index``), but for the transaction index: who knows what
+is open where the segment begins judges that (``transaction_faults``).
 
 The segment that a living process appends to may end in a part of a batch, or in zeros that were
 allocated ahead; its index may be longer than it is used.
@@ -24,12 +25,12 @@ from storage.record.columns._columns import decode_columns
 from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced
-from storage.segment.walk import Walk, feed, final_time_entry
+from storage.segment.walk import Walk, feed
+from storage.verify.transactions import Seen, Transactions
 from storage.verify.verify_index import (
     Finding,
-    SeenAlone,
-    Transactions,
     offset_index_faults,
+    rebuilt_times,
     time_index_faults,
     without_zero_tail,
 )
@@ -81,7 +82,10 @@ class Place:
 
 @dataclass(slots=True)
 class Verified:
-    """What was read of one segment (control records do not count) and what is wrong with it."""
+    """What was read of one segment (control records do not count) and what is wrong with it.
+
+    ``transactions``: nothing where the log is damaged.
+    """
 
     size: int
     records: int
@@ -89,11 +93,10 @@ class Verified:
     is_read_whole: bool
     epochs: list[tuple[int, int]]
     faults: list[Fault]
+    transactions: Seen
 
 
-def verify_segment(
-    place: Place, transactions: Transactions, progress: Callable[[int], None]
-) -> Verified:
+def verify_segment(place: Place, progress: Callable[[int], None]) -> Verified:
     """Read one segment whole; ``progress`` is told the bytes read.  OSError from the disk."""
     log_path = place.path(paths.LOG)
     # The indexes first: a living writer's log only grows beyond what they say.
@@ -105,12 +108,21 @@ def verify_segment(
         faults = [Fault(log_path, *finding) for finding in walk.run()]
         if place.is_last and rebuild.fault is None:
             faults += _last_fault(place, fd, rebuild)
+        seen = Seen()
         if not faults or rebuild.fault is None:
-            faults += _index_faults(place, rebuild, indexes, transactions, fd)
+            faults += _index_faults(place, rebuild, indexes, fd)
+            entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
+            seen = Seen.of(rebuild.producers, entries)
     finally:
         place.files.close(fd)
     return Verified(
-        walk.size, walk.records, rebuild.next_offset, rebuild.fault is None, rebuild.epochs, faults
+        size=walk.size,
+        records=walk.records,
+        next_offset=rebuild.next_offset,
+        is_read_whole=rebuild.fault is None,
+        epochs=rebuild.epochs,
+        faults=faults,
+        transactions=seen,
     )
 
 
@@ -125,9 +137,9 @@ def _last_fault(place: Place, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
         yield Fault(place.path(paths.LOG), found.reason, found.start, found.first_offset)
 
 
-def later_faults(place: Place, transactions: Transactions, alone: SeenAlone) -> Iterator[Fault]:
-    """What ``verify_segment`` could not tell of a segment that was seen ``alone``."""
-    return _some(place.path(paths.TXNINDEX), 0, transactions.then(alone))
+def transaction_faults(place: Place, before: Transactions, seen: Seen) -> Iterator[Fault]:
+    """What is wrong in a segment's transaction index; ``before``: of the segments before it."""
+    return _some(place.path(paths.TXNINDEX), 0, before.faults(seen))
 
 
 def _read(place: Place, suffix: str) -> bytes | None:
@@ -212,7 +224,6 @@ def _index_faults(
     place: Place,
     rebuild: Rebuild,
     indexes: dict[str, bytes | None],
-    transactions: Transactions,
     fd: int,
 ) -> Iterator[Fault]:
     source = FileSource(place.files, fd, place.path(paths.LOG))
@@ -237,24 +248,15 @@ def _index_faults(
     else:
         times, odd = _entries(place, times, 12)
         largest = None if place.is_last or rebuild.max_timestamp < 0 else rebuild.max_timestamp
-        expected = _expected(rebuild, place.is_last)
+        expected = rebuilt_times(rebuild, place.is_last)
         found = time_index_faults(times, expected, place.base_offset, largest, headers)
         yield from _some(place.path(paths.TIMEINDEX), odd, found)
-    transactions.see(rebuild.producers)
-    entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
     odd = len(indexes[paths.TXNINDEX] or b"") % txn_index.ENTRY_SIZE
-    yield from _some(place.path(paths.TXNINDEX), odd, transactions.faults(entries))
-
-
-def _expected(rebuild: Rebuild, may_be_open: bool) -> tuple[bytes, ...]:
-    """What a rebuilt time index is, of a closed segment (the final entry added) and an open one."""
-    entries = bytes(rebuild.time_entries)
-    closed = entries + final_time_entry(rebuild)
-    return (closed, entries) if may_be_open else (closed,)
+    yield from _some(place.path(paths.TXNINDEX), odd, iter(()))
 
 
 def _entries(place: Place, data: bytes, size: int) -> tuple[bytes, int]:
-    """The whole entries that are used, and how many bytes are odd."""
+    """The whole entries that are used, and how many bytes are left behind them."""
     if place.is_last:
         # Its writer, living or killed, had it extended.
         data = without_zero_tail(data, size)
@@ -263,6 +265,7 @@ def _entries(place: Place, data: bytes, size: int) -> tuple[bytes, int]:
 
 
 def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:
+    """The faults of a file, as many as are worth reading; ``odd``: bytes behind its entries."""
     if odd:
         yield Fault(path, f"{odd} bytes are left behind its last entry")
     more = 0

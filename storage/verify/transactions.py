@@ -1,0 +1,92 @@
+"""Whether a segment's ``.txnindex`` fits the transactions that its log tells of.
+
+Each entry names an ABORT marker of its producer in this segment, and each marker that ended a
+transaction has an entry.
+
+A segment is read apart from the others, in any order, perhaps in another process: ``Seen`` is what
+it tells on its own.  ``Transactions`` then goes over the segments of a log in order, knows what is
+open where each begins, and judges it.
+
+Pure.  Not here: what a transaction index is made of (``producer_state``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from storage.index.txn_index import TxnEntry
+from storage.record.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from storage.state.producer_state import ABORT
+from storage.verify.verify_index import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one segment tells of transactions.  ``entries``: those of its ``.txnindex``.
+
+    ``aborts``: of each ABORT marker, by its offset, the producer, and where its transaction begins
+    in this segment, None where it does not.  ``first_markers``: by producer the offset of its first
+    marker, which ends what was open before.  ``open``: by producer the first offset, in this
+    segment, of what is open at its end.
+    """
+
+    entries: tuple[TxnEntry, ...] = ()
+    aborts: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    first_markers: dict[int, int] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, producers: Iterable[tuple[int, ...]], entries: tuple[TxnEntry, ...]) -> Seen:
+        """``producers``: the batches that ``Rebuild`` collected, in order."""
+        seen = cls(entries)
+        for base, last, producer_id, _, _, attributes, _, _, marker, _ in producers:
+            if attributes & CONTROL_BIT:
+                began = seen.open.pop(producer_id, None)
+                seen.first_markers.setdefault(producer_id, last)
+                if marker == ABORT:
+                    seen.aborts[last] = (producer_id, began)
+            elif attributes & TRANSACTIONAL_BIT:
+                seen.open.setdefault(producer_id, base)
+        return seen
+
+
+class Transactions:
+    """The transactions of a log that are open where its next segment begins.
+
+    ``log_start``: of those that ended below it a cleaner keeps no entry
+    (``LocalLog.collectAbortedTransactions``).
+    """
+
+    def __init__(self, log_start: int = 0) -> None:
+        self._log_start = log_start
+        # By producer the first offset.
+        self._open: dict[int, int] = {}
+
+    def faults(self, seen: Seen) -> Iterator[Finding]:
+        """The faults of the next segment's ``.txnindex``."""
+        markers = dict(seen.aborts)
+        for producer_id, offset in seen.first_markers.items():
+            if producer_id in self._open and offset in markers:
+                markers[offset] = producer_id, self._open[producer_id]
+        last = -1
+        for entry in seen.entries:
+            producer_id, began = markers.pop(entry.last_offset, (-1, None))
+            if entry.last_offset <= last:
+                yield f"the entry follows one of offset {last}", None, entry.last_offset
+            elif producer_id != entry.producer_id:
+                reason = f"no ABORT marker of producer {entry.producer_id} is there"
+                yield reason, None, entry.last_offset
+            elif entry.first_offset > (entry.last_offset if began is None else began):
+                yield "the transaction begins before the entry says", None, entry.first_offset
+            last = entry.last_offset
+        for offset, (producer_id, began) in markers.items():
+            if began is not None and offset >= self._log_start:
+                reason = f"the aborted transaction of producer {producer_id} has no entry"
+                yield reason, None, offset
+
+    def pass_over(self, seen: Seen) -> None:
+        """Go on behind the next segment."""
+        for producer_id in seen.first_markers:
+            self._open.pop(producer_id, None)
+        self._open = seen.open | self._open
