@@ -21,7 +21,7 @@ from kafkafs.dump._records cimport (
     later_sequence, row, slice_of, take_message, take_record,
 )
 from kafkafs.dump._text cimport (
-    Text, need, put, put_bool, put_field, put_number, put_object, put_utf8,
+    Text, need, put, put_bool, put_field, put_object, put_utf8,
 )
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_SEQUENCE, BASE_TIMESTAMP, BATCH_LENGTH,

@@ -10,7 +10,7 @@ is in its header. A batch is ready but for its offsets, as those of `_parse.pyx`
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
-    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE, PyByteArray_Resize
+    PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_Check
@@ -18,8 +18,12 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, strlen
 
 from kafkafs.views._json_text cimport prepare, take_base64, take_string
-from kafkafs.views._parse cimport RECORD_ROOM, finish_batch
-from storage.record._batch cimport HEADER_SIZE, put_varint, varint_size, zigzag_bits
+from kafkafs.views._parse cimport RECORD_ROOM
+from storage.record._batch cimport HEADER_SIZE
+from storage.record._write cimport (
+    LARGEST_BATCH, Batches, NextRecord, add_record, complete_batch, field_size, fit_record,
+    put_field, put_varint, varint_size,
+)
 
 from storage.errors import RecordTooLarge
 
@@ -27,7 +31,6 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    LARGEST_BATCH = 0x7FFFFFFF
     # Bytes behind what is read that may be touched.
     SLACK = 64
 
@@ -47,18 +50,6 @@ cdef struct Fields:
     Field value
     int64_t header_count
     Field headers  # as they are stored, without their number
-
-
-cdef inline int64_t field_size(const Field *field) noexcept nogil:
-    return varint_size(zigzag_bits(field.size)) + max(field.size, 0)
-
-
-cdef inline uint8_t *put_field(uint8_t *out, const Field *field) noexcept nogil:
-    out = put_varint(out, zigzag_bits(field.size))
-    if field.size > 0:
-        memcpy(out, field.start, field.size)
-        out += field.size
-    return out
 
 
 # -- lines as the view writes them ---------------------------------------------------------------
@@ -126,12 +117,12 @@ cdef const uint8_t *take_headers(
         at = take_field(skip(at, end, b"["), end, &out, &field)
         if at == NULL or field.size < 0:
             return NULL
-        stored = put_field(stored, &field)
+        stored = put_field(stored, field.start, field.size, 0)
         at = take_field(skip(at, end, b","), end, &out, &field)
         at = skip(at, end, b"]")
         if at == NULL:
             return NULL
-        stored = put_field(stored, &field)
+        stored = put_field(stored, field.start, field.size, 0)
         fields.header_count += 1
         if at[0] != c",":
             fields.headers.size = stored - fields.headers.start
@@ -199,12 +190,7 @@ cdef class LineEncoder:
     cdef int64_t now_ms
     cdef int64_t limit
     cdef bytearray result
-    cdef int64_t room  # bytes that `result` has
-    cdef int64_t batch  # where the batch begins that is being made
-    cdef int64_t out  # and where it ends
-    cdef int64_t records  # in that batch
-    cdef int64_t base_timestamp
-    cdef int64_t max_timestamp
+    cdef Batches batches  # in `result`
     # A record's fields, and behind them or alone its headers as they are stored.
     cdef bytearray scratch
 
@@ -233,9 +219,8 @@ cdef class LineEncoder:
             input_end = <const uint8_t *> view.buf + end
             if input_end[-1] != c"\n":
                 raise ValueError("the last line has no newline")
-            self.room = HEADER_SIZE + RECORD_ROOM + end - start
-            self.result = PyByteArray_FromStringAndSize(NULL, self.room)
-            self.out = HEADER_SIZE
+            self.result = bytearray()
+            self.make_room(HEADER_SIZE + RECORD_ROOM + end - start)
             while line < input_end:
                 newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
                 self.need(2 * (newline - line + SLACK))
@@ -247,8 +232,8 @@ cdef class LineEncoder:
                     self.line = PyBytes_FromStringAndSize(<const char *> line, newline - line)
                     self.add_object(self.decode(self.line))
                 line = newline + 1
-            self.finish()
-            PyByteArray_Resize(self.result, self.out)
+            complete_batch(&self.batches)
+            PyByteArray_Resize(self.result, self.batches.used)
             return self.result, self.lines
         finally:
             PyBuffer_Release(&view)
@@ -276,57 +261,33 @@ cdef class LineEncoder:
                 take_object(text, &field)
                 self.need(fields.headers.size + field.size + RECORD_ROOM)
                 out = <uint8_t *> PyByteArray_AS_STRING(self.scratch) + fields.headers.size
-                out = put_field(out, &field)
+                out = put_field(out, field.start, field.size, 0)
                 fields.headers.size = out - <uint8_t *> PyByteArray_AS_STRING(self.scratch)
         fields.headers.start = <uint8_t *> PyByteArray_AS_STRING(self.scratch)
         return self.add(&fields)
 
     cdef int add(self, const Fields *fields) except -1:
-        cdef int64_t size_but_deltas = field_size(&fields.key) + field_size(&fields.value)
-        cdef int64_t body
-        cdef int64_t size
+        cdef int64_t rest = field_size(fields.key.size) + field_size(fields.value.size)
+        cdef Batches *batches = &self.batches
+        cdef NextRecord record
         cdef uint8_t *out
-        size_but_deltas += 1 + fields.headers.size
-        size_but_deltas += varint_size(<uint64_t> fields.header_count << 1)
-        while True:
-            if self.records == 0:
-                self.base_timestamp = self.max_timestamp = fields.timestamp
-            body = size_but_deltas + varint_size(self.delta_bits(fields.timestamp))
-            body += varint_size(<uint64_t> self.records << 1)
-            size = varint_size(<uint64_t> body << 1) + body
-            if self.out - self.batch + size <= self.limit:
-                break
-            if self.records == 0:
-                raise RecordTooLarge(HEADER_SIZE + size, self.limit, line=self.lines + 1)
-            self.finish()
-            self.batch = self.out
-            self.out += HEADER_SIZE
-        if self.room - self.out < size:
-            self.room = 2 * self.room + size
-            PyByteArray_Resize(self.result, self.room)
-        out = <uint8_t *> PyByteArray_AS_STRING(self.result) + self.out
-        out = put_varint(out, <uint64_t> body << 1)
-        out[0] = 0
-        out = put_varint(out + 1, self.delta_bits(fields.timestamp))
-        out = put_varint(out, <uint64_t> self.records << 1)
-        out = put_field(put_field(out, &fields.key), &fields.value)
+        rest += varint_size(<uint64_t> fields.header_count << 1) + fields.headers.size
+        fit_record(batches, fields.timestamp, rest, self.limit, &record)
+        if batches.records == 0 and HEADER_SIZE + record.size > self.limit:
+            raise RecordTooLarge(HEADER_SIZE + record.size, self.limit, line=self.lines + 1)
+        if batches.room - batches.used < HEADER_SIZE + record.size:
+            self.make_room(2 * batches.room + HEADER_SIZE + record.size)
+        out = add_record(batches, fields.timestamp, &record)
+        out = put_field(out, fields.key.start, fields.key.size, 0)
+        out = put_field(out, fields.value.start, fields.value.size, 0)
         out = put_varint(out, <uint64_t> fields.header_count << 1)
         if fields.headers.size:
             memcpy(out, fields.headers.start, fields.headers.size)
-        self.out += size
-        self.max_timestamp = max(self.max_timestamp, fields.timestamp)
-        self.records += 1
         self.lines += 1
         return 0
 
-    cdef uint64_t delta_bits(self, int64_t timestamp) noexcept:
-        # The difference wraps as Kafka's does.
-        return zigzag_bits(<int64_t> (<uint64_t> timestamp - <uint64_t> self.base_timestamp))
-
-    cdef int finish(self) except -1:
-        cdef uint8_t *batch = <uint8_t *> PyByteArray_AS_STRING(self.result) + self.batch
-        finish_batch(
-            batch, self.out - self.batch, self.records, self.base_timestamp, self.max_timestamp
-        )
-        self.records = 0
+    cdef int make_room(self, int64_t room) except -1:
+        PyByteArray_Resize(self.result, room)
+        self.batches.data = <uint8_t *> PyByteArray_AS_STRING(self.result)
+        self.batches.room = room
         return 0

@@ -21,10 +21,11 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcpy, memmove
 
 from kafkafs.views._parse cimport (
-    ALL_DONE, BATCH_FULL, OUT_FULL, RECORD_ROOM, WRONG_LINE, Block, Stop, copy_field, encode_by
+    ALL_DONE, BATCH_FULL, LENGTH, OUT_FULL, RECORD_ROOM, WRONG_LINE, Block, Stop, encode_by
 )
 from kafkafs.views._whole cimport WholeRecord, WholeRecords
-from storage.record._batch cimport load64_little, put_varint, varint_size
+from storage.record._batch cimport load64_little
+from storage.record._write cimport body_size, field_size, put_field, put_head, put_varint, record_size, zigzag_bits
 
 
 cdef enum:
@@ -309,24 +310,16 @@ cdef const uint8_t *unescape_fields(Fields *fields, uint8_t *out) noexcept nogil
     return unescape_field(&fields.value, &fields.value_size, &out)
 
 
-cdef inline int64_t field_size(int64_t size) noexcept nogil:
-    return 1 if size < 0 else varint_size(<uint64_t> size << 1) + size
-
-
-cdef inline uint8_t *put_field(
+cdef inline uint8_t *put_line_field(
     uint8_t *out, const uint8_t *field, int64_t size, bint moved, const uint8_t *out_end,
     const uint8_t *input_end,
 ) noexcept nogil:
     """Write a field of the line or, where `moved`, one that lies a little further on in `out`."""
-    if size < 0:
-        out[0] = 1
-        return out + 1
-    out = put_varint(out, <uint64_t> size << 1)
-    if moved:
+    if moved and size >= 0:
+        out = put_varint(out, zigzag_bits(size))
         memmove(out, field, size)
-    else:
-        copy_field(out, field, size, out_end, input_end)
-    return out + size
+        return out + size
+    return put_field(out, field, size, min(out_end - out - LENGTH, input_end - field))
 
 
 cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept nogil:
@@ -363,9 +356,11 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
                 block.reason = REASON
                 block.wrong_byte = wrong - line
                 break
-        # Attributes, timestamp delta and header count take a byte each.
-        body = 3 + varint_size(delta) + field_size(fields.key_size) + field_size(fields.value_size)
-        record = varint_size(<uint64_t> body << 1) + body
+        # No headers take a byte.
+        body = body_size(
+            0, delta, field_size(fields.key_size) + field_size(fields.value_size) + 1
+        )
+        record = record_size(body)
         if record > block.batch_room:
             stop = BATCH_FULL
             block.needed = record
@@ -375,12 +370,9 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
             block.needed = record
             break
         block.batch_room -= record
-        out = put_varint(out, <uint64_t> body << 1)
-        out[0] = 0
-        out[1] = 0
-        out = put_varint(out + 2, delta)
-        out = put_field(out, fields.key, fields.key_size, escaped, out_end, input_end)
-        out = put_field(out, fields.value, fields.value_size, escaped, out_end, input_end)
+        out = put_head(out, body, 0, 0, delta)
+        out = put_line_field(out, fields.key, fields.key_size, escaped, out_end, input_end)
+        out = put_line_field(out, fields.value, fields.value_size, escaped, out_end, input_end)
         out[0] = 0
         out += 1
         delta += 2

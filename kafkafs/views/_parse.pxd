@@ -5,15 +5,13 @@ the output's room are seen to here (`encode_by`).
 """
 
 from libc.stdint cimport int64_t, uint8_t
-from libc.string cimport memcpy
 
 
 cdef enum:
     # What a record takes beside its key and value, at most.
     RECORD_ROOM = 24
-    # Keys and values up to this long are copied COPY_STEP bytes at a time, without a call.
-    SHORT = 256
-    COPY_STEP = 32
+    # What a null and the length of a key or a value take, at most.
+    LENGTH = 6
 
 
 cdef enum Stop:
@@ -46,27 +44,3 @@ cdef tuple encode_by(
     Encode encode, object data, int64_t start, int64_t end, int64_t timestamp_ms,
     int64_t max_batch_bytes,
 )
-
-
-cdef int finish_batch(
-    uint8_t *batch, int64_t size, int64_t lines, int64_t base_timestamp_ms,
-    int64_t max_timestamp_ms,
-) except -1
-
-
-cdef inline void copy_field(
-    uint8_t *out, const uint8_t *start, int64_t size, const uint8_t *out_end,
-    const uint8_t *input_end,
-) noexcept nogil:
-    """Copy a key or a value; where both sides have room, up to COPY_STEP bytes more."""
-    cdef int64_t at = 0
-    if (
-        size <= SHORT
-        and size + COPY_STEP <= out_end - out
-        and size + COPY_STEP <= input_end - start
-    ):
-        while at < size:
-            memcpy(out + at, start + at, COPY_STEP)
-            at += COPY_STEP
-    else:
-        memcpy(out, start, size)

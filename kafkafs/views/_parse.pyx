@@ -12,17 +12,16 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr
 
-from storage.record._batch cimport (
-    CRC, HEADER_SIZE, RELEASE_GIL_FROM, crc_of, put_batch_header, put_varint, store32, varint_size,
+from storage.record._batch cimport HEADER_SIZE, RELEASE_GIL_FROM
+from storage.record._write cimport (
+    COPY_STEP, LARGEST_BATCH, body_size, copy_bytes, put_head, put_new_header, put_varint,
+    record_size, varint_size,
 )
 
 from storage.errors import InvalidRecord, RecordTooLarge
-
-cdef enum:
-    LARGEST_BATCH = 0x7FFFFFFF
 
 
 cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept nogil:
@@ -43,9 +42,9 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
         if newline == NULL:  # someone writes to the input while it is read
             newline = input_end
         size = newline - line
-        # Attributes, timestamp delta, null key and header count take a byte each.
-        body = 4 + varint_size(delta) + varint_size(<uint64_t> size << 1) + size
-        record = varint_size(<uint64_t> body << 1) + body
+        # A null key and no headers take a byte each.
+        body = 2 + body_size(0, delta, size) + varint_size(<uint64_t> size << 1)
+        record = record_size(body)
         if record > batch_room:
             stop = BATCH_FULL
             block.needed = record
@@ -55,13 +54,10 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
             block.needed = record
             break
         batch_room -= record
-        out = put_varint(out, <uint64_t> body << 1)
-        out[0] = 0
-        out[1] = 0
-        out = put_varint(out + 2, delta)
-        out[0] = 1
+        out = put_head(out, body, 0, 0, delta)
+        out[0] = 1  # null key
         out = put_varint(out + 1, <uint64_t> size << 1)
-        copy_field(out, line, size, out_end, input_end)
+        copy_bytes(out, line, size, min(out_end - out, input_end - line))
         out += size
         out[0] = 0
         out += 1
@@ -72,16 +68,6 @@ cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept no
     block.batch_lines = delta >> 1
     block.batch_room = batch_room
     return stop
-
-
-cdef int finish_batch(
-    uint8_t *batch, int64_t size, int64_t lines, int64_t base_timestamp_ms,
-    int64_t max_timestamp_ms,
-) except -1:
-    """Write the header of a batch whose records lie behind it; all but its offset and epoch."""
-    put_batch_header(batch, size, lines, base_timestamp_ms, max_timestamp_ms)
-    store32(batch + CRC, crc_of(batch, size))
-    return 0
 
 
 def encode_lines(
@@ -146,7 +132,7 @@ cdef tuple encode_by(
                 )
             if stop == BATCH_FULL and block.batch_lines == 0:
                 raise RecordTooLarge(HEADER_SIZE + block.needed, max_batch_bytes, line=lines + 1)
-            finish_batch(
+            put_new_header(
                 out + batch, block.out - batch, block.batch_lines, timestamp_ms, timestamp_ms
             )
             lines += block.batch_lines

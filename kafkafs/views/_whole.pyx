@@ -13,16 +13,16 @@ from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from kafkafs.views._measure cimport (
     ENTRY_ROOM, Cursor, Entry, Facts, Measure, facts_of, measure_by, open_window, refuse, set_entry
 )
 from storage.record._batch cimport (
-    BAD_CURSOR, BAD_HEADERS, BAD_VALUE_LENGTH, BAD_VARINT, ENCODED, NEEDS_MORE, NO_FAULT,
-    RELEASE_GIL_FROM, WINDOW, Fault, Place, RecordHead, Window, at_position, bounded_varint,
-    enter_batches, headers_fill, judge_head, leave_record, parse_head, readable,
+    BAD_HEADERS, ENCODED, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault, Fields, Place,
+    RecordHead, Window, at_position, bounded_varint, enter_batches, enter_head, headers_fill,
+    leave_record, read_fields,
 )
 
 
@@ -36,71 +36,42 @@ cdef Fault next_record(
     const Window *window, Place *place, Facts *facts, WholeRecord *record, int64_t *needed
 ) noexcept nogil:
     """Take apart the record that comes next. A fault leaves the place where that one begins."""
-    cdef uint8_t pad[WINDOW]
     cdef RecordHead head
-    cdef const uint8_t *start
-    cdef int64_t available
+    cdef Fields fields
     cdef Fault fault
     if place.batch_end == 0 or place.position == place.batch_end:
         fault = enter_batches(window, place)
         if fault != NO_FAULT:
             return fault
         facts[0] = facts_of(at_position(window, place.batch_position))
-    available = min(place.batch_end, window.end) - place.position
-    if available <= 0:
-        if place.position >= place.batch_end:
-            return BAD_CURSOR
+    fault = enter_head(window, place, &head)
+    if fault == NEEDS_MORE:
         needed[0] = min(<int64_t> WINDOW, place.batch_end - place.position)
-        return NEEDS_MORE
-    start = at_position(window, place.position)
-    fault = parse_head(readable(window, place.position, available, pad), &head)
-    if available < WINDOW and (fault != NO_FAULT or head.head > available):
-        if window.end >= place.batch_end:
-            return BAD_VARINT
-        needed[0] = min(<int64_t> WINDOW, place.batch_end - place.position)
-        return NEEDS_MORE
-    if fault == NO_FAULT:
-        fault = judge_head(&head, place.batch_end - place.position)
     if fault != NO_FAULT:
         return fault
     if head.size > window.end - place.position:
         needed[0] = head.size
         return NEEDS_MORE
+    fault = read_fields(at_position(window, place.position), &head, &fields)
+    if fault != NO_FAULT:
+        return fault
+    if not headers_fill(fields.headers, fields.end):
+        return BAD_HEADERS
     record.offset = facts.base_offset + head.offset_delta
     record.append_time = facts.append_time
     record.timestamp = facts.timestamp
     if not facts.append_time:
         record.timestamp = <int64_t> (<uint64_t> facts.timestamp + <uint64_t> head.timestamp_delta)
-    record.key = start + head.head
+    record.key = fields.key
     record.key_size = head.key_length
+    record.value = fields.value
+    record.value_size = fields.value_length
+    record.headers = fields.end
+    record.header_count = 0
+    if fields.end - fields.headers > 1:
+        record.headers = bounded_varint(fields.headers, fields.end, &record.header_count)
     record.readable_end = window.data + (window.end - window.start)
-    fault = take_value(record.key + max(head.key_length, 0), start + head.size, record)
-    if fault == NO_FAULT:
-        place.record_end = place.position + head.size
-    return fault
-
-
-cdef inline Fault take_value(
-    const uint8_t *at, const uint8_t *end, WholeRecord *record
-) noexcept nogil:
-    """What follows the key, up to the record's end."""
-    cdef int32_t size
-    at = bounded_varint(at, end, &size)
-    if at == NULL:
-        return BAD_VALUE_LENGTH
-    # A header count of a byte at least follows the value.
-    if size < -1 or size > end - at - 1:
-        return BAD_VALUE_LENGTH
-    record.value = at
-    record.value_size = size
-    at += max(size, 0)
-    if at[0] == 0 and at + 1 == end:
-        record.headers = end
-        record.header_count = 0
-        return NO_FAULT
-    if not headers_fill(at, end):
-        return BAD_HEADERS
-    record.headers = bounded_varint(at, end, &record.header_count)
+    place.record_end = place.position + head.size
     return NO_FAULT
 
 

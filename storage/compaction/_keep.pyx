@@ -23,21 +23,19 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize,
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from storage.compaction._offset_map cimport OffsetMap, find, put
 from storage.compaction._records cimport (
     KEYS, LAST_OFFSET, Records, Seen, enter, judge_plain, read_some, records_of, simple_size,
-    size_of,
 )
-from storage.compaction._rewrite cimport RECORD_GAIN, Choice, Kept, rewrite, sum_of
+from storage.compaction._rewrite cimport RECORD_GAIN, Choice, Kept, rewrite
 from storage.compaction._superseded cimport Superseded, is_superseded
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_BATCH_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT,
-    LAST_OFFSET_DELTA, MAGIC, MAX_TIMESTAMP, NO_FAULT, RELEASE_GIL_FROM, Fault, load32,
-    load64,
+    ATTRIBUTES, BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT, MAGIC, MAX_TIMESTAMP,
+    NO_FAULT, RELEASE_GIL_FROM, Fault, last_offset_of, load64, size_of,
 )
 
 from storage.record._batch import refusal
@@ -409,9 +407,7 @@ cdef class Keeper:
         return 0
 
     cdef bint is_special(self, const uint8_t *batch) noexcept nogil:
-        cdef int64_t last = sum_of(
-            <int64_t> load64(batch + BASE_OFFSET), <int32_t> load32(batch + LAST_OFFSET_DELTA)
-        )
+        cdef int64_t last = last_offset_of(batch)
         cdef int64_t low = 0
         cdef int64_t high = self.specials
         cdef int64_t middle
@@ -429,9 +425,7 @@ cdef class Keeper:
         cdef Entry *entry = self.entries + self.entry_count
         entry.position = self.used
         entry.size = size
-        entry.last_offset = sum_of(
-            <int64_t> load64(batch + BASE_OFFSET), <int32_t> load32(batch + LAST_OFFSET_DELTA)
-        )
+        entry.last_offset = last_offset_of(batch)
         entry.max_timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
         self.used += size
         self.entry_count += 1

@@ -4,15 +4,13 @@ Inline, without the GIL, on plain pointers; nothing outside a batch is read, wha
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy, memset
 
 from storage.compaction._offset_map cimport Hash, OffsetMap, hash_key, prefetch
 from storage.record._batch cimport (
     ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_MAGIC, BAD_OFFSETS, BAD_RECORDS_COUNT,
-    BAD_VALUE_LENGTH, BASE_OFFSET, BATCH_LENGTH, CODEC_BITS, CONTROL_BIT, CRC, ENCODED,
-    HEADER_SIZE, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, NO_FAULT, RECORDS_COUNT, SMALLEST_RECORD,
-    WINDOW, Fault, RecordHead, bounded_varint, crc_of, headers_fill, judge_batch, judge_head,
-    load32, load64, parse_head,
+    BASE_OFFSET, CODEC_BITS, CONTROL_BIT, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA, MAGIC,
+    NO_FAULT, RECORDS_COUNT, SMALLEST_RECORD, Fault, Fields, RecordHead, crc_of, headers_fill,
+    judge_batch, load32, load64, read_fields, read_head, size_of,
 )
 
 
@@ -39,10 +37,6 @@ cdef struct Seen:
     bint has_key
     bint has_value
     bint looked_up
-
-
-cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
-    return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
 
 
 cdef inline int64_t records_of(const uint8_t *batch, int64_t size) noexcept nogil:
@@ -95,35 +89,6 @@ cdef inline Fault enter(const uint8_t *batch, int64_t size, Records *records) no
     return NO_FAULT
 
 
-cdef inline Fault read_record(
-    const uint8_t *at, const uint8_t *end, RecordHead *head, int32_t *value_length
-) noexcept nogil:
-    """Read the record at `at`, which must end by `end`, and see that its fields fill it."""
-    cdef uint8_t pad[WINDOW]
-    cdef int64_t room = end - at
-    cdef Fault fault
-    if room >= WINDOW:
-        fault = parse_head(at, head)
-    else:
-        memset(pad, 0, WINDOW)
-        memcpy(pad, at, max(room, 0))
-        fault = parse_head(pad, head)
-    if fault == NO_FAULT:
-        # No record with a head that reaches into the padding fits.
-        fault = judge_head(head, room)
-    if fault != NO_FAULT:
-        return fault
-    end = at + head.size
-    at = bounded_varint(at + head.head + max(head.key_length, 0), end, value_length)
-    # A header count of a byte at least follows the value.
-    if at == NULL or value_length[0] < -1 or value_length[0] >= end - at:
-        return BAD_VALUE_LENGTH
-    at += max(value_length[0], 0)
-    if (end - at != 1 or at[0] != 0) and not headers_fill(at, end):
-        return BAD_HEADERS
-    return NO_FAULT
-
-
 cdef inline Fault read_some(
     Records *records, OffsetMap map, int64_t lowest, int64_t highest, Seen *seen, int *count
 ) noexcept nogil:
@@ -132,14 +97,20 @@ cdef inline Fault read_some(
     Those with a key and an offset from `lowest` to `highest` will be looked up.
     """
     cdef RecordHead head
-    cdef int32_t value_length = 0
+    cdef Fields fields
     cdef Fault fault
     cdef int i
     cdef int some = <int> min(records.left, KEYS)
     for i in range(some):
-        fault = read_record(records.at, records.end, &head, &value_length)
+        fault = read_head(
+            records.at, records.end - records.at, records.end - records.at, &head
+        )
+        if fault == NO_FAULT:
+            fault = read_fields(records.at, &head, &fields)
         if fault != NO_FAULT:
             return fault
+        if not headers_fill(fields.headers, fields.end):
+            return BAD_HEADERS
         if head.offset_delta < 0 or head.offset_delta > records.last_offset - records.base_offset:
             return BAD_OFFSETS
         seen[i].at = records.at
@@ -147,12 +118,12 @@ cdef inline Fault read_some(
         seen[i].offset = records.base_offset + head.offset_delta
         seen[i].timestamp_delta = head.timestamp_delta
         seen[i].has_key = head.key_length >= 0
-        seen[i].has_value = value_length >= 0
+        seen[i].has_value = fields.value_length >= 0
         seen[i].looked_up = seen[i].has_key and lowest <= seen[i].offset <= highest
         if seen[i].looked_up:
-            seen[i].hash = hash_key(map, records.at + head.head, head.key_length)
+            seen[i].hash = hash_key(map, fields.key, head.key_length)
             prefetch(map, seen[i].hash)
-        records.at += head.size
+        records.at = fields.end
     records.left -= some
     if records.left == 0 and records.at != records.end:
         return BAD_RECORDS_COUNT

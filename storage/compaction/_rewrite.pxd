@@ -7,16 +7,16 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from storage.record._batch cimport (
-    APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE,
-    HORIZON_BIT, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAX_TIMESTAMP, RECORDS_COUNT, crc_of, load32,
-    load64, put_varint, read_varint, read_varlong, store32, store64, varint_size, zigzag_bits,
+    APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT,
+    LAST_OFFSET_DELTA, LOG_OVERHEAD, MAX_TIMESTAMP, RECORDS_COUNT, last_offset_of, load64,
+    read_varint, read_varlong, store32, store64,
 )
+from storage.record._write cimport LARGEST_BATCH, body_size, difference, put_head, seal, zigzag_bits
 
 
 cdef enum:
     # What a record can gain by another timestamp delta: nine bytes, and one for its length.
     RECORD_GAIN = 10
-    LONGEST_BATCH = 0x7FFFFFFF
 
 
 cdef struct Kept:
@@ -37,10 +37,6 @@ cdef struct Choice:
 cdef inline int64_t sum_of(int64_t one, int64_t other) noexcept nogil:
     """As Java's numbers of 64 bits."""
     return <int64_t> (<uint64_t> one + <uint64_t> other)
-
-
-cdef inline int64_t difference(int64_t one, int64_t other) noexcept nogil:
-    return <int64_t> (<uint64_t> one - <uint64_t> other)
 
 
 cdef inline uint8_t *put_record(
@@ -65,12 +61,9 @@ cdef inline uint8_t *put_record(
     rest = kept.at + kept.size - at
     timestamp_bits = zigzag_bits(timestamp_delta)
     offset_bits = zigzag_bits(offset_delta)
-    out = put_varint(
-        out, zigzag_bits(1 + varint_size(timestamp_bits) + varint_size(offset_bits) + rest)
+    out = put_head(
+        out, body_size(timestamp_bits, offset_bits, rest), attributes, timestamp_bits, offset_bits
     )
-    out[0] = attributes
-    out = put_varint(out + 1, timestamp_bits)
-    out = put_varint(out, offset_bits)
     memcpy(out, at, rest)
     return out + rest
 
@@ -89,7 +82,7 @@ cdef inline int64_t rewrite(
     """
     cdef uint8_t attributes = batch[ATTRIBUTES + 1]
     cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
-    cdef int64_t last_offset = base_offset + <int32_t> load32(batch + LAST_OFFSET_DELTA)
+    cdef int64_t last_offset = last_offset_of(batch)
     cdef int64_t old_base = <int64_t> load64(batch + BASE_TIMESTAMP)
     cdef int64_t old_max = <int64_t> load64(batch + MAX_TIMESTAMP)
     cdef int64_t new_base = old_base
@@ -117,15 +110,14 @@ cdef inline int64_t rewrite(
         at = put_record(
             at, kept + i, difference(timestamp, new_base), kept[i].offset - base_offset
         )
-    if at - out > <int64_t> LONGEST_BATCH + LOG_OVERHEAD:
+    if at - out > <int64_t> LARGEST_BATCH + LOG_OVERHEAD:
         return 0
     memcpy(out, batch, HEADER_SIZE)
     store64(out + BASE_OFFSET, <uint64_t> base_offset)
-    store32(out + BATCH_LENGTH, <uint32_t> (at - out - LOG_OVERHEAD))
     out[ATTRIBUTES + 1] = attributes
     store32(out + LAST_OFFSET_DELTA, <uint32_t> (last_offset - base_offset))
     store64(out + BASE_TIMESTAMP, <uint64_t> new_base)
     store64(out + MAX_TIMESTAMP, <uint64_t> new_max)
     store32(out + RECORDS_COUNT, <uint32_t> choice.kept)
-    store32(out + CRC, crc_of(out, at - out))
+    seal(out, at - out)
     return at - out

@@ -1,11 +1,12 @@
-"""What every hot loop over record batches shares: loads, varints, heads, and the walk over them.
+"""Reads record batches, for every hot loop: numbers, varints, heads, fields, and the walk over them.
 
-The functions are inline and run without the GIL on plain pointers. Those that take a pointer do
-not know where its bytes end: each says how many it touches, and the caller makes sure that they
-are there. Those that take a Window look at nothing outside it, and where it ends too early say
-NEEDS_MORE and stay where they are.
+The functions are inline and run without the GIL on plain pointers: a loop calls some of them for
+each record, and a call into another module costs as much as a short record does. Those that take a
+pointer do not know where its bytes end: each says how many it touches, and the caller makes sure
+that they are there. Those that take a Window look at nothing outside it, and where it ends too
+early say NEEDS_MORE and stay where they are.
 
-Layouts: `storage/record/batch.py`.
+Layouts: `storage/record/batch.py`. Writing: `_write.pxd`.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -14,25 +15,10 @@ from libc.string cimport memcpy, memset
 from storage.record._crc cimport crc32c_of
 
 
-cdef extern from *:
-    """
-    #include <endian.h>
-    #include <stdint.h>
-    #include <string.h>
-
-    static inline uint32_t kafkafs_load32(const uint8_t *at)
-    { uint32_t bits; memcpy(&bits, at, 4); return be32toh(bits); }
-    static inline uint64_t kafkafs_load64(const uint8_t *at)
-    { uint64_t bits; memcpy(&bits, at, 8); return be64toh(bits); }
-    static inline uint64_t kafkafs_load64_little(const uint8_t *at)
-    { uint64_t bits; memcpy(&bits, at, 8); return le64toh(bits); }
-    static inline void kafkafs_store32(uint8_t *at, uint32_t bits)
-    { bits = htobe32(bits); memcpy(at, &bits, 4); }
-    static inline void kafkafs_store64(uint8_t *at, uint64_t bits)
-    { bits = htobe64(bits); memcpy(at, &bits, 8); }
-    """
+cdef extern from "storage/record/bytes.h":
     uint32_t load32 "kafkafs_load32"(const uint8_t *at) noexcept nogil
     uint64_t load64 "kafkafs_load64"(const uint8_t *at) noexcept nogil
+    uint32_t load32_little "kafkafs_load32_little"(const uint8_t *at) noexcept nogil
     uint64_t load64_little "kafkafs_load64_little"(const uint8_t *at) noexcept nogil
     void store32 "kafkafs_store32"(uint8_t *at, uint32_t bits) noexcept nogil
     void store64 "kafkafs_store64"(uint8_t *at, uint64_t bits) noexcept nogil
@@ -77,7 +63,7 @@ cdef enum:
     SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
     RECORD_HEAD = 26  # a record's length up to and with its key length, at most
     VARINT = 5
-    WINDOW = 32  # readable bytes that parse_head wants: a head, and a value length after it
+    WINDOW = 32  # readable bytes that plain_record wants: a head, and a value length after it
 
     LAST_CODEC = 4
     LAST_LEGACY_CODEC = 3  # no zstd in v0 and v1
@@ -101,27 +87,21 @@ cdef Sound sound_start(
 ) except *
 
 
+cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
+    """Bytes of the whole batch, of any format, as it says. Damage may say anything."""
+    return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+
+
+cdef inline int64_t last_offset_of(const uint8_t *batch) noexcept nogil:
+    """The last offset of a v2 batch; what does not fit wraps as in Java."""
+    return <int64_t> (
+        load64(batch + BASE_OFFSET) + <uint64_t> <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA)
+    )
+
+
 cdef inline uint32_t crc_of(const uint8_t *batch, int64_t size) noexcept nogil:
     """The CRC-32C that the header of this whole v2 batch should have."""
     return crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES)
-
-
-cdef inline void put_batch_header(
-    uint8_t *batch, int64_t size, int64_t records, int64_t base_timestamp, int64_t max_timestamp
-) noexcept nogil:
-    """Write the header of a batch of `size` bytes without a producer, but for its CRC."""
-    store64(batch, 0)
-    store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
-    store32(batch + LEADER_EPOCH, 0)
-    batch[MAGIC] = 2
-    batch[ATTRIBUTES] = 0
-    batch[ATTRIBUTES + 1] = 0
-    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (records - 1))
-    store64(batch + BASE_TIMESTAMP, <uint64_t> base_timestamp)
-    store64(batch + MAX_TIMESTAMP, <uint64_t> max_timestamp)
-    # No producer: id, epoch and sequence are -1.
-    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
-    store32(batch + RECORDS_COUNT, <uint32_t> records)
 
 
 cdef enum Fault:
@@ -204,30 +184,6 @@ cdef inline const uint8_t *read_varlong(const uint8_t *at, int64_t *value) noexc
     return at
 
 
-cdef inline uint64_t zigzag_bits(int64_t value) noexcept nogil:
-    """The bits that stand for a number in a varint: of -1 they are 1, of a length twice as many."""
-    return (<uint64_t> value << 1) ^ (0 - (<uint64_t> value >> 63))
-
-
-cdef inline int64_t varint_size(uint64_t bits) noexcept nogil:
-    """How many bytes `put_varint` writes."""
-    cdef int64_t size = 1
-    while bits >= 0x80:
-        bits >>= 7
-        size += 1
-    return size
-
-
-cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
-    """Write bits that are zig-zagged already; the byte after them."""
-    while bits >= 0x80:
-        at[0] = <uint8_t> (bits | 0x80)
-        at += 1
-        bits >>= 7
-    at[0] = <uint8_t> bits
-    return at + 1
-
-
 cdef inline const uint8_t *bounded_varint(
     const uint8_t *at, const uint8_t *end, int32_t *value
 ) noexcept nogil:
@@ -249,6 +205,8 @@ cdef inline bint headers_fill(const uint8_t *at, const uint8_t *end) noexcept no
     cdef int32_t count = 0
     cdef int32_t length = 0
     cdef int32_t left
+    if end - at == 1 and at[0] == 0:
+        return True
     at = bounded_varint(at, end, &count)
     if at == NULL or count < 0:
         return False
@@ -295,6 +253,59 @@ cdef inline Fault judge_head(const RecordHead *head, int64_t room) noexcept nogi
     # After the key at least a value length and a header count follow, a byte each.
     if head.key_length < -1 or head.key_length > head.size - head.head - 2:
         return BAD_KEY_LENGTH
+    return NO_FAULT
+
+
+cdef inline Fault read_head(
+    const uint8_t *at, int64_t there, int64_t room, RecordHead *head
+) noexcept nogil:
+    """Read a record up to its key; it has to fit in the `room` bytes that its batch has left.
+
+    `there` bytes can be read, fewer or more than `room`. NEEDS_MORE where these are too few.
+    """
+    cdef uint8_t pad[WINDOW]
+    cdef Fault fault
+    if there >= WINDOW:
+        fault = parse_head(at, head)
+    else:
+        memset(pad, 0, WINDOW)
+        memcpy(pad, at, max(there, 0))
+        fault = parse_head(pad, head)
+        # What the padding says means nothing. A head that ends in it fits no batch that ends there.
+        if there < room and (fault != NO_FAULT or head.head > there):
+            return NEEDS_MORE
+    if fault == NO_FAULT:
+        fault = judge_head(head, room)
+    return fault
+
+
+cdef struct Fields:
+    # What a record has behind its head.
+    const uint8_t *key
+    const uint8_t *value
+    int32_t value_length  # -1: null
+    const uint8_t *headers  # their count, and they
+    const uint8_t *end
+
+
+cdef inline Fault read_fields(
+    const uint8_t *at, const RecordHead *head, Fields *fields
+) noexcept nogil:
+    """Find the fields of a record all of which is there. `headers_fill` judges its headers."""
+    fields.key = at + head.head
+    fields.end = at + head.size
+    fields.value_length = 0
+    fields.value = bounded_varint(
+        fields.key + max(head.key_length, 0), fields.end, &fields.value_length
+    )
+    # A header count of a byte at least follows the value.
+    if (
+        fields.value == NULL
+        or fields.value_length < -1
+        or fields.value_length >= fields.end - fields.value
+    ):
+        return BAD_VALUE_LENGTH
+    fields.headers = fields.value + max(fields.value_length, 0)
     return NO_FAULT
 
 
@@ -365,17 +376,6 @@ cdef inline const uint8_t *at_position(const Window *window, int64_t position) n
     return window.data + (position - window.start)
 
 
-cdef inline const uint8_t *readable(
-    const Window *window, int64_t position, int64_t available, uint8_t *pad
-) noexcept nogil:
-    """The bytes at `position`, WINDOW of them: where fewer are `available`, zeros follow."""
-    if available >= WINDOW:
-        return at_position(window, position)
-    memset(pad, 0, WINDOW)
-    memcpy(pad, at_position(window, position), available)
-    return pad
-
-
 cdef struct Place:
     # Where a walk through a segment's log stands, in file positions.
     int64_t position
@@ -406,7 +406,7 @@ cdef inline Fault enter_batches(const Window *window, Place *place) noexcept nog
                 return ENCODED
             return NEEDS_MORE
         fault = judge_batch(batch)
-        end = place.position + LOG_OVERHEAD + <int32_t> load32(batch + BATCH_LENGTH)
+        end = place.position + size_of(batch)
         if fault == CONTROL_BATCH:
             place.position = end
         elif fault == NO_FAULT:
@@ -418,20 +418,22 @@ cdef inline Fault enter_batches(const Window *window, Place *place) noexcept nog
     return NO_FAULT
 
 
+cdef inline Fault enter_head(
+    const Window *window, const Place *place, RecordHead *head
+) noexcept nogil:
+    """Read the head of the record at the place."""
+    cdef int64_t there = min(place.batch_end, window.end) - place.position
+    if there <= 0:
+        return NEEDS_MORE if place.position < place.batch_end else BAD_CURSOR
+    return read_head(
+        at_position(window, place.position), there, place.batch_end - place.position, head
+    )
+
+
 cdef inline Fault enter_record(const Window *window, Place *place) noexcept nogil:
     """From a record's start to its value's length. A fault leaves the place where it is."""
-    cdef uint8_t pad[WINDOW]
     cdef RecordHead head
-    cdef Fault fault
-    cdef int64_t available = min(place.batch_end, window.end) - place.position
-    if available <= 0:
-        return NEEDS_MORE if place.position < place.batch_end else BAD_CURSOR
-    fault = parse_head(readable(window, place.position, available, pad), &head)
-    if available < WINDOW and (fault != NO_FAULT or head.head > available):
-        # What the padding says means nothing, so first see whether the head was there.
-        return NEEDS_MORE if window.end < place.batch_end else BAD_VARINT
-    if fault == NO_FAULT:
-        fault = judge_head(&head, place.batch_end - place.position)
+    cdef Fault fault = enter_head(window, place, &head)
     if fault == NO_FAULT:
         place.record_end = place.position + head.size
         place.position += head.head + max(head.key_length, 0)
@@ -442,7 +444,7 @@ cdef inline Fault enter_value(
     const Window *window, Place *place, int64_t *length
 ) noexcept nogil:
     """From the value's length to the value; null is 0 long. A fault leaves the place where it is."""
-    cdef uint8_t pad[WINDOW]
+    cdef uint8_t pad[VARINT]
     cdef const uint8_t *start
     cdef const uint8_t *at
     cdef int32_t stored
@@ -451,7 +453,9 @@ cdef inline Fault enter_value(
         return NEEDS_MORE if place.position < place.record_end else BAD_CURSOR
     start = at_position(window, place.position)
     if available < VARINT:
-        start = readable(window, place.position, available, pad)
+        memset(pad, 0, VARINT)
+        memcpy(pad, start, available)
+        start = pad
     at = read_varint(start, &stored)
     if available < VARINT and at - start > available:
         return NEEDS_MORE if window.end < place.record_end else BAD_VALUE_LENGTH

@@ -14,15 +14,14 @@ from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from storage.record._batch cimport (
-    APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_SEQUENCE, BASE_TIMESTAMP, BATCH_LENGTH,
-    CODEC_BITS, HEADER_SIZE, LAST_OFFSET_DELTA, LEADER_EPOCH, LEGACY_ATTRIBUTES, LEGACY_CRC,
-    LEGACY_TIMESTAMP, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, PRODUCER_ID, RECORDS_COUNT,
-    SMALLEST_ENTRY, SMALLEST_V1, load32, load64, put_varint, store32, store64, varint_size,
-    zigzag_bits,
+    APPEND_TIME_BIT, CODEC_BITS, HEADER_SIZE, LEGACY_ATTRIBUTES, LEGACY_CRC, LEGACY_TIMESTAMP,
+    LOG_OVERHEAD, MAGIC, SMALLEST_ENTRY, SMALLEST_V1, load32, load64, size_of,
+)
+from storage.record._write cimport (
+    body_size, difference, field_size, put_field, put_head, put_header, zigzag_bits
 )
 
 from storage.errors import CorruptRecord
@@ -61,7 +60,7 @@ cdef Outcome read_entry(const uint8_t *at, int64_t room, Entry *entry) noexcept 
     cdef int64_t left
     if room <= MAGIC:
         return CUT_OFF
-    entry.size = <int64_t> <int32_t> load32(at + BATCH_LENGTH) + LOG_OVERHEAD
+    entry.size = size_of(at)
     entry.magic = at[MAGIC]
     if entry.magic > 1:
         return OTHER_MAGIC
@@ -99,56 +98,22 @@ REASONS = {
 }
 
 
-cdef inline uint8_t *put_bytes(uint8_t *at, const uint8_t *start, int32_t length) noexcept nogil:
-    at = put_varint(at, zigzag_bits(length))
-    if length > 0:
-        memcpy(at, start, length)
-        at += length
-    return at
-
-
 cdef uint8_t *put_record(
     uint8_t *at, const Entry *entry, int64_t offset_delta, int64_t timestamp_delta
 ) noexcept nogil:
     cdef uint64_t timestamp = zigzag_bits(timestamp_delta)
     cdef uint64_t offset = zigzag_bits(offset_delta)
-    cdef int64_t length = (
-        2  # attributes, header count
-        + varint_size(timestamp)
-        + varint_size(offset)
-        + varint_size(zigzag_bits(entry.key_length)) + max(entry.key_length, 0)
-        + varint_size(zigzag_bits(entry.value_length)) + max(entry.value_length, 0)
-    )
-    at = put_varint(at, zigzag_bits(length))
-    at[0] = 0
-    at = put_varint(at + 1, timestamp)
-    at = put_varint(at, offset)
-    at = put_bytes(at, entry.key, entry.key_length)
-    at = put_bytes(at, entry.value, entry.value_length)
-    at[0] = 0
+    cdef int64_t rest = field_size(entry.key_length) + field_size(entry.value_length) + 1
+    at = put_head(at, body_size(timestamp, offset, rest), 0, timestamp, offset)
+    at = put_field(at, entry.key, entry.key_length, 0)
+    at = put_field(at, entry.value, entry.value_length, 0)
+    at[0] = 0  # headers
     return at + 1
 
 
-cdef void put_header(
-    uint8_t *batch, int64_t size, int64_t base, int64_t last, int64_t base_timestamp,
-    int64_t max_timestamp, uint8_t attributes, int32_t count,
-) noexcept nogil:
-    memset(batch, 0, HEADER_SIZE)
-    store64(batch + BASE_OFFSET, <uint64_t> base)
-    store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
-    store32(batch + LEADER_EPOCH, <uint32_t> -1)
-    batch[MAGIC] = 2
-    batch[ATTRIBUTES + 1] = attributes
-    store32(batch + LAST_OFFSET_DELTA, <uint32_t> (last - base))
-    store64(batch + BASE_TIMESTAMP, <uint64_t> base_timestamp)
-    store64(batch + MAX_TIMESTAMP, <uint64_t> max_timestamp)
-    memset(batch + PRODUCER_ID, 0xFF, RECORDS_COUNT - PRODUCER_ID)
-    store32(batch + RECORDS_COUNT, <uint32_t> count)
-
-
-cdef uint64_t difference(int64_t a, int64_t b) noexcept nogil:
-    """a - b; what does not fit wraps, as it does where it is added again."""
-    return <uint64_t> a - <uint64_t> b
+cdef inline bint is_too_far(int64_t offset, int64_t base) noexcept nogil:
+    """Whether no delta says how far an offset is from its batch's base offset."""
+    return <uint64_t> difference(offset, base) > FURTHEST
 
 
 def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most):
@@ -195,7 +160,7 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
                 entry.magic != first.magic
                 or entry.attributes & CODEC_BITS
                 or (count and entry.offset <= last)
-                or difference(entry.offset, first.offset) > FURTHEST
+                or is_too_far(entry.offset, first.offset)
             ):
                 break
             if entry.magic and (
@@ -207,7 +172,7 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
                 break
             out = put_record(
                 out, &entry, entry.offset - first.offset,
-                0 if append_time else <int64_t> difference(entry.timestamp, first.timestamp),
+                0 if append_time else difference(entry.timestamp, first.timestamp),
             )
             last = entry.offset
             max_timestamp = max(max_timestamp, entry.timestamp)
@@ -216,8 +181,8 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
         if count == 0:
             raise CorruptRecord("a message's CRC is wrong", position=start, offset=first.offset)
         put_header(
-            batch, out - batch, first.offset, last, first.timestamp, max_timestamp,
-            APPEND_TIME_BIT if append_time else 0, count,
+            batch, out - batch, first.offset, last - first.offset, -1,
+            APPEND_TIME_BIT if append_time else 0, first.timestamp, max_timestamp, count,
         )
         taken = at - <const uint8_t *> view.buf - start
         PyByteArray_Resize(made, out - batch)
@@ -277,11 +242,11 @@ def convert_set(
                     base_timestamp = entry.timestamp
             elif entry.offset <= last:
                 raise CorruptRecord("offsets inside a wrapper do not ascend")
-            if entry.offset < 0 or difference(entry.offset, base) > FURTHEST:
+            if entry.offset < 0 or is_too_far(entry.offset, base):
                 raise CorruptRecord(f"offset {entry.offset} inside a wrapper that begins at {base}")
             out = put_record(
                 out, &entry, entry.offset - base,
-                0 if append_time else <int64_t> difference(entry.timestamp, base_timestamp),
+                0 if append_time else difference(entry.timestamp, base_timestamp),
             )
             last = entry.offset
             count += 1
@@ -298,8 +263,8 @@ def convert_set(
         if last - base > FURTHEST:
             raise CorruptRecord(f"a wrapper from offset {base} to {last}")
         put_header(
-            batch, out - batch, base, last, base_timestamp, wrapper_timestamp,
-            APPEND_TIME_BIT if append_time else 0, count,
+            batch, out - batch, base, last - base, -1, APPEND_TIME_BIT if append_time else 0,
+            base_timestamp, wrapper_timestamp, count,
         )
         PyByteArray_Resize(made, out - batch)
         return made

@@ -7,9 +7,11 @@ number of a reason in `REASONS`, or one of the names above it, which are no faul
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 
-from storage.record._batch cimport load32, put_varint, varint_size
+from storage.record._batch cimport HEADER_SIZE, load32
+from storage.record._write cimport (
+    body_size, field_size, put_field, put_head, put_header, record_size
+)
 
 cdef extern from "storage/record/crc32.h":
     void make_crc_table "kafkafs_make_crc_table"() noexcept nogil
@@ -148,8 +150,6 @@ def append_records(
     cdef int64_t count = 0
     cdef int64_t last = delta
     cdef int64_t before = len(out)
-    cdef int64_t payload
-    cdef int64_t length
     cdef int64_t taken
     cdef int fault = _WHOLE
     cdef Entry entry
@@ -161,7 +161,7 @@ def append_records(
             break
         if numbered:
             last = delta + position - at
-        total += record_size(entry.size - entry.head, last, &length)
+        total += record_size(body_of(&entry, last))
         count += 1
         position += entry.size
     if count == 0:
@@ -174,25 +174,25 @@ def append_records(
         judge(held.start + taken, end - taken, False, &entry)
         if numbered:
             last = delta + taken - at
-        payload = entry.size - entry.head
-        record_size(payload, last, &length)
-        to = put_varint(to, <uint64_t> length << 1)
-        to[0] = 0  # attributes
-        to[1] = 0  # timestamp delta
-        to = put_varint(to + 2, <uint64_t> last << 1)
-        to[0] = 1  # null key
-        to = put_varint(to + 1, <uint64_t> payload << 1)
-        memcpy(to, held.start + taken + entry.head, payload)
-        to[payload] = 0  # headers
-        to += payload + 1
+        to = put_head(to, body_of(&entry, last), 0, 0, <uint64_t> last << 1)
+        to = put_field(to, NULL, -1, 0)
+        to = put_field(to, held.start + taken + entry.head, entry.size - entry.head, 0)
+        to[0] = 0  # headers
+        to += 1
         taken += entry.size
     return position, count, last, fault
 
 
-cdef inline int64_t record_size(int64_t payload, int64_t delta, int64_t *length) noexcept nogil:
-    """Bytes of a record with this value, and what its length field says."""
-    # Attributes, timestamp delta, key length, header count: a byte each.
-    length[0] = (
-        4 + varint_size(<uint64_t> delta << 1) + varint_size(<uint64_t> payload << 1) + payload
+cdef inline int64_t body_of(const Entry *entry, int64_t delta) noexcept nogil:
+    """What the length field says of a record of this entry: no key, no headers."""
+    return body_size(0, <uint64_t> delta << 1, field_size(-1) + field_size(entry.size - entry.head) + 1)
+
+
+def complete(bytearray batch not None, long long base_offset, long long last_delta, int count):
+    """Write the header of a plain batch whose records `append_records` has put behind it."""
+    if len(batch) < HEADER_SIZE:
+        raise ValueError(f"a batch of {len(batch)} bytes")
+    put_header(
+        <uint8_t *> PyByteArray_AS_STRING(batch), len(batch), base_offset, last_delta, -1, 0, -1,
+        -1, count,
     )
-    return varint_size(<uint64_t> length[0] << 1) + length[0]

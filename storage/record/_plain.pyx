@@ -6,12 +6,13 @@ Pure. What a plain form is: `storage/record/plain.py`.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from storage.record._batch cimport (
     ATTRIBUTES, BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BATCH_LENGTH, CODEC_BITS, CRC, HEADER_SIZE,
-    LOG_OVERHEAD, RECORDS_COUNT, VARINT, crc_of, load32, read_varint, store32,
+    LOG_OVERHEAD, RECORDS_COUNT, bounded_varint, crc_of, load32, store32,
 )
+from storage.record cimport _write
 
 from storage.errors import CorruptRecord
 from storage.record._batch import REASONS
@@ -65,35 +66,23 @@ cdef bytearray with_header(const uint8_t *batch, const uint8_t *records, Py_ssiz
 
 def seal(bytearray batch not None):
     """Write the length and the CRC that this v2 batch should have."""
-    cdef uint8_t *at = batch
-    cdef Py_ssize_t size = len(batch)
-    if size < HEADER_SIZE:
-        raise ValueError(f"a batch of {size} bytes")
-    store32(at + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
-    store32(at + CRC, crc_of(at, size))
+    if len(batch) < HEADER_SIZE:
+        raise ValueError(f"a batch of {len(batch)} bytes")
+    _write.seal(batch, len(batch))
 
 
 cdef int check_fill(const uint8_t *at, int64_t size) except -1:
     """See that a plain form's records fill it exactly, by their lengths alone."""
     cdef const uint8_t *end = at + size
-    cdef uint8_t pad[VARINT]
-    cdef const uint8_t *after
     cdef int32_t length = 0
     cdef int32_t count = <int32_t> load32(at + RECORDS_COUNT)
     cdef int32_t left = count
     at += HEADER_SIZE
     while left > 0 and at < end:
-        if end - at >= VARINT:
-            after = read_varint(at, &length)
-        else:
-            memset(pad, 0, VARINT)
-            memcpy(pad, at, end - at)
-            after = read_varint(pad, &length)
-            if after != NULL:
-                after = at + (after - pad)
-        if after == NULL or length < 0 or length > end - after:
+        at = bounded_varint(at, end, &length)
+        if at == NULL or length < 0 or length > end - at:
             raise CorruptRecord(REASONS[BAD_RECORD_LENGTH])
-        at = after + length
+        at += length
         left -= 1
     if left != 0 or at != end:
         raise CorruptRecord(REASONS[BAD_RECORDS_COUNT].format(count=count))

@@ -1,16 +1,12 @@
-"""What everything shares that makes batches of records for the partitions that their keys name."""
+"""The hash of a key, which names its partition. Inline: it is computed for each record."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
 
 
 cdef enum:
     SEED = <int> 0x9747B28C
     MULTIPLIER = 0x5BD1E995
     POSITIVE = 0x7FFFFFFF
-    # Up to so many bytes are copied COPY_STEP bytes at a time, without a call.
-    SHORT_COPY = 256
-    COPY_STEP = 32
 
 
 cdef inline uint32_t hash_of(const uint8_t *key, int64_t size) noexcept nogil:
@@ -43,16 +39,3 @@ cdef inline uint32_t hash_of(const uint8_t *key, int64_t size) noexcept nogil:
     hash *= MULTIPLIER
     hash ^= hash >> 15
     return hash
-
-
-cdef inline void copy_bytes(
-    uint8_t *out, const uint8_t *start, int64_t size, int64_t readable_bytes
-) noexcept nogil:
-    """Copy `size` bytes; `out` has room for COPY_STEP more, and `readable_bytes` are at `start`."""
-    cdef int64_t at = 0
-    if size <= SHORT_COPY and size + COPY_STEP <= readable_bytes:
-        while at < size:
-            memcpy(out + at, start + at, COPY_STEP)
-            at += COPY_STEP
-    else:
-        memcpy(out, start, size)

@@ -16,18 +16,15 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from storage.record._batch cimport (
-    BAD_BATCH_LENGTH, BASE_TIMESTAMP, BATCH_LENGTH, CRC, HEADER_SIZE, LOG_OVERHEAD, NO_FAULT,
-    RECORDS_COUNT, RELEASE_GIL_FROM, WINDOW, Fault, RecordHead, Window, crc_of, judge_batch,
-    judge_head, load32, load64, parse_head, put_batch_header, put_varint, readable, store32,
-    varint_size, zigzag_bits,
+    BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, NO_FAULT, RECORDS_COUNT, RECORD_HEAD,
+    RELEASE_GIL_FROM, Fault, RecordHead, judge_batch, load32, load64, read_head, size_of,
+)
+from storage.record._write cimport (
+    COPY_STEP, Batches, NextRecord, add_record, complete_batch, copy_bytes, fit_record,
+    put_varint, varint_size, zigzag_bits,
 )
 
 from storage.errors import CorruptRecord
-
-cdef enum:
-    # What a record takes before its key, at most: length, attributes, both deltas, key length.
-    HEAD_ROOM = 26
-
 
 cdef enum Stop:
     ALL_DONE
@@ -36,25 +33,15 @@ cdef enum Stop:
     FAULTY
 
 
-cdef struct Part:
-    # What goes to one partition: batches back to back.
-    uint8_t *data
-    int64_t room
-    int64_t used
-    int64_t batch  # where the last one begins
-    int64_t records  # in the last one; 0: there is none yet
-    int64_t base_timestamp
-    int64_t max_timestamp
-
-
 cdef struct Work:
     # Where the loop stands in its input.
-    Window input
+    const uint8_t *data
+    int64_t size
     int64_t position
     int64_t batch_end
     int64_t records_left  # of the batch that `position` is in
     int64_t timestamp  # that batch's base
-    Part *parts
+    Batches *parts  # what goes to each partition
     uint32_t count
     int64_t stuck_to  # the partition of records without a key
     int64_t stays  # bytes of such records before it is another one's turn
@@ -69,16 +56,16 @@ def murmur2(bytes key not None):
 
 cdef Fault enter_batch(Work *work) noexcept nogil:
     """Step from a batch's start into it."""
-    cdef const uint8_t *batch = work.input.data + work.position
-    cdef int64_t left = work.input.end - work.position
+    cdef const uint8_t *batch = work.data + work.position
+    cdef int64_t left = work.size - work.position
     cdef Fault fault
     if left < HEADER_SIZE:
         return BAD_BATCH_LENGTH
     fault = judge_batch(batch)
     if fault != NO_FAULT:
         return fault
-    work.batch_end = work.position + LOG_OVERHEAD + <int32_t> load32(batch + BATCH_LENGTH)
-    if work.batch_end > work.input.end:
+    work.batch_end = work.position + size_of(batch)
+    if work.batch_end > work.size:
         return BAD_BATCH_LENGTH
     work.records_left = <int32_t> load32(batch + RECORDS_COUNT)
     work.timestamp = <int64_t> load64(batch + BASE_TIMESTAMP)
@@ -86,23 +73,7 @@ cdef Fault enter_batch(Work *work) noexcept nogil:
     return NO_FAULT
 
 
-cdef void begin_batch(Part *part, int64_t timestamp) noexcept nogil:
-    part.batch = part.used
-    part.used += HEADER_SIZE
-    part.records = 0
-    part.base_timestamp = timestamp
-    part.max_timestamp = timestamp
-
-
-cdef void end_batch(Part *part) noexcept nogil:
-    """Write the header of the last batch, but for its CRC."""
-    put_batch_header(
-        part.data + part.batch, part.used - part.batch, part.records, part.base_timestamp,
-        part.max_timestamp,
-    )
-
-
-cdef inline bint make_room(Part *part, int64_t needed, int64_t ahead) noexcept nogil:
+cdef inline bint make_room(Batches *part, int64_t needed, int64_t ahead) noexcept nogil:
     """Have room for `needed` bytes more; `ahead`: a guess of what will come."""
     cdef int64_t room = part.used + needed + max(part.used, ahead)
     cdef uint8_t *data = <uint8_t *> realloc(part.data, room)
@@ -114,7 +85,7 @@ cdef inline bint make_room(Part *part, int64_t needed, int64_t ahead) noexcept n
 
 
 cdef inline int64_t put_record(
-    Part *part, const RecordHead *head, const uint8_t *rest, int64_t readable_bytes,
+    Batches *part, const RecordHead *head, const uint8_t *rest, int64_t readable_bytes,
     int64_t timestamp, int64_t max_batch_bytes
 ) noexcept nogil:
     """Write a record, of which `rest` is what follows its head; the bytes that it takes.
@@ -123,40 +94,19 @@ cdef inline int64_t put_record(
     """
     cdef int64_t rest_size = head.size - head.head
     cdef uint64_t key_bits = zigzag_bits(head.key_length)
-    cdef uint64_t delta
-    cdef uint64_t offset_delta
-    cdef int64_t body
-    cdef int64_t size
+    cdef NextRecord record
     cdef uint8_t *out
-    if part.records == 0:
-        begin_batch(part, timestamp)
-    while True:
-        delta = zigzag_bits(<int64_t> (<uint64_t> timestamp - <uint64_t> part.base_timestamp))
-        offset_delta = <uint64_t> part.records << 1
-        body = 1 + varint_size(delta) + varint_size(offset_delta) + varint_size(key_bits) + rest_size
-        size = varint_size(<uint64_t> body << 1) + body
-        if part.records == 0 or part.used + size - part.batch <= max_batch_bytes:
-            break
-        end_batch(part)
-        begin_batch(part, timestamp)
-    out = put_varint(part.data + part.used, <uint64_t> body << 1)
-    out[0] = 0
-    out = put_varint(out + 1, delta)
-    out = put_varint(out, offset_delta)
-    out = put_varint(out, key_bits)
+    fit_record(part, timestamp, varint_size(key_bits) + rest_size, max_batch_bytes, &record)
+    out = put_varint(add_record(part, timestamp, &record), key_bits)
     copy_bytes(out, rest, rest_size, readable_bytes)
-    part.used += size
-    part.records += 1
-    part.max_timestamp = max(part.max_timestamp, timestamp)
-    return size
+    return record.size
 
 
 cdef Stop run(Work *work) noexcept nogil:
     """Route records until they end, or something has to be seen to first."""
-    cdef uint8_t pad[WINDOW]
     cdef RecordHead head
     cdef const uint8_t *record
-    cdef Part *part
+    cdef Batches *part
     cdef int64_t available
     cdef int64_t needed
     cdef int64_t size
@@ -165,18 +115,16 @@ cdef Stop run(Work *work) noexcept nogil:
             if work.position != work.batch_end:
                 work.fault = BAD_BATCH_LENGTH
                 return FAULTY
-            if work.position == work.input.end:
+            if work.position == work.size:
                 return ALL_DONE
             work.fault = enter_batch(work)
             if work.fault != NO_FAULT:
                 return FAULTY
-        available = work.input.end - work.position
-        work.fault = parse_head(readable(&work.input, work.position, available, pad), &head)
-        if work.fault == NO_FAULT:
-            work.fault = judge_head(&head, work.batch_end - work.position)
+        available = work.size - work.position
+        record = work.data + work.position
+        work.fault = read_head(record, available, work.batch_end - work.position, &head)
         if work.fault != NO_FAULT:
             return FAULTY
-        record = work.input.data + work.position
         if head.key_length >= 0:
             part = work.parts + (hash_of(record + head.head, head.key_length) & POSITIVE) % (
                 work.count
@@ -185,7 +133,7 @@ cdef Stop run(Work *work) noexcept nogil:
             return STICK_ANEW
         else:
             part = work.parts + work.stuck_to
-        needed = head.size - head.head + HEADER_SIZE + HEAD_ROOM + COPY_STEP
+        needed = head.size - head.head + HEADER_SIZE + RECORD_HEAD + COPY_STEP
         # As much again as it has, or if it is new its share of what there is.
         if part.room - part.used < needed and not make_room(part, needed, available // work.count):
             return OUT_FULL
@@ -225,17 +173,17 @@ def route(
     memset(&work, 0, sizeof(work))
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        work.parts = <Part *> calloc(count, sizeof(Part))
+        work.parts = <Batches *> calloc(count, sizeof(Batches))
         if work.parts == NULL:
             raise MemoryError
-        work.input.data = <const uint8_t *> view.buf
-        work.input.end = view.len
+        work.data = <const uint8_t *> view.buf
+        work.size = view.len
         work.count = count
         work.stuck_to = stuck_to
         work.stays = stays
         work.max_batch_bytes = max_batch_bytes
         while True:
-            if work.input.end - work.position >= RELEASE_GIL_FROM:
+            if work.size - work.position >= RELEASE_GIL_FROM:
                 with nogil:
                     stop = run(&work)
             else:
@@ -262,23 +210,11 @@ def route(
 cdef dict collected(Work *work):
     """What goes to each partition that something goes to."""
     cdef dict parts = {}
-    cdef Part *part
+    cdef Batches *part
     cdef uint32_t number
     for number in range(work.count):
         part = work.parts + number
-        if part.records:
-            end_batch(part)
-            seal(part)
+        complete_batch(part)
+        if part.used:
             parts[number] = PyByteArray_FromStringAndSize(<char *> part.data, part.used)
     return parts
-
-
-cdef int seal(Part *part) except -1:
-    """Write the CRCs."""
-    cdef int64_t at = 0
-    cdef int64_t size
-    while at < part.used:
-        size = LOG_OVERHEAD + <int64_t> <int32_t> load32(part.data + at + BATCH_LENGTH)
-        store32(part.data + at + CRC, crc_of(part.data + at, size))
-        at += size
-    return 0

@@ -8,9 +8,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from storage.record._batch cimport (
-    APPEND_TIME_BIT, ATTRIBUTES, BAD_VARINT, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE,
-    MAX_TIMESTAMP, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault, RecordHead, Window, at_position,
-    judge_head, load64, parse_head, readable,
+    APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, MAX_TIMESTAMP, NO_FAULT,
+    RELEASE_GIL_FROM, Fault, RecordHead, load64, read_head,
 )
 
 from storage.record._batch import refusal
@@ -26,32 +25,26 @@ cdef struct Found:
 
 
 cdef Fault seek(
-    const Window *batch, int64_t min_offset, int64_t min_timestamp, int64_t min_number,
-    Found *found,
+    const uint8_t *batch, int64_t size, int64_t min_offset, int64_t min_timestamp,
+    int64_t min_number, Found *found,
 ) noexcept nogil:
     """Stop at the first record with at least these. A fault leaves `found` at the record."""
-    cdef uint8_t pad[WINDOW]
     cdef RecordHead head
-    cdef int64_t available
+    cdef int64_t left
     cdef Fault fault
-    cdef const uint8_t *header = batch.data
-    cdef bint append_time = header[ATTRIBUTES + 1] & APPEND_TIME_BIT != 0
-    cdef int64_t base_offset = <int64_t> load64(header + BASE_OFFSET)
-    cdef uint64_t base_timestamp = load64(header + BASE_TIMESTAMP)
+    cdef bint append_time = batch[ATTRIBUTES + 1] & APPEND_TIME_BIT != 0
+    cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
+    cdef uint64_t base_timestamp = load64(batch + BASE_TIMESTAMP)
     found.position = HEADER_SIZE
     found.number = 0
-    while found.position < batch.end:
-        available = batch.end - found.position
-        fault = parse_head(readable(batch, found.position, available, pad), &head)
-        if available < WINDOW and (fault != NO_FAULT or head.head > available):
-            return BAD_VARINT
-        if fault == NO_FAULT:
-            fault = judge_head(&head, available)
+    while found.position < size:
+        left = size - found.position
+        fault = read_head(batch + found.position, left, left, &head)
         if fault != NO_FAULT:
             return fault
         found.offset = base_offset + head.offset_delta
         if append_time:
-            found.timestamp = <int64_t> load64(header + MAX_TIMESTAMP)
+            found.timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
         else:
             found.timestamp = <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
         if (
@@ -73,21 +66,19 @@ def find_record(
     (number, counted from 0; offset; timestamp), or None. CorruptRecord with the position in it.
     """
     cdef Py_buffer view
-    cdef Window window
     cdef Found found
     cdef Fault fault
+    cdef const uint8_t *at
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
         if view.len < HEADER_SIZE:
             raise ValueError(f"a batch of {view.len} bytes")
-        window.data = <const uint8_t *> view.buf
-        window.start = 0
-        window.end = view.len
+        at = <const uint8_t *> view.buf
         if view.len >= RELEASE_GIL_FROM:
             with nogil:
-                fault = seek(&window, offset, timestamp, number, &found)
+                fault = seek(at, view.len, offset, timestamp, number, &found)
         else:
-            fault = seek(&window, offset, timestamp, number, &found)
+            fault = seek(at, view.len, offset, timestamp, number, &found)
         if fault != NO_FAULT:
             raise refusal(fault, found.position)
         if found.position >= view.len:

@@ -9,11 +9,11 @@ from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BASE_SEQUENCE, BATCH_LENGTH, CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE,
-    HORIZON_BIT, LAST_CODEC, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP,
-    PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT, TRANSACTIONAL_BIT, crc_of, load32, load64,
-    store32, store64,
+    ATTRIBUTES, BASE_SEQUENCE, CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE, HORIZON_BIT, LAST_CODEC,
+    LAST_OFFSET_DELTA, MAGIC, MAX_TIMESTAMP, PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT,
+    TRANSACTIONAL_BIT, crc_of, load32, load64, size_of, store32, store64,
 )
+from storage.record._write cimport seal
 
 from storage.errors import CorruptRecord, InvalidRecord
 
@@ -37,7 +37,7 @@ cdef struct Seen:
 cdef inline Wrong judge(const uint8_t *batch, int64_t left, int64_t *size) noexcept nogil:
     if left < HEADER_SIZE or batch[MAGIC] != 2:
         return CUT_OFF
-    size[0] = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+    size[0] = size_of(batch)
     if size[0] < HEADER_SIZE or size[0] > left:
         return CUT_OFF
     if load32(batch + CRC) != crc_of(batch, size[0]):
@@ -91,7 +91,7 @@ cdef Wrong stamp(
         batch[PRODUCER_EPOCH] = <uint8_t> (epoch >> 8)
         batch[PRODUCER_EPOCH + 1] = <uint8_t> epoch
         store32(batch + BASE_SEQUENCE, sequence[0])
-        store32(batch + CRC, crc_of(batch, size))
+        seal(batch, size)
         sequence[0] = (sequence[0] + load32(batch + RECORDS_COUNT)) & 0x7FFFFFFF
         at[0] += size
     return NOTHING

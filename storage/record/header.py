@@ -40,10 +40,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from storage.errors import CorruptRecord
 from storage.record import _batch
+from storage.record._plain import seal
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -191,9 +190,7 @@ def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
 
 def pack(header: BatchHeader, records: Buffer) -> bytes:
     """Put a v2 header before encoded records; its batch length and CRC are worked out here."""
-    batch = bytearray(HEADER_SIZE + len(records))
-    batch[HEADER_SIZE:] = records
-    V2.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD, crc=0))
-    crc = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
-    struct.pack_into(">I", batch, CRC_POSITION, crc)
+    batch = bytearray(HEADER_SIZE) + records
+    V2.pack_into(batch, 0, *header)
+    seal(batch)
     return bytes(batch)

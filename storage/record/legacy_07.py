@@ -29,9 +29,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from storage.errors import CorruptRecord
-from storage.record._legacy_07 import COMPRESSED, CUT_OFF, REASONS, WHOLE, append_records, head
+from storage.record._legacy_07 import (
+    COMPRESSED,
+    CUT_OFF,
+    REASONS,
+    WHOLE,
+    append_records,
+    complete,
+    head,
+)
 from storage.record.compression import MAX_DECOMPRESSED_BYTES, decompress
-from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, NO_TIMESTAMP, V2, BatchHeader
+from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
 
 if TYPE_CHECKING:
     from storage.files import ByteSource
@@ -78,7 +86,7 @@ def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearr
             count = _append_set(out, memoryview(data)[at + payload : position], codec)
         except CorruptRecord as error:
             raise CorruptRecord(error.message, position=at, offset=id_) from None
-    _put_header(out, id_, last, count)
+    complete(out, id_, last, count)
     return out, position - at
 
 
@@ -110,25 +118,6 @@ def _append_set(out: bytearray, compressed: Buffer, codec: int) -> int:
                 raise CorruptRecord(f"in a compressed set: {REASONS[fault]}")
         else:
             return count
-
-
-def _put_header(batch: bytearray, base_offset: int, last_offset_delta: int, count: int) -> None:
-    header = BatchHeader(
-        base_offset=base_offset,
-        batch_length=len(batch) - LOG_OVERHEAD,
-        leader_epoch=-1,
-        magic=MAGIC,
-        crc=0,
-        attributes=0,
-        last_offset_delta=last_offset_delta,
-        base_timestamp=NO_TIMESTAMP,
-        max_timestamp=NO_TIMESTAMP,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        records_count=count,
-    )
-    V2.pack_into(batch, 0, *header)
 
 
 def headers_07(

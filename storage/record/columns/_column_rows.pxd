@@ -1,12 +1,12 @@
 """Adds the records of a batch to columns, in Arrow's layout (`_columns.pyx`)."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from storage.record._batch cimport (
-    APPEND_TIME_BIT, ATTRIBUTES, BAD_HEADERS, BAD_RECORDS_COUNT, BAD_VALUE_LENGTH, BASE_OFFSET,
-    BASE_TIMESTAMP, HEADER_SIZE, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT, WINDOW, Fault, RecordHead,
-    bounded_varint, headers_fill, judge_head, load32, load64, parse_head,
+    APPEND_TIME_BIT, ATTRIBUTES, BAD_HEADERS, BAD_RECORDS_COUNT, BASE_OFFSET, BASE_TIMESTAMP,
+    HEADER_SIZE, MAX_TIMESTAMP, NO_FAULT, RECORDS_COUNT, Fault, Fields, RecordHead, headers_fill,
+    load32, load64, read_fields, read_head,
 )
 from storage.record.columns._header_column cimport (
     ADDED, MALFORMED, NAMES_TOO_LONG, Headers, Outcome, put_headers,
@@ -84,12 +84,8 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
     cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
     cdef const uint8_t *at = batch + HEADER_SIZE
     cdef const uint8_t *end = batch + size
-    cdef const uint8_t *key
-    cdef const uint8_t *value
-    cdef const uint8_t *record_end
-    cdef uint8_t pad[WINDOW]
     cdef RecordHead head
-    cdef int32_t value_length = 0
+    cdef Fields fields
     cdef int64_t offset
     cdef int64_t timestamp
     cdef int32_t number
@@ -100,31 +96,20 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
     if count > rows.room - rows.count:
         return BAD_RECORDS_COUNT
     for number in range(count):
-        if end - at >= WINDOW:
-            fault = parse_head(at, &head)
-        else:
-            memset(pad, 0, WINDOW)
-            memcpy(pad, at, end - at)
-            fault = parse_head(pad, &head)
+        fault = read_head(at, end - at, end - at, &head)
         if fault == NO_FAULT:
-            fault = judge_head(&head, end - at)
+            fault = read_fields(at, &head, &fields)
         if fault != NO_FAULT:
             return fault
-        record_end = at + head.size
-        key = at + head.head
-        value = bounded_varint(key + max(head.key_length, 0), record_end, &value_length)
-        if value == NULL or value_length < -1 or value_length > record_end - value - 1:
-            return BAD_VALUE_LENGTH
-        at = value + max(value_length, 0)
+        at = fields.end
         offset = <int64_t> (base_offset + <uint64_t> <int64_t> head.offset_delta)
         wanted = rows.from_offset <= offset < rows.to_offset
         if wanted and rows.headers.positions != NULL:
-            fault = add_headers(rows, at, record_end)
+            fault = add_headers(rows, fields.headers, fields.end)
             if fault != NO_FAULT:
                 return fault
-        elif (at[0] != 0 or at + 1 != record_end) and not headers_fill(at, record_end):
+        elif not headers_fill(fields.headers, fields.end):
             return BAD_HEADERS
-        at = record_end
         if wanted:
             if rows.offsets != NULL:
                 rows.offsets[rows.count] = offset
@@ -140,8 +125,8 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
                         return <Fault> LATE_TIMESTAMP
                     timestamp *= 1000
                 rows.timestamps[rows.count] = timestamp
-            put(&rows.keys, rows.count, key, head.key_length)
-            put(&rows.values, rows.count, value, value_length)
+            put(&rows.keys, rows.count, fields.key, head.key_length)
+            put(&rows.values, rows.count, fields.value, fields.value_length)
             rows.count += 1
     if at != end:
         return BAD_RECORDS_COUNT

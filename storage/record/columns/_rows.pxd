@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from storage.record._write cimport Batches
 from storage.record.columns._cells cimport Bytes, Cells
 
 
@@ -21,14 +22,8 @@ cdef enum Stop:
 
 
 cdef struct Part:
-    # What goes to one partition: complete batches, then one that is still open.
-    uint8_t *data
-    int64_t room
-    int64_t used
-    int64_t batch  # where the open one begins
-    int64_t records  # in it; 0: there is none
-    int64_t base_timestamp
-    int64_t max_timestamp
+    # What goes to one partition.
+    Batches batches
     int64_t total  # records taken so far
     bint exists
 

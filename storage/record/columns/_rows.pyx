@@ -16,15 +16,16 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
-from storage.record._batch cimport (
-    CRC, HEADER_SIZE, RELEASE_GIL_FROM, crc_of, put_batch_header, put_varint, store32, varint_size,
-    zigzag_bits,
+from storage.record._batch cimport HEADER_SIZE, RELEASE_GIL_FROM
+from storage.record._route cimport POSITIVE, hash_of
+from storage.record._write cimport (
+    COPY_STEP, LARGEST_BATCH, Batches, NextRecord, add_record, complete_batch, field_size,
+    fit_record, put_field, put_varint, varint_size,
 )
 from storage.record.columns._cells cimport (
     ABSENT, OUTSIDE, Bytes, BytesColumn, Column, HeadersColumn, NumbersColumn, bytes_at,
     is_null, native64, number_at,
 )
-from storage.record._route cimport COPY_STEP, POSITIVE, copy_bytes, hash_of
 
 from storage.errors import (
     InvalidRecord, InvalidTimestamp, RecordTooLarge, UnknownTopicOrPartition,
@@ -32,16 +33,10 @@ from storage.errors import (
 
 cdef enum:
     NAMELESS = -3  # the length of headers of which one has no name
-    LARGEST_BATCH = 0x7FFFFFFF
     FIRST_ROOM = 4096
     # A partition's batches are written together when they have become so many bytes.
     WRITE_BYTES = 262144
     NO_TIMESTAMP = -1
-
-
-cdef inline int64_t field_size(int64_t size) noexcept nogil:
-    """Bytes of a length and as many bytes."""
-    return varint_size(zigzag_bits(size)) + max(size, 0)
 
 
 cdef int64_t measure_headers(const Input *input, int64_t at, Row *row) noexcept nogil:
@@ -76,15 +71,11 @@ cdef int64_t measure_headers(const Input *input, int64_t at, Row *row) noexcept 
     return total
 
 
-cdef inline uint8_t *put_field(
+cdef inline uint8_t *put_cell(
     uint8_t *out, const uint8_t *start, int64_t size, const Bytes *column
 ) noexcept nogil:
-    """Write a length and the bytes; COPY_STEP more bytes than these may be written."""
-    out = put_varint(out, zigzag_bits(size))
-    if size > 0:
-        copy_bytes(out, start, size, column.block + column.block_size - start)
-        out += size
-    return out
+    """Write a cell as a field; COPY_STEP bytes more than that may be written."""
+    return put_field(out, start, size, column.block + column.block_size - start)
 
 
 cdef uint8_t *put_headers(uint8_t *out, const Input *input, const Row *row) noexcept nogil:
@@ -94,9 +85,9 @@ cdef uint8_t *put_headers(uint8_t *out, const Input *input, const Row *row) noex
     out = put_varint(out, <uint64_t> (row.end_header - row.first_header) << 1)
     for item in range(row.first_header, row.end_header):
         size = bytes_at(&input.names, item, &start)
-        out = put_field(out, start, size, &input.names)
+        out = put_cell(out, start, size, &input.names)
         size = bytes_at(&input.contents, item, &start)
-        out = put_field(out, start, size, &input.contents)
+        out = put_cell(out, start, size, &input.contents)
     return out
 
 
@@ -149,59 +140,28 @@ cdef inline Stop choose_partition(Work *work, int64_t at, const Row *row) noexce
     return ALL_DONE
 
 
-cdef void close_batch(Part *part) noexcept nogil:
-    """Write the header of the open batch."""
-    cdef uint8_t *batch = part.data + part.batch
-    cdef int64_t size = part.used - part.batch
-    put_batch_header(batch, size, part.records, part.base_timestamp, part.max_timestamp)
-    store32(batch + CRC, crc_of(batch, size))
-    part.batch = part.used
-    part.records = 0
-
-
 cdef inline Stop put_row(Work *work, Part *part, const Row *row) noexcept nogil:
     """Write a record; where there is no room for it nothing, and the room that it needs."""
     cdef int64_t rest = field_size(row.key_size) + field_size(row.value_size) + row.headers_size
-    cdef int64_t base
-    cdef int64_t body
-    cdef int64_t size
-    cdef uint64_t delta
-    cdef uint64_t offset_delta
+    cdef Batches *batches = &part.batches
+    cdef NextRecord record
     cdef uint8_t *out
-    while True:
-        base = part.base_timestamp if part.records else row.timestamp
-        delta = zigzag_bits(row.timestamp - base)
-        offset_delta = <uint64_t> part.records << 1
-        body = 1 + varint_size(delta) + varint_size(offset_delta) + rest
-        size = varint_size(<uint64_t> body << 1) + body
-        if part.records == 0 or part.used - part.batch + size <= work.rules.batch_bytes:
-            break
-        close_batch(part)
-    if part.records == 0 and HEADER_SIZE + size > work.rules.max_batch_bytes:
-        work.needed = HEADER_SIZE + size
+    fit_record(batches, row.timestamp, rest, work.rules.batch_bytes, &record)
+    work.needed = HEADER_SIZE + record.size
+    if batches.records == 0 and work.needed > work.rules.max_batch_bytes:
         return TOO_LARGE
-    work.needed = HEADER_SIZE + size + COPY_STEP
-    if part.room - part.used < work.needed:
+    work.needed += COPY_STEP
+    if batches.room - batches.used < work.needed:
         return OUT_FULL
-    if part.records == 0:
-        part.base_timestamp = row.timestamp
-        part.max_timestamp = row.timestamp
-        part.used += HEADER_SIZE
-    out = put_varint(part.data + part.used, <uint64_t> body << 1)
-    out[0] = 0
-    out = put_varint(out + 1, delta)
-    out = put_varint(out, offset_delta)
-    out = put_field(out, row.key, row.key_size, &work.input.keys)
-    out = put_field(out, row.value, row.value_size, &work.input.values)
+    out = add_record(batches, row.timestamp, &record)
+    out = put_cell(out, row.key, row.key_size, &work.input.keys)
+    out = put_cell(out, row.value, row.value_size, &work.input.values)
     if row.headers_size == 1:
         out[0] = 0
     else:
         put_headers(out, &work.input, row)
-    part.used += size
-    part.records += 1
     part.total += 1
-    part.max_timestamp = max(part.max_timestamp, row.timestamp)
-    work.needed = size
+    work.needed = record.size
     return ALL_DONE
 
 
@@ -388,9 +348,9 @@ cdef class RowEncoder:
 
     cdef int _make_room(self, int64_t number) except -1:
         """Have room in a partition for what the loop needs: by writing, else by more memory."""
-        cdef Part *part = self._part(number)
+        cdef Batches *part = &self._part(number).batches
         cdef int64_t room
-        if part.batch >= WRITE_BYTES:
+        if part.last >= WRITE_BYTES:
             self._write_complete(part, number)
         if part.room - part.used < self.work.needed:
             # As much again as it has, but no more than it takes until it is written.
@@ -398,7 +358,7 @@ cdef class RowEncoder:
             self._resize(part, number, max(room, part.used + self.work.needed, FIRST_ROOM))
         return 0
 
-    cdef int _resize(self, Part *part, int64_t number, int64_t room) except -1:
+    cdef int _resize(self, Batches *part, int64_t number, int64_t room) except -1:
         cdef bytearray block = self.blocks[number]
         if block is None:
             block = self.blocks[number] = bytearray()
@@ -408,21 +368,20 @@ cdef class RowEncoder:
         part.room = room
         return 0
 
-    cdef int _write_complete(self, Part *part, int64_t number) except -1:
-        """Hand over the complete batches; what is open moves to the front."""
-        if part.batch == 0:
+    cdef int _write_complete(self, Batches *part, int64_t number) except -1:
+        """Hand over the complete batches; the one that grows moves to the front."""
+        if part.last == 0:
             return 0
-        with memoryview(self.blocks[number]) as whole, whole[:part.batch] as complete:
+        with memoryview(self.blocks[number]) as whole, whole[:part.last] as complete:
             self.write(number, complete)
-        memmove(part.data, part.data + part.batch, part.used - part.batch)
-        part.used -= part.batch
-        part.batch = 0
+        memmove(part.data, part.data + part.last, part.used - part.last)
+        part.used -= part.last
+        part.last = 0
         return 0
 
     def flush(self, int partition):
         """Hand over all that a partition has, and give its memory back."""
-        cdef Part *part = self._part(partition)
-        if part.records:
-            close_batch(part)
+        cdef Batches *part = &self._part(partition).batches
+        complete_batch(part)
         self._write_complete(part, partition)
         self._resize(part, partition, 0)
