@@ -42,8 +42,8 @@ class Reserve:
         self._directory = directory
         self._part = 0
         self._lock = threading.Lock()
-        # What was given up may not be room yet.
-        self._is_pending = False
+        # How often something was given up, and how many of these are room for certain.
+        self._given = self._settled = 0
         self.is_whole = True
 
     def keep(self, size: int) -> bool:
@@ -71,19 +71,23 @@ class Reserve:
         return any(self._files.exists(path) for path in self._paths())
 
     def give_up(self) -> bool:
-        """Give a part of it to the disk, or what is made again; at last, wait until that is room.
-        False where nothing is left.
+        """Give a part of it to the disk, or files that are made again; where nothing is left, wait
+        until all that was given is room.  False where it is already.
         """
         with self._lock:
-            given = self._give_up_one() or self._give_up_lines()
-            if given and self._part:
-                self.is_whole = False
-            if not given and self._is_pending:
-                self._files.settle()
-                self._is_pending = False
+            if self._give_up_one() or self._give_up_lines():
+                self._given += 1
+                if self._part:
+                    self.is_whole = False
                 return True
-            self._is_pending |= given
-            return given
+            given = self._given
+            if given == self._settled:
+                return False
+        # Without the lock: this may take long, and every append looks whether the reserve is whole.
+        self._files.settle()
+        with self._lock:
+            self._settled = max(self._settled, given)
+        return True
 
     def restore(self) -> bool:
         """Take again what was given up, as far as there is room; whether it is whole.

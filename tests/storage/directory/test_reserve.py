@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -13,6 +14,7 @@ from storage import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.files import Files
 from storage.state.book_file import FILE_NAME
+from tests.hang import HANG_S
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, opened, values
 
@@ -439,3 +441,26 @@ def test_what_was_given_up_may_be_room_only_later(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full"):
         files.spend(lambda: full(lambda: True))
     assert files.settled == 1
+
+
+def test_an_append_does_not_wait_for_what_was_given_up(tmp_path: Path) -> None:
+    """Whether the reserve is whole is known at once, however long the disk takes."""
+
+    class Slow(Files):
+        answers: list[bool] = []  # noqa: RUF012
+
+        def settle(self) -> None:
+            asking = Thread(target=lambda: self.answers.append(reserve.restore()), daemon=True)
+            asking.start()
+            asking.join(HANG_S)
+            assert self.answers, "it waits"
+
+    files = Slow(str(tmp_path))
+    reserve = Reserve(files, str(tmp_path))
+    assert reserve.keep(SIZE)
+    for _ in range(COUNT):
+        assert reserve.give_up()
+    assert reserve.give_up()
+    assert files.answers == [True]
+    reserve.keep(0)
+    assert not reserve.give_up()
