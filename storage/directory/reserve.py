@@ -141,16 +141,18 @@ class Reserve:
         return False
 
     def _give_up_lines(self) -> bool:
-        """Those of one partition.  Whoever renames or maps one of them may find it gone."""
-        given = False
+        """Remove those of one partition.  Whoever renames or maps one of them may find it gone."""
         for name, is_directory in self._files.scan(self._directory):
-            if given or not is_directory or paths.parse_partition_directory(name) is None:
+            if not is_directory or paths.parse_partition_directory(name) is None:
                 continue
             directory = os.path.join(self._directory, name)
+            given = False
             # Another thread may delete the partition.
             with contextlib.suppress(FileNotFoundError):
                 for file, is_inner in self._files.scan(directory):
                     if not is_inner and file.endswith(paths.LINES):
                         self._files.unlink(os.path.join(directory, file))
                         given = True
-        return given
+            if given:
+                return True
+        return False
