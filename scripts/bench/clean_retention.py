@@ -37,7 +37,7 @@ def delete(data: Path, home: Path, count: int) -> dict[str, float]:
     shutil.copytree(data, home)
     with LogManager.open(str(home)) as manager:
         log = manager.log(TOPIC, 0)
-        manager.set_topic_setting(TOPIC, "retention.bytes", "0")
+        manager.change_topic_settings(TOPIC, {"retention.bytes": "0"})
         begun = time.monotonic()
         outcome = retain(manager, [log], Task())
         deleted = time.monotonic() - begun

@@ -473,16 +473,10 @@ class LogManager(DataDirectory):
 
     # -- settings ------------------------------------------------------------------------------
 
-    def set_topic_setting(self, topic: str, name: str, value: str | None) -> None:
-        """Set one of a topic's settings, or with None go back to the default; durable.
-
-        InvalidConfig for an unknown name or a value that its rule refuses.
-        """
-        self.change_topic_settings(topic, {name: value})
-
     def change_topic_settings(self, topic: str, values: Mapping[str, str | None]) -> None:
-        """The same of several settings, which are judged together: all of them or none.
+        """Set some of a topic's settings, with None back to the default: all of them or none.
 
+        Durable.  InvalidConfig for an unknown name or a value that its rule refuses,
         UnknownTopicOrPartition.
         """
         self._check_writable()

@@ -131,7 +131,7 @@ class Life:
             ("file.delete.delay.ms", "500"),
             ("delete.retention.ms", str(RETENTION_MS)),
         ):
-            self.manager.set_topic_setting("t", name, value)
+            self.manager.change_topic_settings("t", {name: value})
         self.send((b"a", b"1" * 30), (b"b", b"1" * 30), producer=9)
         self.send((b"c", b"c1"), (b"a", b"a1"), codec=4)
         self.send((b"a", b"a2"), (b"x", b"aborted"), producer=7, transactional=True)
@@ -168,7 +168,7 @@ class Life:
         # What has come so far is superseded or decided by what is not flushed.
         self.end(7, COMMIT)
         self.send((b"a", b"a9"), producer=8, transactional=True)
-        self.manager.set_topic_setting("t", "internal.segment.bytes", "800")
+        self.manager.change_topic_settings("t", {"internal.segment.bytes": "800"})
 
     def go_on(self) -> None:
         """What comes between the two."""

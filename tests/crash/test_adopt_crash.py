@@ -77,7 +77,7 @@ class Life:
         self.open(Unsynced())
         for name, count in (("a", 1), ("b", 2)):
             self.manager.create_topic(name, count)
-            self.manager.set_topic_setting(name, "internal.segment.bytes", "700")
+            self.manager.change_topic_settings(name, {"internal.segment.bytes": "700"})
         self.manager.close()
 
     def other(self) -> None:

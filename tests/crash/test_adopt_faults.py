@@ -37,7 +37,7 @@ def build(data: Path) -> Path:
     manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock)
     for name in "ab":
         manager.create_topic(name, 1)
-        manager.set_topic_setting(name, "internal.segment.bytes", "300")
+        manager.change_topic_settings(name, {"internal.segment.bytes": "300"})
     request = staged(Unsynced(), str(data), "q", 0, {A: [[b"0"]], B: [[b"0"]]})
     adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
     append(manager.log("a", 0), b"other")

@@ -39,13 +39,13 @@ class Superseded:
         self.data.mkdir()
         with LogManager.open(str(self.data), files=Unsynced(), clock_ms=lambda: NOW_MS) as manager:
             log = manager.create_topic("t", 1).partitions[0]
-            manager.set_topic_setting("t", "cleanup.policy", "compact")
+            manager.change_topic_settings("t", {"cleanup.policy": "compact"})
             for n in range(16):
                 record = Record(0, NOW_MS + n, 0, b"k", b"%d" % n * 60)
                 log.append(bytearray(encode([record])), now_ns=NOW_MS * 1_000_000)
                 if n % 2:
                     log.roll(NOW_MS)
-            manager.set_topic_setting("t", "internal.segment.bytes", "600")
+            manager.change_topic_settings("t", {"internal.segment.bytes": "600"})
 
     def run(self, files: Files) -> None:
         self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: NOW_MS)

@@ -120,7 +120,7 @@ def check_that_it_need_not_be_compacted(life: Life, path: Path, found: Found) ->
     """The holes that a cleaning has made are no loss, whatever the settings say by then."""
     manager = LogManager.open(str(path), files=Unsynced(), clock_ms=lambda: life.now_ms)
     before = content(manager.log("t", 0))
-    manager.set_topic_setting("t", "cleanup.policy", "delete")
+    manager.change_topic_settings("t", {"cleanup.policy": "delete"})
     manager.abandon()
     with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
         assert content(manager.log("t", 0)) == before

@@ -29,13 +29,13 @@ def fill(data: Path) -> None:
     """All is flushed, and nothing expires by itself."""
     with opened(data, clock_ms=clock) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "file.delete.delay.ms", "0")
+        manager.change_topic_settings("t", {"file.delete.delay.ms": "0"})
         log.appender.append_batches(produced([b"0", b"1"], 7, 0), now_ns=NOW_MS * 1_000_000)
 
 
 def delete_all(manager: LogManager) -> None:
     """The whole of the log goes by its age; a new segment was begun for that."""
-    manager.set_topic_setting("t", "retention.ms", "0")
+    manager.change_topic_settings("t", {"retention.ms": "0"})
     outcome = retain(manager, manager.logs(), Task(), NOW_MS + 10)
     assert outcome.segments == 1
     assert outcome.notes == []

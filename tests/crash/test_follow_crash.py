@@ -45,9 +45,9 @@ class Life:
         data.mkdir()
         with LogManager.open(str(data)) as manager:
             manager.create_topic("t", 1)
-            manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+            manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
             # All of it is looked at again and again.
-            manager.set_topic_setting("t", "segment.index.bytes", "4096")
+            manager.change_topic_settings("t", {"segment.index.bytes": "4096"})
         self.mount(Files())
         self.inode = self.tree.file(FOLLOW).inode
         self.tree.read(FOLLOW)
@@ -90,7 +90,7 @@ class Life:
             self.segment()
         self.change(lambda: delete_records(manager, log, 10, Task()), 10)
         self.segment()
-        manager.set_topic_setting("t", "retention.bytes", "100")
+        manager.change_topic_settings("t", {"retention.bytes": "100"})
         assert len(log.segments) > 4
         self.change(lambda: retain(manager, [log], Task()), 15)
         self.segment()

@@ -43,7 +43,7 @@ def build(root: Path, *, is_open: bool = False) -> None:
     with LogManager.open(str(data), clock_ms=clock_ms) as manager:
         for topic, partitions in PARTITIONS.items():
             manager.create_topic(topic, partitions)
-            manager.set_topic_setting(topic, "internal.segment.bytes", "300")
+            manager.change_topic_settings(topic, {"internal.segment.bytes": "300"})
         log = manager.log("a", 0)
         for n in range(4):
             append(log, b"%d" % n * 60, b"%d!" % n * 60, timestamp_ms=NOW_MS + n)

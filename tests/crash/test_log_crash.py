@@ -88,9 +88,9 @@ class Life:
     def run(self) -> None:
         manager = self.open()
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "internal.segment.bytes", "700")
-        manager.set_topic_setting("t", "index.interval.bytes", "150")
-        manager.set_topic_setting("t", "file.delete.delay.ms", "0")
+        manager.change_topic_settings("t", {"internal.segment.bytes": "700"})
+        manager.change_topic_settings("t", {"index.interval.bytes": "150"})
+        manager.change_topic_settings("t", {"file.delete.delay.ms": "0"})
         self.append(log, 4)
         self.send(log, 7)
         self.send(log, 8)

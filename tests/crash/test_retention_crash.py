@@ -127,7 +127,7 @@ class Life:
             ("file.delete.delay.ms", "50"),
             ("retention.ms", str(RETENTION_MS)),
         ):
-            self.manager.set_topic_setting("t", name, value)
+            self.manager.change_topic_settings("t", {name: value})
         for _ in range(3):
             self.send()
             self.send(7)
@@ -152,7 +152,7 @@ class Life:
         self.now_ms += 60
         self.sweep()
         self.delete_records(bases[3] + 2, bases[3] + 2)
-        self.manager.set_topic_setting("t", "retention.ms", "-1")
+        self.manager.change_topic_settings("t", {"retention.ms": "-1"})
         self.retain(bases[3] + 2)
         self.send()
         self.end(8, COMMIT)
@@ -163,7 +163,7 @@ class Life:
         self.end(7, ABORT)
         self.send()
         self.retain(self.stages[-1].starts[0])
-        self.manager.set_topic_setting("t", "retention.ms", "1")
+        self.manager.change_topic_settings("t", {"retention.ms": "1"})
         self.now_ms += 1000
         self.retain(self.log.log_end_offset)
         assert self.log.size == 0

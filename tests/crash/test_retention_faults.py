@@ -38,8 +38,8 @@ def build(data: Path) -> Path:
     manager = LogManager.open(str(data), files=Unsynced(), clock_ms=clock)
     append(manager.create_topic("other", 1).partitions[0], b"other")
     manager.create_topic("t", 2)
-    manager.set_topic_setting("t", "internal.segment.bytes", "300")
-    manager.set_topic_setting("t", "file.delete.delay.ms", str(DELAY_MS))
+    manager.change_topic_settings("t", {"internal.segment.bytes": "300"})
+    manager.change_topic_settings("t", {"file.delete.delay.ms": str(DELAY_MS)})
     for log in manager.topic("t").partitions.values():
         for n in range(COUNT):
             append(log, b"%d" % n * 10, timestamp_ms=NOW_MS - COUNT + n)
@@ -49,7 +49,7 @@ def build(data: Path) -> Path:
 
 def by_retention(manager: LogManager, log: Log) -> bool:
     """Everything that is older than ten milliseconds, as far as segments go."""
-    manager.set_topic_setting("t", "retention.ms", "10")
+    manager.change_topic_settings("t", {"retention.ms": "10"})
     outcome = retain(manager, [log], Task())
     return not outcome.notes
 

@@ -35,9 +35,9 @@ def build(data: Path, *, alone: bool) -> None:
     write_settings(data, log_index_size_max_bytes=240)
     with LogManager.open(str(data), clock_ms=clock) as manager:
         manager.create_topic("gone", PARTITIONS)
-        manager.set_topic_setting("gone", "internal.segment.bytes", "300")
-        manager.set_topic_setting("gone", "file.delete.delay.ms", str(DELAY_MS))
-        manager.set_topic_setting("gone", "retention.ms", "77")
+        manager.change_topic_settings("gone", {"internal.segment.bytes": "300"})
+        manager.change_topic_settings("gone", {"file.delete.delay.ms": str(DELAY_MS)})
+        manager.change_topic_settings("gone", {"retention.ms": "77"})
         manager.settings.set_owner("gone", 1, 1000, 1000, 0o600)
         for number, log in manager.topic("gone").partitions.items():
             for n in range(6):

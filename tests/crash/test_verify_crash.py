@@ -28,7 +28,7 @@ def _killed(data: Path) -> Path:
     """The directory of a partition of three segments, of which the first one is flushed."""
     manager = LogManager.open(str(data))
     log = manager.create_topic("t", 1).partitions[0]
-    manager.set_topic_setting("t", "index.interval.bytes", "100")
+    manager.change_topic_settings("t", {"index.interval.bytes": "100"})
     for n in range(18):
         if n in (6, 12):
             log.roll(NOW_MS)

@@ -97,9 +97,9 @@ def crash_states(data: Path, base: Path) -> list[Path]:
     write_settings(copy, [SOURCE])
     files = CopyingFiles(copy / "source-0", to)
     with LogManager.open(str(copy), files=files) as manager:
-        manager.set_topic_setting("source", "file.delete.delay.ms", "0")
+        manager.change_topic_settings("source", {"file.delete.delay.ms": "0"})
         # So that two old segments become one new one.
-        manager.set_topic_setting("source", "internal.segment.bytes", "14000")
+        manager.change_topic_settings("source", {"internal.segment.bytes": "14000"})
         files.copying = True
         clean(manager, ["source"])
         remove = manager.sweep(time.time_ns() // 1_000_000 + 1000)

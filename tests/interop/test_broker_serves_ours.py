@@ -60,15 +60,15 @@ def write_ours(data: Path) -> dict[str, list[Record]]:
             topic = f"ours-{codec}"
             log = manager.create_topic(topic, 1).partitions[0]
             compression = "uncompressed" if codec == "none" else codec
-            manager.set_topic_setting(topic, "compression.type", compression)
-            manager.set_topic_setting(topic, "index.interval.bytes", "500")
+            manager.change_topic_settings(topic, {"compression.type": compression})
+            manager.change_topic_settings(topic, {"index.interval.bytes": "500"})
             batches = [mixed(1 + n, T + 10 * n, seed=n) for n in range(30)]
             expected[topic] = write(log, batches)
         log = manager.create_topic("late", 1).partitions[0]
         expected["late"] = write(log, [mixed(20, seed=n) for n in range(20)])
         log = manager.create_topic("append-time", 1).partitions[0]
-        manager.set_topic_setting("append-time", "message.timestamp.type", "LogAppendTime")
-        manager.set_topic_setting("append-time", "compression.type", "lz4")
+        manager.change_topic_settings("append-time", {"message.timestamp.type": "LogAppendTime"})
+        manager.change_topic_settings("append-time", {"compression.type": "lz4"})
         expected["append-time"] = [
             record._replace(timestamp=T, timestamp_type=1)
             for record in write(log, [mixed(20, seed=n) for n in range(3)])

@@ -56,7 +56,7 @@ def fill(manager: LogManager, seed: int, count: int, **settings: object) -> list
     """A topic ``t`` of random batches, rolled now and then."""
     log = manager.create_topic("t", 1).partitions[0]
     for name, value in settings.items():
-        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
     rng = random.Random(seed)
     written: list[Dumped] = []
     for number in range(count):
@@ -117,7 +117,7 @@ def test_written_and_rolled(tmp_path: Path, interval: int, codec: str) -> None:
 def test_rolled_by_size(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "segment.bytes", str(1 << 20))
+        manager.change_topic_settings("t", {"segment.bytes": str(1 << 20)})
         written: list[Dumped] = []
         for number in range(50):
             lines = [b"%0999d" % line for line in range(100)]
@@ -179,7 +179,7 @@ def test_producers_and_transactions(tmp_path: Path, killed: bool) -> None:
     """In each codec, committed, aborted and left open, over several segments."""
     manager = LogManager.open(str(tmp_path))
     log = manager.create_topic("t", 1).partitions[0]
-    manager.set_topic_setting("t", "index.interval.bytes", "300")
+    manager.change_topic_settings("t", {"index.interval.bytes": "300"})
     now_ms = time.time_ns() // 1_000_000
     producers = [Producer(n, transactional=n > 0, codec=n, now_ms=now_ms) for n in range(5)]
     count = 0

@@ -73,7 +73,7 @@ def write_ours(data: Path) -> None:
             if topic not in OLD
         }
         for codec, topic in enumerate(OURS):
-            manager.set_topic_setting(topic, "compression.type", "producer")
+            manager.change_topic_settings(topic, {"compression.type": "producer"})
             fill(logs[topic], codec)
         fill(logs["late"])
         logs["late"].raise_log_start(47)

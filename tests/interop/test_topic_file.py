@@ -28,7 +28,7 @@ def test_a_broker_passes_over_it(tmp_path: Path) -> None:
     sender.send("t", mixed(20)).flush()
     broker.stop()
     with LogManager.open(str(broker.data)) as manager:
-        manager.set_topic_setting("t", "retention.ms", "1")
+        manager.change_topic_settings("t", {"retention.ms": "1"})
         manager.settings.set_owner("t", None, *OWNER)
     file = broker.partition("t") / NAME
     content = file.read_bytes()

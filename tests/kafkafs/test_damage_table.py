@@ -96,7 +96,7 @@ def partition(tmp_path: Path) -> Path:
     """Batches of one record each; every one but a segment's first is in its index."""
     tree = Tree(tmp_path)
     tree.mkdir("t")
-    tree.manager.set_topic_setting("t", "index.interval.bytes", "0")
+    tree.manager.change_topic_settings("t", {"index.interval.bytes": "0"})
     log = tree.log()
     for number in range(COUNT):
         if number and number % PER_SEGMENT == 0:

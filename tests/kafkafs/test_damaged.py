@@ -31,7 +31,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 def fill(tree: Tree, per_batch: int = 1, codec: str = "uncompressed", size: int = 60) -> None:
     """Records of `size` bytes and more, whose values are their numbers and filling."""
-    tree.manager.set_topic_setting("t", "compression.type", codec)
+    tree.manager.change_topic_settings("t", {"compression.type": codec})
     for first in range(0, COUNT, per_batch):
         records = [
             Record(n, CLOCK.ms(), 0, b"k%d" % (first + n), b"%d:" % (first + n) + b"x" * size)

@@ -91,7 +91,7 @@ class AdoptingMachine(RuleBasedStateMachine):
         self.open()
         for topic, count in (("a", 1), ("b", 2)):
             self.manager.create_topic(topic, count)
-            self.manager.set_topic_setting(topic, "internal.segment.bytes", "600")
+            self.manager.change_topic_settings(topic, {"internal.segment.bytes": "600"})
         self.restart()
 
     def open(self) -> None:

@@ -116,7 +116,7 @@ class CleaningMachine(RuleBasedStateMachine):
             ("file.delete.delay.ms", str(MINUTE_MS)),
             *((name, values[0]) for name, values in SETTINGS),
         ):
-            self.manager.set_topic_setting("t", name, value)
+            self.manager.change_topic_settings("t", {name: value})
 
     def open(self) -> None:
         self.disk = SimulatedDisk(str(self.data))
@@ -384,7 +384,7 @@ class CleaningMachine(RuleBasedStateMachine):
     @rule(setting=st.sampled_from(SETTINGS), number=st.integers(0, 3))
     def set(self, setting: tuple[str, tuple[str, ...]], number: int) -> None:
         name, choices = setting
-        self.manager.set_topic_setting("t", name, choices[number % len(choices)])
+        self.manager.change_topic_settings("t", {name: choices[number % len(choices)]})
 
     @rule(keys=st.sampled_from([2, 3, 5, 1000]))
     def give_memory(self, keys: int) -> None:

@@ -65,7 +65,7 @@ class LogMachine(RuleBasedStateMachine):
             ("segment.index.bytes", "60"),
             ("file.delete.delay.ms", "0"),
         ):
-            self.manager.set_topic_setting("t", name, value)
+            self.manager.change_topic_settings("t", {name: value})
 
     def open(self) -> LogManager:
         return LogManager.open(str(self.data), clock_ms=lambda: NOW_MS)

@@ -41,8 +41,8 @@ def write(data: Path, clock: Clock) -> None:
     with opened(data, clock_ms=clock) as manager:
         for topic in ("t", "other"):
             manager.create_topic(topic, 2)
-            manager.set_topic_setting(topic, "internal.segment.bytes", "1500")
-        manager.set_topic_setting("t", "cleanup.policy", "compact")
+            manager.change_topic_settings(topic, {"internal.segment.bytes": "1500"})
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         for topic in ("t", "other"):
             for partition in range(2):
                 log = manager.log(topic, partition)

@@ -75,7 +75,7 @@ def test_verify_tells_what_the_command_tells(spark: SparkSession, tmp_path: Path
 def test_stats_count_what_is_there(spark: SparkSession, data: Path, tmp_path: Path) -> None:
     with opened(data) as manager:
         manager.create_topic("t", 2)
-        manager.set_topic_setting("t", "compression.type", "zstd")
+        manager.change_topic_settings("t", {"compression.type": "zstd"})
         manager.create_topic("empty", 1)
     start = NOW_MS - 1000 * MINUTE
     sizes = [(number * 37) % 900 for number in range(200)]
@@ -122,7 +122,7 @@ def test_stats_of_one_split_add_up_as_those_of_many(
 ) -> None:
     with opened(data) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "index.interval.bytes", "100")
+        manager.change_topic_settings("t", {"index.interval.bytes": "100"})
         for number in range(300):
             time_ms = NOW_MS + (number * 7919 % 300) * MINUTE
             record = Record(0, time_ms, 0, b"%d" % (number % 40), bytes(number))

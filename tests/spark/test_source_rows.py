@@ -64,7 +64,7 @@ def test_all_columns(tmp_path: Path) -> None:
             Record(2, NOW_MS - 5, 0, b"", b"", (("b", b"2"),)),
         ]
         log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
-        manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
         appended = bytearray(encode([Record(0, 5, 0, b"k", b"v")], attributes=APPEND_TIME_BIT))
         log.append(appended, now_ns=(NOW_MS + 7) * 1_000_000)
     millisecond = datetime.timedelta(milliseconds=1)

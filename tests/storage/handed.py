@@ -28,7 +28,7 @@ def write_source(data: Path) -> None:
         for topic, partitions in TOPICS.items():
             if topic not in manager.topics:
                 manager.create_topic(topic, partitions)
-            manager.set_topic_setting(topic, "internal.segment.bytes", "400")
+            manager.change_topic_settings(topic, {"internal.segment.bytes": "400"})
         for n in range(12):
             append(manager.log("plain", n % 2), b"plain %d" % n * 10, timestamp_ms=NOW_MS + n)
         late = manager.log("started-late", 0)

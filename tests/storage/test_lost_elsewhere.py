@@ -38,7 +38,7 @@ def test_a_split_fails_exactly_there(
     first, end = lose(tmp_path, way)
     with opened_with_faults(tmp_path) as manager:
         for name, value in settings.items():
-            manager.set_topic_setting("t", name, value)
+            manager.change_topic_settings("t", {name: value})
         splits = plan(manager.log("t", 0), target=target)
         assert (splits[0].from_offset, splits[-1].to_offset) == (0, len(LINES))
         for split in splits:

@@ -78,7 +78,7 @@ class Client:
 def new_log(manager: LogManager, **overrides: object) -> Log:
     topic = manager.create_topic("t", 1)
     for name, value in overrides.items():
-        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
     return topic.partitions[0]
 
 

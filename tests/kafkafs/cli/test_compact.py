@@ -39,7 +39,7 @@ def data(tmp_path: Path) -> Path:
                     log.append(keyed(texts), now_ns=NOW_NS)
                 log.roll(NOW_MS)
             if name != "plain":
-                manager.set_topic_setting(name, "cleanup.policy", "compact")
+                manager.change_topic_settings(name, {"cleanup.policy": "compact"})
     return path
 
 

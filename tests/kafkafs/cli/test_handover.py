@@ -16,7 +16,7 @@ def set_settings(data: Path) -> None:
     with LogManager.open(str(data), clock_ms=clock_ms) as manager:
         settings = {"cleanup.policy": "compact,delete", "retention.ms": "5000"}
         manager.change_topic_settings("sent", dict(settings))
-        manager.set_topic_setting("plain", "cleanup.policy", "none")
+        manager.change_topic_settings("plain", {"cleanup.policy": "none"})
 
 
 def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:

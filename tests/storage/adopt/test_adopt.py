@@ -271,7 +271,7 @@ def test_a_file_that_is_not_as_announced(data: Path) -> None:
 
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(data: Path) -> None:
     with opened(data) as manager:
-        manager.set_topic_setting("a", "cleanup.policy", "compact")
+        manager.change_topic_settings("a", {"cleanup.policy": "compact"})
         content = encode([Record(0, NOW_MS, 0, None, b"v")])
         file = stage(FILES, str(data), A, StagedName("q", 0, 0, 0), content)
         with pytest.raises(InvalidRecord, match="without a key"):
@@ -281,8 +281,8 @@ def test_a_record_without_a_key_is_refused_by_a_compacted_topic(data: Path) -> N
 @pytest.mark.parametrize("codec", ["zstd", "lz4", "gzip", "snappy", "uncompressed"])
 def test_batches_are_stored_as_the_topic_wants_them(data: Path, codec: str) -> None:
     with opened(data) as manager:
-        manager.set_topic_setting("a", "compression.type", codec)
-        manager.set_topic_setting("a", "message.timestamp.type", "LogAppendTime")
+        manager.change_topic_settings("a", {"compression.type": codec})
+        manager.change_topic_settings("a", {"message.timestamp.type": "LogAppendTime"})
         lines = [b"line" * 100, None, b"x"]
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [lines]}))
         assert values(manager.log("a", 0)) == lines
@@ -294,8 +294,8 @@ def test_batches_are_stored_as_the_topic_wants_them(data: Path, codec: str) -> N
 def test_what_cannot_be_compressed_stays_as_it_is(data: Path) -> None:
     """It would become too large by it, as whoever has staged it knew."""
     with opened(data) as manager:
-        manager.set_topic_setting("a", "compression.type", "zstd")
-        manager.set_topic_setting("a", "max.message.bytes", "5000")
+        manager.change_topic_settings("a", {"compression.type": "zstd"})
+        manager.change_topic_settings("a", {"max.message.bytes": "5000"})
         value = os.urandom(4925)
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[value], [b"x" * 1000]]}))
         assert values(manager.log("a", 0)) == [value, b"x" * 1000]

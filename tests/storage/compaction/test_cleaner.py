@@ -160,9 +160,9 @@ def test_a_full_map_ends_the_round(tmp_path: Path) -> None:
 
 def test_records_without_a_key_and_of_before_the_map_are_dropped(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
-        manager.set_topic_setting("t", "cleanup.policy", "delete")
+        manager.change_topic_settings("t", {"cleanup.policy": "delete"})
         put(log, (None, b"1"), (b"a", b"2"))
-        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         roll(log)
         cleaned = clean(manager, log)
         assert cleaned.records_invalid == 1
@@ -256,7 +256,7 @@ def test_times_and_sizes_of_what_is_written(tmp_path: Path) -> None:
 
 def test_a_segment_that_is_emptied_stays(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
-        manager.set_topic_setting("t", "internal.segment.bytes", "190")
+        manager.change_topic_settings("t", {"internal.segment.bytes": "190"})
         put(log, (b"a", b"1" * 100))
         roll(log)
         put(log, (b"a", b"2" * 100))
@@ -510,7 +510,7 @@ def test_what_was_clean_stays_so_when_less_may_be_cleaned(tmp_path: Path) -> Non
             roll(log)
         clean(manager, log)
         put(log, (b"a", b"4"))
-        manager.set_topic_setting("t", "min.compaction.lag.ms", str(DAY_MS))
+        manager.change_topic_settings("t", {"min.compaction.lag.ms": str(DAY_MS)})
         LogCleaner(manager).clean(log, Task())
         assert LogCleaner(manager).first_dirty(log) == 3
         assert [record[0] for record in contents(log)] == [2, 3]

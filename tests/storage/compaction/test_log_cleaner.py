@@ -22,7 +22,7 @@ def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
     with compacted(tmp_path, clock=clock) as (manager, log):
         manager.create_topic("u", 2)
         manager.create_topic("deleted", 1)
-        manager.set_topic_setting("deleted", "cleanup.policy", "delete")
+        manager.change_topic_settings("deleted", {"cleanup.policy": "delete"})
         cleaner = LogCleaner(manager)
         assert cleaner.filthiest(NOW_MS) is None
         little, much = manager.log("u", 0), manager.log("u", 1)
@@ -42,7 +42,7 @@ def test_the_filthiest_log_that_is_due(tmp_path: Path) -> None:
         clean(manager, much)
         assert cleaner.filthiest(NOW_MS) is None
         # What has waited too long is due however little it is.
-        manager.set_topic_setting("u", "max.compaction.lag.ms", "1000")
+        manager.change_topic_settings("u", {"max.compaction.lag.ms": "1000"})
         clock.now_ms += 1001
         assert cleaner.filthiest(clock.now_ms) is little
 

@@ -114,18 +114,18 @@ def test_cleanup_policy_loses_compact_while_it_is_cleaned(tmp_path: Path) -> Non
     with compacted(tmp_path) as (manager, log):
         fill(log)
         before = contents(log)
-        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         manager.checkpoint()
         files = sorted(os.listdir(log.directory))
         cleaner = LogCleaner(manager)
-        change = Turns(1, lambda: manager.set_topic_setting("t", "cleanup.policy", "delete"))
+        change = Turns(1, lambda: manager.change_topic_settings("t", {"cleanup.policy": "delete"}))
         with pytest.raises(TaskCancelled):
             cleaner.clean(log, Task(change))
         assert contents(log) == before
         assert sorted(os.listdir(log.directory)) == files
         assert not cleaner.uncleanable
         assert cleaner.clean(log, Task()) is None, "nor does one begin that has waited"
-        manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+        manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
         assert clean(manager, log).segments_after == 1
 
 
@@ -148,7 +148,7 @@ def test_what_changes_cannot_be_written_down(tmp_path: Path) -> None:
 def test_a_cleaned_segment_keeps_the_snapshot_at_its_base(tmp_path: Path) -> None:
     """The files go of what it has taken the place of, which began there too."""
     with compacted(tmp_path) as (manager, log):
-        manager.set_topic_setting("t", "internal.segment.bytes", "1024")
+        manager.change_topic_settings("t", {"internal.segment.bytes": "1024"})
         for number in range(3):
             put(log, (b"%d" % number, b"x" * 500), (b"same", b"y" * 200))
             roll(log)

@@ -115,7 +115,7 @@ def test_topics_and_partitions(tmp_path: Path) -> None:
 def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("gone", 2).partitions[1]
-        manager.set_topic_setting("gone", "file.delete.delay.ms", "0")
+        manager.change_topic_settings("gone", {"file.delete.delay.ms": "0"})
         append(log, b"x" * 100)
         log.roll(NOW_MS)
         segment = log.segments[0]
@@ -219,7 +219,7 @@ def test_a_file_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
         for _ in range(3):
             append(log, b"a")
             log.roll(NOW_MS)
-        manager.set_topic_setting("t", "file.delete.delay.ms", "0")
+        manager.change_topic_settings("t", {"file.delete.delay.ms": "0"})
         remove_head(log, 2, NOW_MS)
         disk.fail_next("unlink", errno.EIO, suffix=f"{0:020}.log.deleted")
         for left in ([f"{0:020}.log.deleted"], []):
@@ -273,7 +273,7 @@ def test_checkpoints_and_the_marker(tmp_path: Path) -> None:
 def test_a_malformed_checkpoint_is_set_aside_and_all_is_checked(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.create_topic("t", 1)
-        manager.set_topic_setting("t", "index.interval.bytes", "1")
+        manager.change_topic_settings("t", {"index.interval.bytes": "1"})
         for _ in range(3):
             append(manager.log("t", 0), b"v")
     checkpoint = tmp_path / "recovery-point-offset-checkpoint"
@@ -319,18 +319,18 @@ def test_a_topic_without_an_id_has_the_same_one_each_time_it_is_read(tmp_path: P
 def test_settings_of_a_topic_last_and_take_effect(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "max.message.bytes", "100")
+        manager.change_topic_settings("t", {"max.message.bytes": "100"})
         assert log.config.max_message_bytes == 100
         for name, value in (("max.message.bytes", "-1"), ("no.such", "1"), ("segment.ms", "x")):
             with pytest.raises(InvalidConfig):
-                manager.set_topic_setting("t", name, value)
+                manager.change_topic_settings("t", {name: value})
     with opened(tmp_path) as manager:
         assert manager.log("t", 0).config.max_message_bytes == 100
-        manager.set_topic_setting("t", "max.message.bytes", None)
+        manager.change_topic_settings("t", {"max.message.bytes": None})
         assert manager.log("t", 0).config.max_message_bytes == 1048588
-        manager.set_topic_setting("t", "segment.ms", "5")
+        manager.change_topic_settings("t", {"segment.ms": "5"})
         with pytest.raises(UnknownTopicOrPartition):
-            manager.set_topic_setting("nowhere", "segment.ms", "5")
+            manager.change_topic_settings("nowhere", {"segment.ms": "5"})
         assert manager.settings.overrides("nowhere") == {}
         manager.delete_topic("t")
         manager.create_topic("t", 1)

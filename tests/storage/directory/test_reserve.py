@@ -279,7 +279,7 @@ def test_a_topic_that_is_deleted_is_gone_whatever_cannot_be_written_down(tmp_pat
     files = Refusing()
     with opened(tmp_path, files) as manager:
         append(manager.create_topic("t", 1).partitions[0], b"x")
-        manager.set_topic_setting("t", "retention.ms", "5")
+        manager.change_topic_settings("t", {"retention.ms": "5"})
         manager.checkpoint()
         files.endings = ("-checkpoint", ".properties")
         manager.delete_topic("t")
@@ -303,7 +303,9 @@ def left_full(tmp_path: Path) -> tuple[Path, SmallDisk]:
                 stamp = NOW_MS - (0 if name == "new" else DAY_MS) + number * 3_600_000
                 append(log, f"{number}".encode() * 5000, timestamp_ms=stamp)
                 log.roll(NOW_MS)
-            manager.set_topic_setting(name, "retention.ms", "-1" if name == "kept" else "75600000")
+            manager.change_topic_settings(
+                name, {"retention.ms": "-1" if name == "kept" else "75600000"}
+            )
         manager.checkpoint()
     return tmp_path, SmallDisk(0)
 
@@ -402,7 +404,7 @@ def test_a_partition_with_a_bad_small_file_is_passed_over(
         for number in range(4):
             append(log, b"%d" % number, timestamp_ms=NOW_MS - DAY_MS)
             log.roll(NOW_MS)
-        manager.set_topic_setting("first", "retention.ms", "1000")
+        manager.change_topic_settings("first", {"retention.ms": "1000"})
     small = path / "first-0" / name
     small.unlink(missing_ok=True)
     if bad == "link":

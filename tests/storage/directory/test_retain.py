@@ -130,8 +130,8 @@ def test_leader_epochs_are_cut_at_the_log_start(tmp_path: Path) -> None:
     write_epochs(Files(), path, [(0, 0), (3, 1), (4, 4), (7, 5)])
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
-        manager.set_topic_setting(
-            "t", "retention.bytes", str(sum(s.size for s in log.segments[2:]))
+        manager.change_topic_settings(
+            "t", {"retention.bytes": str(sum(s.size for s in log.segments[2:]))}
         )
         assert run(manager, NOW_MS).segments == 2
         assert log.epochs.entries == [(4, 4), (7, 5)]
@@ -153,7 +153,7 @@ def test_records_without_timestamps_go_by_the_files_time(tmp_path: Path, clean: 
 
     with opened(tmp_path) if clean else crashing(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "retention.ms", "1000")
+        manager.change_topic_settings("t", {"retention.ms": "1000"})
         append_untimed(log, NOW_MS)
         append_untimed(log, NOW_MS + 5)
         log.roll(NOW_MS + 100)
@@ -372,7 +372,7 @@ def test_what_is_appended_while_it_is_being_planned_stays(tmp_path: Path) -> Non
 def test_settings_that_change_while_it_is_being_planned_count(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager, retention_ms="5")
-        keep = Turns(0, lambda: manager.set_topic_setting("t", "retention.ms", "-1"))
+        keep = Turns(0, lambda: manager.change_topic_settings("t", {"retention.ms": "-1"}))
         assert run(manager, NOW_MS + 9 * DAY_MS, Task(keep)).segments == 0
         assert bases(log) == [0, 2, 4, 6]
 
@@ -381,7 +381,7 @@ def test_settings_that_change_while_it_is_being_planned_count(tmp_path: Path) ->
 def test_settings_that_change_before_it_is_deleted_count_too(tmp_path: Path, turn: int) -> None:
     with crashing(tmp_path) as manager:
         log = segmented(manager, retention_bytes="1")
-        keep = Turns(turn, lambda: manager.set_topic_setting("t", "retention.bytes", "-1"))
+        keep = Turns(turn, lambda: manager.change_topic_settings("t", {"retention.bytes": "-1"}))
         assert run(manager, NOW_MS, Task(keep)).segments == 0
         assert bases(log) == [0, 2, 4, 6]
     with opened(tmp_path) as manager:
@@ -417,7 +417,7 @@ def test_a_policy_must_be_there_when_it_is_set_and_when_it_is_loaded(tmp_path: P
         assert log.config.kafkafs_retention_policy == "mtime:7"
         for text in ("mtime", "mtime:x", "none", "kafka:1"):
             with pytest.raises(InvalidConfig, match="retention policy"):
-                manager.set_topic_setting("t", "kafkafs.retention.policy", text)
+                manager.change_topic_settings("t", {"kafkafs.retention.policy": text})
         assert log.config.kafkafs_retention_policy == "mtime:7"
     path = tmp_path / "t-0" / "kafkafs-topic.properties"
     path.write_text(path.read_text().replace("mtime:7", "mtime:x"))

@@ -267,5 +267,5 @@ def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
             LogCleaner(manager).swap_in(request, Task())
         assert bases(log) == before
         # Who says so here asks for it.
-        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         assert LogCleaner(manager).clean(log, Task()) is not None

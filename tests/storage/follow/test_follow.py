@@ -134,7 +134,7 @@ def follow(tmp_path: Path) -> Iterator[Follow]:
 def test_appends_and_rolls_of_our_own_writer(tmp_path: Path) -> None:
     with opened(tmp_path) as writer:
         writer.create_topic("t", 1)
-        writer.set_topic_setting("t", "internal.segment.bytes", "600")
+        writer.change_topic_settings("t", {"internal.segment.bytes": "600"})
         log = writer.log("t", 0)
         append(log, b"0")
         with LogManager.open(str(tmp_path), read_only=True) as reader:

@@ -294,10 +294,10 @@ def test_the_topic_s_settings_hold_for_ready_batches(tmp_path: Path) -> None:
         compressible = batch([b"x" * 1000])
         put(log, compressible, produced([b"a"], 7, 0, transactional=True), marker(7, COMMIT))
         assert [header.codec for _, header in log.active.batches()] == [3, 3, 0]
-        manager.set_topic_setting("t", "compression.type", "uncompressed")
+        manager.change_topic_settings("t", {"compression.type": "uncompressed"})
         put(log, recompress(GOOD, 2))
         assert [header.codec for _, header in log.active.batches()][-1] == 0
-        manager.set_topic_setting("t", "cleanup.policy", "compact")
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         with pytest.raises(InvalidRecord, match="without a key"):
             put(log, produced([b"a"], 7, 1), GOOD)
         with pytest.raises(InvalidRecord, match="without a key"):
@@ -379,7 +379,7 @@ def test_limits_of_timestamps(tmp_path: Path, ready: bool) -> None:
             with pytest.raises(InvalidTimestamp, match=str(wrong)):
                 add(NOW_MS, wrong)
         assert log.log_end_offset == 3
-        manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
         add(0, NOW_MS * 2)
         assert [record.timestamp for record in log.records(3)] == [NOW_MS] * 2
 
@@ -388,7 +388,7 @@ def test_with_append_times_a_producer_is_known_by_those(tmp_path: Path) -> None:
     """Its own clock may be days behind; its retry is a duplicate all the same."""
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
         log = new_log(manager)
-        manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+        manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
         once = bytes(produced([b"once"], 7, 0, timestamp_ms=NOW_MS - 90_000_000))
         log.appender.append_batches(once, now_ns=NOW_NS)
         manager.sweep(NOW_MS + 1000)
@@ -403,12 +403,12 @@ def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
         put(log, produced([b"before"], 7, 0))
         files = {path: path.stat().st_size for path in Path(log.directory).glob("0*")}
         ready = log.appender.prepared(batch([b"one", b"two"]), now_ns=NOW_NS)
-        manager.set_topic_setting(log.topic, "max.message.bytes", "100")
+        manager.change_topic_settings(log.topic, {"max.message.bytes": "100"})
         with pytest.raises(RecordTooLarge):
             log.appender.prepared(batch([b"v" * 100]), now_ns=NOW_NS)
         with pytest.raises(InvalidTimestamp):
             log.appender.prepared(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
-        manager.set_topic_setting(log.topic, "cleanup.policy", "compact")
+        manager.change_topic_settings(log.topic, {"cleanup.policy": "compact"})
         with pytest.raises(InvalidRecord):
             log.appender.prepared(batch([b"no key"]), now_ns=NOW_NS)
         assert values(log) == [b"before"]
@@ -456,7 +456,7 @@ def test_a_disk_that_takes_no_index_entry_and_no_zeros(tmp_path: Path, at: int) 
     disk = FailingDisk(str(tmp_path))
     with opened(tmp_path, disk) as manager:
         log = new_log(manager)
-        manager.set_topic_setting(log.topic, "index.interval.bytes", "1")
+        manager.change_topic_settings(log.topic, {"index.interval.bytes": "1"})
         log.append(batch([b"0" * 50]), now_ns=NOW_NS)
         size = Path(log.active.log_path).stat().st_size
         disk.fail_from_now(errno.ENOSPC, at)

@@ -120,7 +120,7 @@ def test_delete_records_of_an_empty_log(tmp_path: Path) -> None:
 def test_what_is_only_compacted_is_not_deleted(tmp_path: Path, policy: str, allowed: bool) -> None:
     with opened(tmp_path) as manager:
         log = segmented(manager)
-        manager.set_topic_setting("t", "cleanup.policy", policy)
+        manager.change_topic_settings("t", {"cleanup.policy": policy})
         if allowed:
             assert delete_records(manager, log, 3, Task()) == 3
         else:
@@ -211,7 +211,7 @@ def test_a_checkpoint_is_written_although_a_later_one_was_started(tmp_path: Path
 def test_the_head_of_an_aborted_transaction_in_a_log_that_may_be_cleaned(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.create_topic("t", 1)
-        manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+        manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
         log = manager.log("t", 0)
         client = Client(log, 7)
         client.send(b"1")

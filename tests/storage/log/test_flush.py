@@ -44,9 +44,9 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
     log = manager.create_topic("t", 1).partitions[0]
-    manager.set_topic_setting("t", "index.interval.bytes", "100")
-    manager.set_topic_setting("t", "internal.segment.bytes", "5000")
-    manager.set_topic_setting("t", "preallocate", "true")
+    manager.change_topic_settings("t", {"index.interval.bytes": "100"})
+    manager.change_topic_settings("t", {"internal.segment.bytes": "5000"})
+    manager.change_topic_settings("t", {"preallocate": "true"})
     append(log, b"0", timestamp_ms=NOW_MS)
     log.roll(NOW_MS)
     for number in range(1, 6):

@@ -33,7 +33,7 @@ from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_hea
 def new_log(manager: LogManager, **overrides: object) -> Log:
     topic = manager.create_topic("t", 1)
     for name, value in overrides.items():
-        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
     return topic.partitions[0]
 
 

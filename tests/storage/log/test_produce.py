@@ -120,7 +120,7 @@ def test_garbage_and_a_length_that_cannot_be(tmp_path: Path) -> None:
 def test_a_batch_that_is_too_large(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         log = new_log(manager)
-        manager.set_topic_setting("t", "max.message.bytes", "1000")
+        manager.change_topic_settings("t", {"max.message.bytes": "1000"})
         good = bytes(batch([b"good"]))
         produced, error = refused(log, good + bytes(batch([b"x" * 2000])), RecordTooLarge)
         assert (produced.batches, error.position) == (1, len(good))

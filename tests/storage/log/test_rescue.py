@@ -74,8 +74,8 @@ def test_a_segment_that_was_sealed_behind_the_last_flush_is_no_more_trusted(
     disk = SimulatedDisk(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=clock)
     log = manager.create_topic("t", 1).partitions[0]
-    manager.set_topic_setting("t", "internal.segment.bytes", "5000")
-    manager.set_topic_setting("t", "preallocate", "true")
+    manager.change_topic_settings("t", {"internal.segment.bytes": "5000"})
+    manager.change_topic_settings("t", {"preallocate": "true"})
     append(log, b"a", timestamp_ms=NOW_MS)
     log.roll(NOW_MS)
     append(log, b"b", timestamp_ms=NOW_MS + 1)
@@ -107,7 +107,7 @@ def test_the_producers_of_what_is_deleted_later_are_known(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="Input/output error"):
         log.flush()
     manager.rescue(log, Task())
-    manager.set_topic_setting("t", "retention.ms", "0")
+    manager.change_topic_settings("t", {"retention.ms": "0"})
     assert retain(manager, [log], Task(), NOW_MS + 10).offsets == 2
     disk.materialise(0)
     with opened(tmp_path) as again:

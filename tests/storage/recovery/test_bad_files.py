@@ -382,8 +382,8 @@ def test_with_bad_settings_nothing_goes(
     data: Path, name: str, rubbish: Callable[[Path], object]
 ) -> None:
     with opened(data) as manager:
-        manager.set_topic_setting("a", "retention.ms", "1")
-        manager.set_topic_setting("a", "internal.segment.bytes", "1024")
+        manager.change_topic_settings("a", {"retention.ms": "1"})
+        manager.change_topic_settings("a", {"internal.segment.bytes": "1024"})
         append(manager, "a", 0, *[b"5" * 500] * 5)
         count = len(manager.log("a", 0).segments)
         assert count > 2
@@ -403,12 +403,12 @@ def test_with_bad_settings_nothing_goes(
                 manager.settings.explain("a")
             if not read_only:
                 with pytest.raises(CorruptCheckpoint, match=name):
-                    manager.set_topic_setting("a", "retention.ms", "2")
+                    manager.change_topic_settings("a", {"retention.ms": "2"})
                 if name == SETTINGS_FILE:
                     with pytest.raises(CorruptCheckpoint, match=name):
                         manager.delete_topic("a")
                 else:
-                    manager.set_topic_setting("b", "retention.ms", "2")
+                    manager.change_topic_settings("b", {"retention.ms": "2"})
                 assert plan_retention(manager.log("a", 0), later_ms).doomed == ()
                 assert not LogCleaner(manager).filthiest(later_ms)
                 append(manager, "b", 0, b"z")

@@ -28,7 +28,7 @@ def fill(data: Path, count: int = 12, per_segment: int = 4, **overrides: object)
     manager = LogManager.open(str(data))
     log = manager.create_topic("t", 1).partitions[0]
     for name, value in {"index_interval_bytes": 100, **overrides}.items():
-        manager.set_topic_setting("t", name.replace("_", "."), str(value))
+        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
     lines = [b"line %d" % n for n in range(count)]
     for n, line in enumerate(lines):
         if n % per_segment == 0 and n:
@@ -116,7 +116,7 @@ def _six_batches(data: Path) -> None:
     """
     with opened(data) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "index.interval.bytes", "100")
+        manager.change_topic_settings("t", {"index.interval.bytes": "100"})
         for n in range(6):
             append(log, b"%d" % n, timestamp_ms=NOW_MS + n)
 
@@ -700,7 +700,7 @@ def test_a_time_entry_that_was_half_written(tmp_path: Path, written: int) -> Non
     """It lies on two pages, of which the first one reached the disk."""
     manager = LogManager.open(str(tmp_path))
     log = manager.create_topic("t", 1).partitions[0]
-    manager.set_topic_setting("t", "index.interval.bytes", "1")
+    manager.change_topic_settings("t", {"index.interval.bytes": "1"})
     times = tmp_path / "t-0" / f"{0:020}.timeindex"
     for n in range(6):
         append(log, b"line %d" % n, timestamp_ms=NOW_MS + n * 1_000_000)
@@ -764,7 +764,7 @@ def test_what_comes_before_damage_that_the_last_index_entries_lead_to(
     """That batch tells no offset, but what lies before it does."""
     manager = LogManager.open(str(tmp_path))
     log = manager.create_topic("t", 1).partitions[0]
-    manager.set_topic_setting("t", "index.interval.bytes", "10")
+    manager.change_topic_settings("t", {"index.interval.bytes": "10"})
     starts = []
     for number in range(6):
         starts.append(log.active.size)

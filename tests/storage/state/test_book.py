@@ -30,7 +30,7 @@ def fill(data: Path, *, clean: bool = True, settings: dict[str, str] | None = No
     manager = LogManager.open(str(data))
     log = manager.create_topic("t", 1).partitions[0]
     for name, value in (settings or {}).items():
-        manager.set_topic_setting("t", name, value)
+        manager.change_topic_settings("t", {name: value})
     for n, line in enumerate(LINES):
         if n in BASES[1:]:
             log.roll(NOW_MS)

@@ -44,7 +44,7 @@ def fill(data: Path) -> None:
     write_settings(data, log_index_interval_bytes=INTERVAL)
     with opened(data) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "internal.segment.bytes", "2000")
+        manager.change_topic_settings("t", {"internal.segment.bytes": "2000"})
         for number in range(60):
             append(log, b"%d" % number * 20, timestamp_ms=NOW_MS + number)
         transaction(log, 7, ABORT)
@@ -134,7 +134,7 @@ def test_one_partition_is_checked_alone(tmp_path: Path) -> None:
 def test_compressed_batches_are_looked_into(tmp_path: Path, codec: str) -> None:
     with LogManager.open(str(tmp_path)) as manager:
         log = manager.create_topic("t", 1).partitions[0]
-        manager.set_topic_setting("t", "compression.type", codec)
+        manager.change_topic_settings("t", {"compression.type": codec})
         append(log, *[b"value %d" % n for n in range(500)])
     assert checked(tmp_path).records == 500
     # The stream is damaged and the CRC is right: only who decompresses it sees that.

@@ -31,7 +31,7 @@ def manager(tmp_path: Path) -> Iterator[LogManager]:
 def log(manager: LogManager) -> Log:
     """Two segments, of four and two batches of a record each."""
     log = manager.create_topic("orders", 1).partitions[0]
-    manager.set_topic_setting("orders", "index.interval.bytes", "100")
+    manager.change_topic_settings("orders", {"index.interval.bytes": "100"})
     for number in range(6):
         if number == 4:
             log.roll(NOW_MS)

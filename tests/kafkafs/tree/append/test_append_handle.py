@@ -27,7 +27,7 @@ LIMIT = 300
 def tree(tmp_path: Path) -> Iterator[Tree]:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
-        tree.manager.set_topic_setting("t", "max.message.bytes", str(LIMIT))
+        tree.manager.change_topic_settings("t", {"max.message.bytes": str(LIMIT)})
         yield tree
 
 
@@ -59,10 +59,10 @@ def test_flush_only_checks(tree: Tree, handle: Handle) -> None:
     handle.write(0, b"half")
     handle.flush()
     assert values(tree.log()) == []
-    tree.manager.set_topic_setting("t", "max.message.bytes", "10")
+    tree.manager.change_topic_settings("t", {"max.message.bytes": "10"})
     with pytest.raises(RecordTooLarge):
         handle.flush()
-    tree.manager.set_topic_setting("t", "max.message.bytes", None)
+    tree.manager.change_topic_settings("t", {"max.message.bytes": None})
     handle.flush()
     handle.write(4, b" and half\n")
     handle.flush()
@@ -117,7 +117,7 @@ def test_the_clock_was_set_back(tree: Tree, handle: Handle) -> None:
     handle.write(0, b"a\n")
     before = tree.attributes(tree.file()).mtime_ns
     tree.clock.now_ns -= 2 * 3_600_000_000_000
-    tree.manager.set_topic_setting("t", "message.timestamp.before.max.ms", "3600000")
+    tree.manager.change_topic_settings("t", {"message.timestamp.before.max.ms": "3600000"})
     handle.write(0, b"b\n")
     lines = b'{}\n{"timestamp":%d}\n' % (tree.clock.ms() - 3_600_001)
     whole = tree.open("t/.jsonl/0", APPEND)
@@ -199,13 +199,13 @@ def test_after_a_disk_error_the_same_write_can_be_tried_again(tmp_path: Path) ->
 
 
 def test_a_compacted_topic_takes_no_line_without_a_key(tree: Tree, handle: Handle) -> None:
-    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
     with pytest.raises(InvalidRecord):
         handle.write(0, b"line\n")
     handle.write(0, b"half")
     with pytest.raises(InvalidRecord):
         handle.flush()
-    tree.manager.set_topic_setting("t", "cleanup.policy", None)
+    tree.manager.change_topic_settings("t", {"cleanup.policy": None})
     handle.release()
     assert values(tree.log()) == [b"half"]
 
@@ -448,7 +448,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
 
 
 def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
-    tree.manager.set_topic_setting("t", "flush.messages", "3")
+    tree.manager.change_topic_settings("t", {"flush.messages": "3"})
     due = []
     for number in range(4):
         handle.write(number * 2, b"x\n")
@@ -475,8 +475,8 @@ def test_the_time_of_a_log_file_stamps_nothing(tmp_path: Path, hours: int) -> No
     os.utime(log_file, ns=(touched_ns, touched_ns))
     with a_tree(tmp_path / "data") as tree:
         log, now_ms = tree.log(), tree.clock.ms()
-        tree.manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
-        tree.manager.set_topic_setting("t", "message.timestamp.after.max.ms", "1000")
+        tree.manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
+        tree.manager.change_topic_settings("t", {"message.timestamp.after.max.ms": "1000"})
         before = tree.attributes(tree.file())
         tree.append("t/0", b"line\n")
         tree.append("t/.batches/0", bytes(batch([b"batch"], now_ms + 500)))

@@ -217,7 +217,7 @@ def test_older_formats_are_converted(tree: Tree, handle: Handle) -> None:
 
 
 def test_compression_type_changes_the_codec(tree: Tree, handle: Handle) -> None:
-    tree.manager.set_topic_setting("t", "compression.type", "zstd")
+    tree.manager.change_topic_settings("t", {"compression.type": "zstd"})
     made = [bytes(batch([b"x" * 500])), recompress(batch([b"y" * 500]), 1)]
     data = b"".join(made)
     write(handle, 0, data[:80])
@@ -295,8 +295,8 @@ def announcing(size: int) -> bytes:
 def test_too_large_a_batch_is_refused_by_its_head(
     tree: Tree, handle: Handle, size: int, setting: str
 ) -> None:
-    tree.manager.set_topic_setting("t", "max.message.bytes", "1048588")
-    tree.manager.set_topic_setting("t", setting, "300")
+    tree.manager.change_topic_settings("t", {"max.message.bytes": "1048588"})
+    tree.manager.change_topic_settings("t", {setting: "300"})
     head = announcing(size)
     whole = bytes(batch([b"fits"]))
     write(handle, 0, head[:16])
@@ -312,11 +312,11 @@ def test_too_large_a_batch_is_refused_by_its_head(
 
 def test_the_largest_batch_passes(tree: Tree, handle: Handle) -> None:
     made = bytes(batch([b"x" * 1000]))
-    tree.manager.set_topic_setting("t", "max.message.bytes", str(len(made)))
+    tree.manager.change_topic_settings("t", {"max.message.bytes": str(len(made))})
     write(handle, 0, made[:900])
     write(handle, 900, made[900:] + made)
     assert len(values(tree.log())) == 2
-    tree.manager.set_topic_setting("t", "max.message.bytes", str(len(made) - 1))
+    tree.manager.change_topic_settings("t", {"max.message.bytes": str(len(made) - 1)})
     with pytest.raises(RecordTooLarge):
         write(handle, 0, made)
 
@@ -369,10 +369,10 @@ def test_after_a_refusal_a_batch_begins(tree: Tree, handle: Handle) -> None:
 
 def test_a_refused_write_that_begins_a_batch_is_looked_at_anew(tree: Tree, handle: Handle) -> None:
     data = bytes(batch([b"x" * 500]))
-    tree.manager.set_topic_setting("t", "max.message.bytes", "100")
+    tree.manager.change_topic_settings("t", {"max.message.bytes": "100"})
     with pytest.raises(RecordTooLarge):
         write(handle, 0, data)
-    tree.manager.set_topic_setting("t", "max.message.bytes", None)
+    tree.manager.change_topic_settings("t", {"max.message.bytes": None})
     write(handle, 0, data)
     assert values(tree.log()) == [b"x" * 500]
 
@@ -419,7 +419,7 @@ def test_what_is_appended_together_goes_into_one_segment(
     write(handle, 0, wide)
     assert tree.log().log_end_offset == 2**32
     monkeypatch.setattr(validator, "MAX_TOGETHER_BYTES", 100_000)
-    tree.manager.set_topic_setting("t", "compression.type", "uncompressed")
+    tree.manager.change_topic_settings("t", {"compression.type": "uncompressed"})
     bomb = recompress(batch([bytes(30_000)]), 4)
     write(handle, 0, bomb * 3)
     with pytest.raises(InvalidRecord, match="append fewer at a time"):
@@ -428,7 +428,7 @@ def test_what_is_appended_together_goes_into_one_segment(
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key(tree: Tree, handle: Handle) -> None:
-    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
     with pytest.raises(InvalidRecord):
         write(handle, 0, recompress(batch([b"x"]), 4))
     write(handle, 0, Producer(1, codec=4).batch(b"has a key"))
@@ -492,7 +492,7 @@ def test_what_takes_long_is_examined_in_a_worker_thread(
         assert values(tree.log()) == []
         if not codec:
             # What was found is of the settings of then.
-            tree.manager.set_topic_setting("t", "compression.type", "lz4")
+            tree.manager.change_topic_settings("t", {"compression.type": "lz4"})
     handle.write(30, made[30:])
     assert [header.codec for _, header in tree.log().active.batches()] == [3]
     wrong = damaged(made)
@@ -596,7 +596,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
 
 
 def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
-    tree.manager.set_topic_setting("t", "flush.messages", "3")
+    tree.manager.change_topic_settings("t", {"flush.messages": "3"})
     write(handle, 0, bytes(batch([b"x", b"y"])))
     assert not handle.sync_due
     write(handle, 0, bytes(batch([b"z"])))

@@ -38,7 +38,7 @@ def create(tree: Tree, partitions: int = PARTITIONS) -> None:
 def tree(tmp_path: Path) -> Iterator[Tree]:
     with a_tree(tmp_path / "data") as tree:
         create(tree)
-        tree.manager.set_topic_setting("t", "max.message.bytes", str(LIMIT))
+        tree.manager.change_topic_settings("t", {"max.message.bytes": str(LIMIT)})
         yield tree
 
 
@@ -226,7 +226,7 @@ def test_a_refusal_appends_nothing_to_any_partition(tree: Tree, keyed: Handle) -
         for data in (good + bad, bad + good, good + bad + good):
             with pytest.raises(error):
                 keyed.write(0, data)
-    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
     with pytest.raises(InvalidRecord):
         keyed.write(0, good + b"no key\n")
     assert shown(tree) == [[], [], [], []]
@@ -248,7 +248,7 @@ def test_what_a_log_refuses_has_its_line_s_number(
         ("message.timestamp.before.max.ms", "1000", b'{"key":"k","timestamp":%d}\n', "ms old"),
         ("cleanup.policy", "compact", b'{"value":"%d"}\n', "without a key"),
     ):
-        tree.manager.set_topic_setting("t", name, value)
+        tree.manager.change_topic_settings("t", {name: value})
         good = b'{"key":"k","value":"v"}\n'
         lines = [wrong % n if n in bad else good for n in range(1, last + 1)]
         handle = tree.open(path, APPEND)
@@ -259,12 +259,12 @@ def test_what_a_log_refuses_has_its_line_s_number(
         if "old" in reason:
             assert f"timestamp {min(bad)} is" in str(caught.value)
         handle.release()
-        tree.manager.set_topic_setting("t", name, None)
+        tree.manager.change_topic_settings("t", {name: None})
     assert total(tree) == 0
 
 
 def test_the_topic_s_settings_hold_for_each_partition(tree: Tree, handle: Handle) -> None:
-    tree.manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+    tree.manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
     handle.write(0, b"line\n")
     row = next(row for n in range(PARTITIONS) for row in records(tree, n))
     assert row.timestamp_type == 1
@@ -319,11 +319,11 @@ def test_a_disk_error_in_the_middle_names_what_is_there(tmp_path: Path) -> None:
 def test_what_was_refused_moves_nobody_s_turn(tree: Tree, handle: Handle) -> None:
     handle.write(0, b"first\n")
     stays = next(n for n in range(PARTITIONS) if shown(tree)[n])
-    tree.manager.set_topic_setting("t", "max.message.bytes", "1000000")
-    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    tree.manager.change_topic_settings("t", {"max.message.bytes": "1000000"})
+    tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
     with pytest.raises(InvalidRecord):
         handle.write(0, b"v" * (2 * STAY_BYTES) + b"\n")
-    tree.manager.set_topic_setting("t", "cleanup.policy", None)
+    tree.manager.change_topic_settings("t", {"cleanup.policy": None})
     handle.write(0, b"second\n")
     assert shown(tree)[stays] == [b"first", b"second"]
 
@@ -431,7 +431,7 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
 
 
 def test_flush_messages_of_one_partition_asks_for_a_sync(tree: Tree, keyed: Handle) -> None:
-    tree.manager.set_topic_setting("t", "flush.messages", "2")
+    tree.manager.change_topic_settings("t", {"flush.messages": "2"})
     one, other = keys_of(1, 1)[0], keys_of(2, 1)[0]
     keyed.write(0, one + b"\tv\n" + other + b"\tv\n")
     due = [keyed.sync_due]

@@ -184,7 +184,7 @@ def test_the_marker_is_flushed_as_an_append(tree: Tree, flag: int) -> None:
     handle = tree.open(F, APPEND | flag)
     handle.write(0, b"0 7\n")
     assert handle.sync_due == bool(flag)
-    tree.manager.set_topic_setting("t", "flush.messages", "1")
+    tree.manager.change_topic_settings("t", {"flush.messages": "1"})
     handle.write(0, b"1 7\n")
     assert handle.sync_due
     plan = handle.sync_plan()

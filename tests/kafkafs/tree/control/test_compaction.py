@@ -22,7 +22,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     write_settings(tmp_path / "data", log_cleaner_dedupe_buffer_size=1048577)
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t").create("1", 0o644, APPEND, CALLER)
-        tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+        tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         for partition in "01":
             for value in (b"old", b"new"):
                 lines = b"".join(b"%d\t%s\n" % (key, value) for key in range(10))
@@ -120,7 +120,7 @@ def test_retention_follows_where_the_policy_has_both(tree: Tree) -> None:
 
 
 def test_a_topic_that_is_not_compacted(tree: Tree) -> None:
-    tree.manager.set_topic_setting("t", "cleanup.policy", "delete")
+    tree.manager.change_topic_settings("t", {"cleanup.policy": "delete"})
     handle = tree.open(F, APPEND)
     for line in (b"run\n", b"dry-run\n"):
         with pytest.raises(OSError, match=r"cleanup\.policy is delete") as refused:

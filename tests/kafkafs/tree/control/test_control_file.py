@@ -35,7 +35,7 @@ def config(tree: Tree, topic: str = "t") -> list[str]:
 
 
 def test_lists_what_is_set_and_then_the_rest(tree: Tree) -> None:
-    tree.manager.set_topic_setting("t", "segment.ms", "5000")
+    tree.manager.change_topic_settings("t", {"segment.ms": "5000"})
     lines = config(tree)
     assert lines[0] == "segment.ms=5000"
     assert all(line.startswith("# ") for line in lines[1:])
@@ -78,7 +78,7 @@ def test_both_ways_of_redirecting_are_the_same(tree: Tree) -> None:
     [b"segment.ms", b"=5", b"no.such.setting=5", b"segment.ms=x", b"\xff=1", b"flush.ms=-1"],
 )
 def test_a_wrong_line_changes_nothing(tree: Tree, wrong: bytes) -> None:
-    tree.manager.set_topic_setting("t", "segment.ms", "1")
+    tree.manager.change_topic_settings("t", {"segment.ms": "1"})
     handle = tree.open("t/.config", APPEND)
     with pytest.raises(InvalidConfig):
         handle.write(0, b"segment.ms=2\nretention.ms=3\n" + wrong + b"\n")
@@ -125,8 +125,8 @@ def test_a_policy_of_retention_that_there_is_not(tree: Tree) -> None:
 
 def test_one_topics_file_can_be_appended_to_anothers(tree: Tree) -> None:
     tree.mkdir("u")
-    tree.manager.set_topic_setting("t", "segment.ms", "5000")
-    tree.manager.set_topic_setting("t", "cleanup.policy", "compact")
+    tree.manager.change_topic_settings("t", {"segment.ms": "5000"})
+    tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
     tree.append("u/.config", tree.read("t/.config"))
     assert overrides(tree, "u") == overrides(tree)
 

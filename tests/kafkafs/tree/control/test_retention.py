@@ -66,7 +66,7 @@ def do(tree: Tree, line: bytes) -> None:
 
 def test_a_dry_run_names_every_segment_with_its_reason(tree: Tree) -> None:
     tree.log("t", 1).raise_log_start(3)
-    tree.manager.set_topic_setting("t", "retention.ms", "1000")
+    tree.manager.change_topic_settings("t", {"retention.ms": "1000"})
     do(tree, b"dry-run")
     header, *each = rows(tree)
     assert header == ["partition", "base_offset", "next_offset", "bytes", "records", "why"]
@@ -84,7 +84,7 @@ def test_a_dry_run_names_every_segment_with_its_reason(tree: Tree) -> None:
 
 
 def test_a_run(tree: Tree) -> None:
-    tree.manager.set_topic_setting("t", "retention.bytes", "0")
+    tree.manager.change_topic_settings("t", {"retention.bytes": "0"})
     do(tree, b"run 1")
     assert tree.read("t/1") == b""
     assert tree.read("t/0") == b"one\ntwo\n" * 2 + b"three\n"
@@ -98,7 +98,7 @@ def test_a_run(tree: Tree) -> None:
 def test_a_partition_that_cannot_be_done_keeps_no_other_from_its_turn(
     tree: Tree, disk: BadDisk
 ) -> None:
-    tree.manager.set_topic_setting("t", "retention.bytes", "0")
+    tree.manager.change_topic_settings("t", {"retention.bytes": "0"})
     disk.bad = True
     with pytest.raises((StorageError, OSError)):
         do(tree, b"run")

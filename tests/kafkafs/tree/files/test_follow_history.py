@@ -40,7 +40,7 @@ class Followed(RuleBasedStateMachine):
         self.numbers = itertools.count()
         with LogManager.open(str(self.data)) as manager:
             manager.create_topic("t", 1)
-            manager.set_topic_setting("t", "cleanup.policy", "compact,delete")
+            manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
         self.text = b""
         self.starts: list[int] = []
         self.valid = self.cut = 0

@@ -17,7 +17,7 @@ from tests.storage.producers import Producer
 def tree(tmp_path: Path) -> Iterator[Tree]:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
-        tree.manager.set_topic_setting("t", "index.interval.bytes", "100")
+        tree.manager.change_topic_settings("t", {"index.interval.bytes": "100"})
         yield tree
 
 

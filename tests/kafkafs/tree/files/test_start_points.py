@@ -46,7 +46,7 @@ def test_any_name_in_any_log(tmp_path: Path, data: st.DataObject) -> None:
     with a_tree(tmp_path / f"data{next(_numbers)}") as tree:
         tree.mkdir("t")
         if data.draw(st.booleans(), "append time"):
-            tree.manager.set_topic_setting("t", "message.timestamp.type", "LogAppendTime")
+            tree.manager.change_topic_settings("t", {"message.timestamp.type": "LogAppendTime"})
         for _ in range(data.draw(st.integers(0, 8), "batches")):
             times = data.draw(st.lists(TIMES, min_size=1, max_size=5))
             records = [

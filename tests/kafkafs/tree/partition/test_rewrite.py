@@ -140,7 +140,7 @@ def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> No
 def two_segments_expire(tree: Tree, task: Task) -> None:
     log = tree.log()
     left = sum(segment.size for segment in log.segments[2:])
-    tree.manager.set_topic_setting("t", "retention.bytes", str(left))
+    tree.manager.change_topic_settings("t", {"retention.bytes": str(left)})
     for note in retain(tree.manager, [log], task).notes:
         raise OSError(note)
 

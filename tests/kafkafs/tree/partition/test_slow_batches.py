@@ -60,7 +60,7 @@ def test_it_is_measured_in_the_background(tree: Tree) -> None:
 
 @pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd"])
 def test_what_is_compressed_as_it_is_appended_is_measured_at_once(tree: Tree, codec: str) -> None:
-    tree.manager.set_topic_setting("t", "compression.type", codec)
+    tree.manager.change_topic_settings("t", {"compression.type": codec})
     file = tree.file()
     text = b"".join(b"line %d of some length\n" % number for number in range(5000))
     tree.append(file, text)

@@ -179,7 +179,7 @@ def clean_at_random(tmp_path: Path, seed: int, turns: int = 3, count: int = 80) 
             ("delete.retention.ms", str(RETENTION_MS)),
             ("file.delete.delay.ms", "0"),
         ):
-            manager.set_topic_setting("t", name, value)
+            manager.change_topic_settings("t", {name: value})
     for turn in range(turns):
         with opened(data, clock_ms=clock) as manager:
             log = manager.log("t", 0)
@@ -199,8 +199,8 @@ def test_old_formats(tmp_path: Path, magic: int) -> None:
     clock = Clock()
     write_legacy(data, "t", magic, segments=4)
     with opened(data, clock_ms=clock) as manager:
-        manager.set_topic_setting("t", "cleanup.policy", "compact")
-        manager.set_topic_setting("t", "delete.retention.ms", "5")
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
+        manager.change_topic_settings("t", {"delete.retention.ms": "5"})
         log = manager.log("t", 0)
         put(log, (b"k9", b"new"), (b"k0", None))
         roll(log)

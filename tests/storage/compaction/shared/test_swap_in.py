@@ -153,7 +153,7 @@ def test_less_can_be_cleaned_now(tmp_path: Path) -> None:
         manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
-        manager.set_topic_setting("t", "min.compaction.lag.ms", "1000")
+        manager.change_topic_settings("t", {"min.compaction.lag.ms": "1000"})
         refused(manager, log, request, "it can be cleaned up to 0 only", before=before)
 
 
@@ -163,7 +163,7 @@ def test_it_is_not_compacted_any_more(tmp_path: Path) -> None:
         manager.checkpoint()
         before = listing(log)
         request = asked(manager, log)
-        manager.set_topic_setting("t", "cleanup.policy", "delete")
+        manager.change_topic_settings("t", {"cleanup.policy": "delete"})
         refused(manager, log, request, "without compact", before=before)
 
 
