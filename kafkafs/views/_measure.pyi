@@ -2,7 +2,6 @@ from collections.abc import Callable
 
 from typing_extensions import Buffer
 
-MIN_WINDOW: int
 ENTRY_SIZE: int
 
 class Cursor:

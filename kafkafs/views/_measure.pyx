@@ -9,7 +9,7 @@ format, or of a transaction. The caller then steps over it, walks into it as it 
 its plain form (`storage.record.plain`) instead.
 
 What a window must hold to get on: of a batch its header (61 bytes), of a record what its view
-needs; where that is more than MIN_WINDOW the state says how much (`needed`). Control batches are
+needs; where that is more than 64 bytes the state says how much (`needed`). Control batches are
 jumped over without being there.
 
 Entries of the line index, 24 bytes, little-endian, ascending:
@@ -40,7 +40,6 @@ from storage.record._batch cimport (
 from storage.errors import CorruptRecord
 from storage.record._batch import refusal
 
-MIN_WINDOW = 64
 ENTRY_SIZE = sizeof(Entry)
 
 cdef enum:
@@ -95,7 +94,7 @@ cdef class Cursor:
     value_left  bytes of that record's value still to come, then its newline; -1: the value's
                 length comes next
     encoded     whether the last rendering stopped because the batch at `position` is encoded
-    needed      bytes from `position` on that have to be there for any more; 0: MIN_WINDOW do
+    needed      bytes from `position` on that have to be there for any more; 0: 64 do
 
     A view of whole records leaves `record_end` and `value_left` as they are. What did not fit of
     the last record's text stays with the cursor, `pending` bytes.
@@ -145,7 +144,7 @@ cdef class Measure:
     entries      the line index so far; only ever grows
     batch_end    where the batch ends that it is in; 0: a batch begins at `position`
     encoded      whether the last measuring stopped because the batch at `position` is encoded
-    needed       bytes from `position` on that have to be there for any more; 0: MIN_WINDOW do
+    needed       bytes from `position` on that have to be there for any more; 0: 64 do
     """
 
     def __init__(self, long long granularity=4096):

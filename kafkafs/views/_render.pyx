@@ -5,7 +5,7 @@ show nothing. Windows, cursors and what a loop stops before: `_measure.pyx`.
 
 What a window must hold of a record is its head (26 bytes, or less where the batch ends before),
 and of a value's length 5 bytes; a value may come in pieces, and keys and headers are jumped over
-without being there. So a window of MIN_WINDOW bytes from the state's position always makes
+without being there. So a window of 64 bytes from the state's position always makes
 progress, unless the log ends in the middle of a batch.
 
 A record's attributes, deltas and headers are not looked at, nor are CRCs, nor the record count: a

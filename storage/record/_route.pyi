@@ -2,7 +2,6 @@ from collections.abc import Callable
 
 from typing_extensions import Buffer
 
-def murmur2(key: bytes) -> int: ...
 def route(
     data: Buffer,
     count: int,

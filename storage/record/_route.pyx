@@ -49,11 +49,6 @@ cdef struct Work:
     Fault fault
 
 
-def murmur2(bytes key not None):
-    """The hash of a key as Kafka's producers have it: a signed number of 32 bits (Utils.java)."""
-    return <int32_t> hash_of(key, len(key))
-
-
 cdef Fault enter_batch(Work *work) noexcept nogil:
     """Step from a batch's start into it."""
     cdef const uint8_t *batch = work.data + work.position

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkafs.views._measure import ENTRY_SIZE, MIN_WINDOW, Cursor, Measure, find_entry
+from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_entry
 from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import measure, render
 from storage.errors import CorruptRecord, StorageError
@@ -25,6 +25,9 @@ from tests.storage.record.test_batch import (
     THREE_RECORDS,
     V0_ENTRY,
 )
+
+SMALLEST_WINDOW = 64
+"""Bytes that are always enough to get on."""
 
 
 def place(cursor: Cursor) -> tuple[int, int, int, int]:
@@ -88,16 +91,16 @@ def test_skipped_text_is_dropped(log: MadeLog, skip: int) -> None:
 
 @given(log=logs())
 def test_it_always_makes_progress(log: MadeLog) -> None:
-    """A window of MIN_WINDOW bytes at the cursor is enough, whatever lies there."""
+    """A window of SMALLEST_WINDOW bytes at the cursor is enough, whatever lies there."""
     out = bytearray(len(log.data))
     cursor, state, end = Cursor(0), Measure(), 0
     while cursor.position < len(log.data):
-        window = log.data[cursor.position : cursor.position + MIN_WINDOW]
+        window = log.data[cursor.position : cursor.position + SMALLEST_WINDOW]
         before = cursor.position
         end, _ = render(window, before, len(window), cursor, out, end, len(out), 0)
         assert cursor.position > before
     while state.position < len(log.data):
-        window = log.data[state.position : state.position + MIN_WINDOW]
+        window = log.data[state.position : state.position + SMALLEST_WINDOW]
         before = state.position
         measure(window, before, len(window), state)
         assert state.position > before
@@ -122,7 +125,7 @@ def test_keys_and_headers_are_jumped_over() -> None:
     out = bytearray(100)
     cursor, end, read = Cursor(0), 0, 0
     while cursor.position < len(log):
-        window = log[cursor.position : cursor.position + MIN_WINDOW]
+        window = log[cursor.position : cursor.position + SMALLEST_WINDOW]
         read += len(window)
         end, _ = render(window, cursor.position, len(window), cursor, out, end, 100, 0)
     assert out[:end] == b"value\nv1\n\n\n"

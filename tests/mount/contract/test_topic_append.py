@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from storage.record._route import murmur2
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_appending import (
     flush_only_when_asked,
@@ -25,6 +24,7 @@ from tests.mount.contract.writing import APPEND, append, opened, write_all
 from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
 from tests.mount.programs import Running
 from tests.mount.steering import SteeredMount
+from tests.murmur2 import partition_of
 
 PARTITIONS = 4
 WAYS = [".append", ".kv/append", ".jsonl/append"]
@@ -38,7 +38,7 @@ def topic(mount: Mount) -> Path:
 
 def owner(key: bytes, partitions: int = PARTITIONS) -> int:
     """By Kafka's rule: toPositive(murmur2(key)) % partitions."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return partition_of(key, partitions)
 
 
 def key_of(number: int) -> bytes:

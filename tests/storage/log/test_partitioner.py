@@ -10,8 +10,8 @@ import pytest
 from storage import Record, encode
 from storage.errors import UnknownTopicOrPartition
 from storage.log.partitioner import STAY_BYTES, Partitioner, Sticky
-from storage.record._route import murmur2
 from storage.record.batch import decode
+from tests.murmur2 import partition_of
 
 LIMIT = 1048588
 
@@ -35,7 +35,7 @@ def test_a_key_decides() -> None:
     """Utils.toPositive(Utils.murmur2(key)) % partitions, also of an empty key."""
     for key in (b"", b"21", b"foobar", b"abc"):
         routed = Partitioner().route(keyed(key), range(5), LIMIT)
-        assert list(routed.batches) == [(murmur2(key) & 0x7FFFFFFF) % 5]
+        assert list(routed.batches) == [partition_of(key, 5)]
         assert routed.sticky == Sticky(), "no record without a key"
 
 
@@ -84,7 +84,7 @@ def test_a_new_partition_counts_from_its_first_record_on() -> None:
     routed = partitioner.route(keyed(None, None, b"foobar"), range(2), LIMIT)
     assert sorted(routed.batches) == [0, 1]
     grown = partitioner.route(keyed(None, None, b"foobar"), range(7), LIMIT)
-    assert sorted(grown.batches) == sorted({0, 6, (murmur2(b"foobar") & 0x7FFFFFFF) % 7})
+    assert sorted(grown.batches) == sorted({0, 6, partition_of(b"foobar", 7)})
 
 
 def test_a_directory_that_holds_some_partitions_only() -> None:
@@ -92,7 +92,7 @@ def test_a_directory_that_holds_some_partitions_only() -> None:
     partitioner = Partitioner()
     routed = partitioner.route(keyed(None), [1, 3], LIMIT)
     assert set(routed.batches) <= {1, 3}
-    by_partition = {(murmur2(key) & 0x7FFFFFFF) % 4: key for key in (b"%d" % n for n in range(50))}
+    by_partition = {partition_of(key, 4): key for key in (b"%d" % n for n in range(50))}
     assert list(partitioner.route(keyed(by_partition[3]), [1, 3], LIMIT).batches) == [3]
     with pytest.raises(UnknownTopicOrPartition, match="partition 2 of 4"):
         partitioner.route(keyed(by_partition[1], by_partition[2]), [1, 3], LIMIT)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from storage import Record, encode
 from storage.errors import CorruptRecord
-from storage.record._route import murmur2, route
+from storage.record._route import route
 from storage.record.batch import HEADER_SIZE, decode, encode_records, parse_header
 from tests.guard_page import before_guard_page
+from tests.murmur2 import murmur2, partition_of
 
 LIMIT = 1048588
 STAY = 16384
@@ -40,22 +41,6 @@ records = st.lists(
     ),
     max_size=40,
 )
-
-
-def hash_of(key: bytes) -> int:
-    """Plain twin of `murmur2`, in unbounded numbers."""
-    mask = 0xFFFFFFFF
-    found = 0x9747B28C ^ len(key)
-    whole = len(key) // 4 * 4
-    for at in range(0, whole, 4):
-        word = int.from_bytes(key[at : at + 4], "little") * 0x5BD1E995 & mask
-        word = (word ^ word >> 24) * 0x5BD1E995 & mask
-        found = found * 0x5BD1E995 & mask ^ word
-    if whole < len(key):
-        found = (found ^ int.from_bytes(key[whole:], "little")) * 0x5BD1E995 & mask
-    found = (found ^ found >> 13) * 0x5BD1E995 & mask
-    found ^= found >> 15
-    return found - (1 << 32) if found >> 31 else found
 
 
 def numbered(rows: Sequence[Record]) -> list[Record]:
@@ -99,15 +84,24 @@ def following(before: int) -> int:
     return (before + 1) % 3
 
 
+def partition_by_route(key: bytes, count: int) -> int:
+    batch = encode([Record(0, 0, 0, key, b"v")])
+    ((partition, _),) = route(batch, count, 0, STAY, following, STAY, LIMIT)[0].items()
+    return partition
+
+
 @pytest.mark.parametrize(("key", "expected"), KAFKA_HASHES.items())
 def test_the_hashes_of_kafkas_own_test(key: bytes, expected: int) -> None:
     assert murmur2(key) == expected
-    assert hash_of(key) == expected
+    # Together they tell all bits but the sign, which no partition depends on.
+    for count in (1 << 16, 65521):
+        assert partition_by_route(key, count) == (expected & 0x7FFFFFFF) % count
 
 
 @given(st.binary(max_size=40))
 def test_hashes_as_the_plain_twin(key: bytes) -> None:
-    assert murmur2(key) == hash_of(key)
+    for count in (1 << 16, 65521):
+        assert partition_by_route(key, count) == partition_of(key, count)
 
 
 @given(rows=records, sizes=st.lists(st.integers(0, 12), max_size=4), count=st.integers(1, 5))
@@ -115,7 +109,7 @@ def test_a_key_decides(rows: list[Record], sizes: list[int], count: int) -> None
     """Each record as it was, in the order it came in, in the partition that its key names."""
     expected: dict[int, list[Record]] = {}
     for row in rows:
-        number = count - 1 if row.key is None else (hash_of(row.key) & 0x7FFFFFFF) % count
+        number = count - 1 if row.key is None else partition_of(row.key, count)
         expected.setdefault(number, []).append(row)
     stays = 1 << 40
     with before_guard_page(in_batches(rows, sizes)) as data:
@@ -178,7 +172,7 @@ def test_a_key_in_between_moves_nothing() -> None:
     """Records with keys do not count, and an empty key is one."""
     rows = [Record(0, 7, 0, b"", b"v" * 1000), Record(0, 7, 0, None, b"n")] * 100
     parts, stuck_to, left = route(in_batches(rows, []), 3, 1, 5000, following, STAY, LIMIT)
-    owner = (hash_of(b"") & 0x7FFFFFFF) % 3
+    owner = partition_of(b"", 3)
     keyless = [row for row in all_rows(parts[1]) if row.key is None]
     assert len(keyless) == 100
     assert len([row for row in all_rows(parts[owner]) if row.key == b""]) == 100

@@ -20,8 +20,8 @@ from storage import Record
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
 from storage.log.partitioner import STAY_BYTES
-from storage.record._route import murmur2
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
+from tests.murmur2 import partition_of
 from tests.storage.logs import values
 
 PARTITIONS = 4
@@ -53,7 +53,7 @@ def keyed(tree: Tree) -> Handle:
 
 
 def owner(key: bytes, partitions: int = PARTITIONS) -> int:
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return partition_of(key, partitions)
 
 
 def keys_of(number: int, count: int, partitions: int = PARTITIONS) -> list[bytes]:

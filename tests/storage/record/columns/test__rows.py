@@ -21,11 +21,11 @@ from storage.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from storage.record._route import murmur2
 from storage.record.batch import HEADER_SIZE, decode, encode_records, parse_header
 from storage.record.columns._cells import BytesColumn, HeadersColumn, NumbersColumn
 from storage.record.columns._rows import RowEncoder
 from tests.guard_page import before_guard_page
+from tests.murmur2 import partition_of
 
 NOW = 1_700_000_000_000
 LIMIT = 1_048_588
@@ -195,7 +195,7 @@ def where(row: Row, count: int) -> int:
     if row.partition is not None:
         return row.partition
     assert row.key is not None
-    return (murmur2(row.key) & 0x7FFFFFFF) % count
+    return partition_of(row.key, count)
 
 
 @given(rows=rows_of_any_kind, layout=layouts, cuts=st.lists(st.integers(0, 30), max_size=3))
