@@ -16,10 +16,8 @@ from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
     from storage.compaction.cleaner import Cleaned
-    from storage.compaction.log_cleaner import LogCleaner
     from storage.directory.manager import LogManager
     from storage.log.log import Log
-    from storage.task import Task
 
 
 @click.command("compact")
@@ -55,7 +53,11 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
             cleaner = LogCleaner(manager)
             for log in _logs(manager, places):
                 try:
-                    rounds = _all_rounds(cleaner, log, task, dry_run)
+                    if dry_run:
+                        preview = cleaner.preview(log, task)
+                        rounds = [] if preview is None else [preview]
+                    else:
+                        rounds = cleaner.clean_all(log, task)
                 except TaskCancelled:
                     raise
                 except (OSError, StorageError) as error:
@@ -90,27 +92,16 @@ def _logs(manager: LogManager, places: Sequence[str]) -> list[Log]:
     return logs
 
 
-def _all_rounds(cleaner: LogCleaner, log: Log, task: Task, dry_run: bool) -> list[Cleaned]:
-    """One where the key map is large enough, more where it was full."""
-    rounds: list[Cleaned] = []
-    work = cleaner.preview if dry_run else cleaner.clean
-    while (cleaned := work(log, task)) is not None:
-        rounds.append(cleaned)
-        if dry_run or not cleaned.map_full:
-            break
-    return rounds
-
-
 def _told(rounds: Sequence[Cleaned], dry_run: bool) -> str:
     """The outcome in a line."""
     if not rounds:
         return "nothing to clean"
     read = sum(each.records_read for each in rounds)
-    kept = sum(each.records_kept for each in rounds)
+    dropped = sum(each.records_dropped for each in rounds)
+    old = sum(each.records_superseded for each in rounds)
     no_key = sum(each.records_invalid for each in rounds)
     aborted = sum(each.records_aborted for each in rounds)
     markers = sum(each.markers for each in rounds)
-    old = read - kept - no_key - aborted - markers
     before = sum(each.bytes_before for each in rounds)
     after = sum(each.bytes_after for each in rounds)
     segments = sum(each.segments_before for each in rounds)
@@ -118,7 +109,7 @@ def _told(rounds: Sequence[Cleaned], dry_run: bool) -> str:
     would = "would go" if dry_run else "went"
     more = ", and more in further rounds" if dry_run and rounds[-1].map_full else ""
     return (
-        f"{read - kept} of {read} records {would}: {old} superseded or deleted, {no_key} without "
+        f"{dropped} of {read} records {would}: {old} superseded or deleted, {no_key} without "
         f"a key, {aborted} aborted, {markers} markers; {before} to {after} bytes, {segments} to "
         f"{made} segments{more}"
     )

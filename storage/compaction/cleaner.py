@@ -74,6 +74,18 @@ class Cleaned:
     elapsed_ms: int
 
     @property
+    def records_dropped(self) -> int:
+        """How many did not stay."""
+        return self.records_read - self.records_kept
+
+    @property
+    def records_superseded(self) -> int:
+        """Those of them that had later records of their keys, or were tombstones past their
+        horizon.
+        """
+        return self.records_dropped - self.records_invalid - self.records_aborted - self.markers
+
+    @property
     def is_same(self) -> bool:
         """Whether nothing has gone, and nothing would be other than it is."""
         return (

@@ -84,6 +84,18 @@ class LogCleaner:
         """
         return self._with(log, task, self._clean)
 
+    def clean_all(self, log: Log, task: Task) -> list[Cleaned]:
+        """Clean one log to its end: where the map was full, the next round goes on behind it.
+
+        As ``clean``, of which each round is one.
+        """
+        rounds: list[Cleaned] = []
+        while (cleaned := self.clean(log, task)) is not None:
+            rounds.append(cleaned)
+            if not cleaned.map_full:
+                break
+        return rounds
+
     def preview(self, log: Log, task: Task) -> Cleaned | None:
         """What ``clean`` would do now; changes nothing.  The same errors."""
         return self._with(log, task, self._preview)

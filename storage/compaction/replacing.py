@@ -15,6 +15,7 @@ from storage import paths
 from storage.errors import TaskCancelled
 from storage.log.log import Log, in_turns
 from storage.log.rewriting import prepare_replacement
+from storage.recovery.swap import decide
 from storage.segment.segment import Segment
 from storage.task import Task
 
@@ -68,14 +69,7 @@ def stage(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
     """
     try:
         log.book.let_go(old)
-        # As long as one is in sight under its old name nothing is decided; and the lowest one
-        # decides: its new name is in sight when the others have theirs.
-        log.files.sync_directory(log.directory)
-        for segment in reversed(new[1:]):
-            segment.set_suffix(paths.SWAP)
-        log.files.sync_directory(log.directory)
-        new[0].set_suffix(paths.SWAP)
-        log.files.sync_directory(log.directory)
+        decide(log.files, log.directory, new)
     except OSError:
         unstage(log, old, new)
         raise

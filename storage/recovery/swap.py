@@ -7,7 +7,8 @@ it replaces to ``*.deleted``, then strips ``.swap``.  So after a crash:
 - only ``.swap`` is left: it was decided; what lies in its range goes, the rest is renamed;
 - ``.deleted`` and ``.tmp`` are of no use to anybody.
 
-``publish`` is the whole of such a swap, for segments that are rewritten under their own base.
+``decide`` is the second step of these.  ``publish`` is the whole of a swap, for segments that are
+rewritten under their own base and that nobody has open (of a log that is: ``replacing``).
 Files that recovery had set aside (``.cut``) belong to nobody's swap.
 """
 
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from storage import paths
 from storage.files import Files, FileSource
 from storage.record.scan import batches
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
 from storage.state import book_file
 
 _LOG_SWAP = paths.LOG + paths.SWAP
@@ -32,31 +35,32 @@ _KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
 _REPLACED = (*_KINDS, *paths.LINES_SUFFIXES, paths.OLD_LOG)
 
 
+def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
+    """Let ``new``, durable ``.cleaned`` segments in the order of the log, be ``.swap``: from now on
+    they take the place of what lies in their range, whoever carries that out.
+
+    As long as one name of the lowest is the old one nothing is decided, and it gets the new ones
+    when those of the others are durable.  OSError: nothing is decided.
+    """
+    files.sync_directory(directory)
+    for segment in reversed(new[1:]):
+        segment.set_suffix(paths.SWAP)
+    files.sync_directory(directory)
+    new[0].set_suffix(paths.SWAP)
+    files.sync_directory(directory)
+
+
 def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     """Let the ``.cleaned`` files of these bases, which are durable, take the old ones' place.
 
     Durable when it returns (``LocalLog.replaceSegments``).  Nobody has the partition open.
     """
     book_file.drop(files, directory)
-    rising = sorted(bases)
-    made = {
-        base: [
-            path
-            for kind in _KINDS
-            if files.exists(
-                (path := os.path.join(directory, paths.file_name(base, kind))) + paths.CLEANED
-            )
-        ]
-        for base in rising
-    }
-    # In this order, whatever names a power cut keeps (``replacing.stage``): as long as a name
-    # of the lowest base is an old one, nothing is decided.
-    files.sync_directory(directory)
-    for some in (rising[1:], rising[:1]):
-        for base in reversed(some):
-            for path in reversed(made[base]):
-                files.rename(path + paths.CLEANED, path + paths.SWAP)
-        files.sync_directory(directory)
+    new = [
+        Segment.named(files, directory, base, LogConfig(), suffix=paths.CLEANED)
+        for base in sorted(bases)
+    ]
+    decide(files, directory, new)
     old = [
         os.path.join(directory, name)
         for name, _ in files.scan(directory)
@@ -65,7 +69,10 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     for path in old:
         files.rename(path, path + paths.DELETED)
     files.sync_directory(directory)
-    _strip(files, directory, [os.path.basename(path) for base in rising for path in made[base]])
+    for segment in new:
+        segment.set_suffix("")
+        # What a restart finds between two that are still ``.swap`` it takes for replaced.
+        files.sync_directory(directory)
     for path in old:
         files.unlink(path + paths.DELETED)
 

@@ -326,20 +326,15 @@ def _report_of(work: Compaction, seconds: float) -> Report:
     done = work.cleaned.values()
     for name in ("segments_before", "segments_after", "bytes_before", "bytes_after"):
         report.figures[name] = total([getattr(cleaned, name) for cleaned in done])
-    read = total([cleaned.records_read for cleaned in done])
-    kept = total([cleaned.records_kept for cleaned in done])
-    invalid = total([cleaned.records_invalid for cleaned in done])
-    aborted = total([cleaned.records_aborted for cleaned in done])
-    markers = total([cleaned.markers for cleaned in done])
     report.figures.update(
         partitions=len(work.cleaned),
-        records_read=read,
-        records_kept=kept,
-        records_dropped=read - kept,
-        dropped_superseded=read - kept - invalid - aborted - markers,
-        dropped_without_key=invalid,
-        dropped_aborted=aborted,
-        dropped_markers=markers,
+        records_read=total([cleaned.records_read for cleaned in done]),
+        records_kept=total([cleaned.records_kept for cleaned in done]),
+        records_dropped=total([cleaned.records_dropped for cleaned in done]),
+        dropped_superseded=total([cleaned.records_superseded for cleaned in done]),
+        dropped_without_key=total([cleaned.records_invalid for cleaned in done]),
+        dropped_aborted=total([cleaned.records_aborted for cleaned in done]),
+        dropped_markers=total([cleaned.markers for cleaned in done]),
         keys=total([cleaned.map_keys for cleaned in done]),
         seconds=round(seconds, 3),
         faults=len(work.faults),

@@ -12,7 +12,7 @@ What stays and what goes, and why: `storage.compaction`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN, parse
@@ -67,7 +67,7 @@ def cleaning_of(mount: MountContext, logs: Sequence[Log]) -> Work:
         fault: Exception | None = None
         for log in logs:
             try:
-                rounds += [(log, cleaned) for cleaned in _all_rounds(cleaner.clean, log, task)]
+                rounds += [(log, cleaned) for cleaned in cleaner.clean_all(log, task)]
             except TaskCancelled:
                 raise
             except (StorageError, OSError) as error:
@@ -106,26 +106,12 @@ def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     return work
 
 
-def _all_rounds(
-    clean: Callable[[Log, Task], Cleaned | None], log: Log, task: Task
-) -> list[Cleaned]:
-    """Clean a log to its end: where the map was full, the next round goes on behind it."""
-    rounds: list[Cleaned] = []
-    while (cleaned := clean(log, task)) is not None:
-        rounds.append(cleaned)
-        if not cleaned.map_full:
-            break
-    return rounds
-
-
 def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
     """The figures of rounds of cleaning."""
 
     def total(name: str) -> int:
         return sum(getattr(cleaned, name) for _, cleaned in rounds)
 
-    read, kept = total("records_read"), total("records_kept")
-    reasons = {name: total(name) for name in ("records_invalid", "records_aborted", "markers")}
     facts: list[tuple[str, object]] = [
         ("partitions", len({log for log, _ in rounds})),
         ("rounds", len(rounds)),
@@ -133,13 +119,13 @@ def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
         ("segments_after", total("segments_after")),
         ("bytes_before", total("bytes_before")),
         ("bytes_after", total("bytes_after")),
-        ("records_read", read),
-        ("records_kept", kept),
-        ("records_dropped", read - kept),
-        ("dropped_superseded", read - kept - sum(reasons.values())),
-        ("dropped_without_key", reasons["records_invalid"]),
-        ("dropped_aborted", reasons["records_aborted"]),
-        ("dropped_markers", reasons["markers"]),
+        ("records_read", total("records_read")),
+        ("records_kept", total("records_kept")),
+        ("records_dropped", total("records_dropped")),
+        ("dropped_superseded", total("records_superseded")),
+        ("dropped_without_key", total("records_invalid")),
+        ("dropped_aborted", total("records_aborted")),
+        ("dropped_markers", total("markers")),
         ("map_keys", total("map_keys")),
         ("map_full", str(any(cleaned.map_full for _, cleaned in rounds)).lower()),
         ("elapsed_ms", total("elapsed_ms")),
