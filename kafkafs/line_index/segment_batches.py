@@ -47,6 +47,12 @@ class SegmentBatches:
         """There is nothing to be written."""
         return True
 
+    def leave(self) -> None:
+        """Nothing of it is saved."""
+
+    def vanish(self) -> None:
+        """Nothing of it is saved."""
+
     def place(self, text: int) -> BytesPlace:
         """Where reading goes on after `text` bytes."""
         return BytesPlace(self.segment, text)

@@ -6,7 +6,7 @@ keeps between two calls stands in a `Cursor` or a `Measure`, which belong to the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from kafkafs.views.batches import Batches
 
@@ -21,6 +21,11 @@ class TextView(Protocol):
 
     `_measure`, `_render` and `_parse` state the rules of each call.
     """
+
+    @property
+    def is_text(self) -> Literal[True]:
+        """It counts records, and takes lines: what a view of stored bytes does not."""
+        ...
 
     @property
     def name(self) -> str:

@@ -7,10 +7,12 @@ there is nothing to render or to measure.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 
 class Batches:
     """`View` of stored batches; has no state."""
 
     name: Final = "batches"
+    is_text: Literal[False] = False
+    committed: Final = False

@@ -6,7 +6,7 @@ The format stands in `_json_lines.pyx`, what is taken in `json_records.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from kafkafs.views import _json_lines
 
@@ -19,6 +19,7 @@ _LOOPS = _json_lines.JsonLinesLoops()
 class JsonLines:
     """`TextView` for whole records; has no state. `committed` is as in `Values`."""
 
+    is_text: Literal[True] = True
     whole_records: Final = True
 
     def __init__(self, committed: bool = True) -> None:

@@ -6,7 +6,7 @@ Headers and timestamps are not shown; an appended line has no headers and the ti
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from kafkafs.views import _key_value
 
@@ -16,6 +16,7 @@ _LOOPS = _key_value.KeyValueLoops()
 class KeyValue:
     """`TextView` for keys and values; has no state. `committed` is as in `Values`."""
 
+    is_text: Literal[True] = True
     whole_records: Final = True
 
     def __init__(self, committed: bool = True) -> None:

@@ -7,7 +7,7 @@ time it is given.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from kafkafs.views import _parse, _render
 
@@ -19,6 +19,7 @@ class Values:
     (isolation.level=read_uncommitted): other text at other positions, so it has another name.
     """
 
+    is_text: Literal[True] = True
     whole_records: Final = False
 
     def __init__(self, committed: bool = True) -> None:

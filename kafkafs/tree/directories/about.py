@@ -32,7 +32,6 @@ from kafkafs.tree.owner.adopt_file import AdoptFile
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.tree.permissions import Owner
-from kafkafs.views.batches import Batches
 from storage.directory.manager import LogManager, Topic
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
@@ -265,7 +264,7 @@ def _dirty_ratios(mount: MountContext) -> dict[str, float]:
 
 def _views(partitions: Partitions) -> list[metrics.ViewNumbers]:
     """How far each view's indexes have come, of the partitions that were looked at in it."""
-    known = {view.name: [0, 0] for view in partitions.mount.views if not isinstance(view, Batches)}
+    known = {view.name: [0, 0] for view in partitions.mount.views if view.is_text}
     for partition in partitions:
         for name, part in partition.views.items():
             if name in known:

@@ -29,7 +29,6 @@ from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.permissions import Owner
-from kafkafs.views.batches import Batches
 from storage.waiting import may_wait
 
 APPEND = "append"
@@ -51,7 +50,7 @@ class ViewNames(InTopic):
         self._view = topic.mount.dot_views[name]
 
     def lookup(self, name: str) -> Node:
-        if name == APPEND and not isinstance(self._view, Batches):
+        if name == APPEND and self._view.is_text:
             topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
             inode = inode_number(topic.topic.name, topic.topic.id, path)
             return self.mount.inodes.known_or(
@@ -68,9 +67,9 @@ class ViewNames(InTopic):
 
     def names(self) -> list[str]:
         names = self.topic.partition_names()
-        if isinstance(self._view, Batches) or not self.mount.options.show_dot:
-            return names
-        return [*names, APPEND]
+        if self._view.is_text and self.mount.options.show_dot:
+            return [*names, APPEND]
+        return names
 
 
 class FollowNames(InTopic):
@@ -209,7 +208,7 @@ def _view_names(name: str) -> Callable[[TopicDirectory, int], Node]:
 
 def _append(topic: TopicDirectory, inode: int) -> Node:
     view = topic.mount.views[0]
-    assert not isinstance(view, Batches)
+    assert view.is_text
     return TopicAppend(topic.partitions, topic.topic, inode, f".{APPEND}", view)
 
 

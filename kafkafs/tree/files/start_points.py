@@ -18,7 +18,6 @@ from kafkafs.tree.files.start_names import Edge, Last, Offset, Point, Time
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
-from kafkafs.views.batches import Batches
 from storage.errors import OffsetOutOfRange
 from storage.log.read import Isolation
 from storage.waiting import before_waiting
@@ -73,9 +72,7 @@ def _offset_of(partition: Partition, part: PartitionView, point: Point) -> int |
         before_waiting()
         return offset_of_time(part, point.timestamp_ms)
     if isinstance(point, Last):
-        counted = part
-        if isinstance(part.view, Batches):
-            counted = partition.view(partition.mount.views[0])
+        counted = part if part.view.is_text else partition.view(partition.mount.views[0])
         return counted.offset_of_last(point.records, time.monotonic() + MEASURE_S)
     return partition.log.log_start_offset if point is Edge.START else part.bound
 
@@ -86,9 +83,7 @@ def offset_of_time(part: PartitionView, timestamp_ms: int) -> int | None:
     In a log of Kafka 0.7, where only files have times, never a later one than that. Waits.
     """
     log = part.log
-    isolation: Isolation = "read_uncommitted"
-    if not isinstance(part.view, Batches) and part.view.committed:
-        isolation = "read_committed"
+    isolation: Isolation = "read_committed" if part.view.committed else "read_uncommitted"
     found = log.reader.offset_for_timestamp(timestamp_ms, isolation)
     if found is not None:
         return found[1]

@@ -23,7 +23,6 @@ from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
 from kafkafs.tree.partition.text import render_text
 from kafkafs.views import View
-from kafkafs.views.batches import Batches
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.waiting import at_once, may_wait
 
@@ -250,9 +249,9 @@ class ViewFile(Node):
             reader = ReadHandle(self, generation)
         view = self.part.view
         target = PartitionTarget(self.partition, self.inode, generation)
-        if isinstance(view, Batches):
-            return BatchesHandle(target, flags, reader)
-        return LinesHandle(target, view, flags, reader)
+        if view.is_text:
+            return LinesHandle(target, view, flags, reader)
+        return BatchesHandle(target, flags, reader)
 
 
 class ReadHandle(Handle):

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from kafkafs.generations import Generation
-from kafkafs.line_index import NEVER, LineStore, Piece, SegmentLines
+from kafkafs.line_index import NEVER, LineStore, Piece
 from kafkafs.line_index.encoded import takes_long
 from kafkafs.tree.partition.placed_view import PlacedView, number_of
 from kafkafs.tree.partition.text import render_text
 from kafkafs.views import View
-from kafkafs.views.batches import Batches
 from storage.errors import StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
@@ -73,7 +72,7 @@ class PartitionView(PlacedView):
         # The history's, where it has become another since this view was made: as of the timeline.
         self._nonce: int | None = None
         # Pieces whose segments have left the log, until their files are gone.
-        self._left: dict[Segment, SegmentLines] = {}
+        self._left: dict[Segment, Piece] = {}
         self._overtaken_until = 0.0
         # Up to where it showed the log when segments were about to be swapped.
         self._bound_before: int | None = None
@@ -212,7 +211,7 @@ class PartitionView(PlacedView):
 
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """The active segment has grown."""
-        slow = not isinstance(self.view, Batches) and takes_long(data)
+        slow = self.view.is_text and takes_long(data)
         if self._ready and not self.behind and not slow:
             # Nobody else places anything now, so the lock is not needed.
             active = self._active
@@ -371,8 +370,7 @@ class PartitionView(PlacedView):
     def vanish(self) -> None:
         """The files of all segments are gone, those of the timeline too."""
         for piece in self.timeline.pieces:
-            if isinstance(piece, SegmentLines):
-                piece.vanish()
+            piece.vanish()
 
     @staticmethod
     def _text_before(piece: Piece, offset: int) -> int:
@@ -386,9 +384,8 @@ class PartitionView(PlacedView):
             return 0
 
     def _leave(self, piece: Piece) -> None:
-        if isinstance(piece, SegmentLines):
-            piece.leave()
-            self._left[piece.segment] = piece
+        piece.leave()
+        self._left[piece.segment] = piece
 
     # -- what older generations keep -----------------------------------------------------------
 

@@ -29,7 +29,6 @@ from collections.abc import Callable, Sequence
 from kafkafs.generations import Timeline
 from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
 from kafkafs.views import View
-from kafkafs.views.batches import Batches
 from storage.errors import CorruptRecord, SegmentGone
 from storage.log.log import Log
 from storage.segment.segment import Segment
@@ -91,7 +90,7 @@ class PlacedView:
         self._slow = True
 
     def _piece(self, segment: Segment) -> Piece:
-        if isinstance(self.view, Batches):
+        if not self.view.is_text:
             return SegmentBatches(segment)
         is_aborted = self.log.transactions.is_aborted if self.view.committed else None
         return SegmentLines(self._store, segment, self.view, is_aborted, self._cache)
@@ -99,9 +98,7 @@ class PlacedView:
     @property
     def bound(self) -> int:
         """The offset up to which it shows the log."""
-        if isinstance(self.view, Batches) or not self.view.committed:
-            return self.log.log_end_offset
-        return self.log.last_stable_offset
+        return self.log.last_stable_offset if self.view.committed else self.log.log_end_offset
 
     @property
     def is_damaged(self) -> bool:
