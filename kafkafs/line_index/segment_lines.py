@@ -1,36 +1,495 @@
-"""The line index of one segment in one view: what is looked up in it.
+"""The line index of one segment in one view: how it is measured, saved, and looked up.
 
-An entry is in the saved part or among those in memory (`measured_lines.py`).
+What is measured since the last save is in memory, as the index of a segment of its own that begins
+where the saved part ends; a save moves it to the file. So an entry is in the saved part or among
+those in memory.
+
+Not here: what is counted by records (`records.py`), the file's format (`lines_file.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import secrets
 import struct
+import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 
-from kafkafs.line_index import records
+from crc32c import crc32c
+
+from kafkafs.line_index import lines_file, records
+from kafkafs.line_index.damaged import Gaps, measure_damaged
+from kafkafs.line_index.encoded import IsAborted, judge
 from kafkafs.line_index.lines import Gap
-from kafkafs.line_index.lines_file import Saved
-from kafkafs.line_index.measured_lines import CHUNK, MeasuredLines
+from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
 from kafkafs.line_index.places import TextPlace, read_whole
-from kafkafs.views._measure import ENTRY_SIZE, Cursor, find_batch, find_entry
-from storage.errors import CorruptRecord
+from kafkafs.line_index.store import NEVER, LineStore
+from kafkafs.views import TextView
+from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_batch, find_entry
+from storage import paths
+from storage.errors import CorruptRecord, StorageError
 from storage.record.batch import HEADER_SIZE, Buffer
+from storage.segment.segment import Segment
 from storage.waiting import before_waiting
 
-__all__ = ["CHUNK", "SegmentLines"]
+CHUNK = 1 << 20
+"""Bytes of log that are measured at a time."""
+SAVING = "saving of line indexes"
+"""The duty."""
 
 _ENTRY = struct.Struct("<QIIII")
 
 
-class SegmentLines(MeasuredLines):
-    """The line index of one segment in one view.
+class SegmentLines:
+    """See the module. The owner's thread appends and saves; `measure` and `find` run in any thread.
 
-    The owner's thread appends and saves; `measure` and `find` may run in any thread.
+    `text_length` and `records` count what is measured so far: all that the view shows of the
+    segment when `complete`. A view of committed records ends at the last stable offset.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_aside",
+        "_cache",
+        "_gaps",
+        "_lock",
+        "_map",
+        "_state",
+        "_store",
+        "_verified",
+        "covered",
+        "is_aborted",
+        "is_guessed",
+        "loaded",
+        "records",
+        "segment",
+        "text_length",
+        "used",
+        "view",
+    )
+
+    def __init__(
+        self,
+        store: LineStore,
+        segment: Segment,
+        view: TextView,
+        is_aborted: IsAborted | None = None,
+        cache: str | None = None,
+    ) -> None:
+        """`is_aborted`: of the log; None where the view shows aborted transactions.
+
+        `cache`: the directory to save in, instead of the segment's own.
+        """
+        self._store = store
+        self.segment = segment
+        self.view = view
+        self.is_aborted = is_aborted
+        self._cache = cache
+        # Where it is saved, in a cache directory, once its segment has left the log.
+        self._aside: str | None = None
+        self._lock = threading.Lock()
+        # What is saved, and what is measured since: as of a segment that begins where that ends.
+        self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
+        self._map: tuple[memoryview, int] | None = None
+        self._verified = False
+        self._gaps = Gaps()
+        self.used = False
+        self.covered = 0
+        self.text_length = 0
+        self.records = 0
+        # Whether a damaged place was measured of which nothing tells how much text it had.
+        self.is_guessed = False
+        self.loaded = segment.size == 0
+
+    def __repr__(self) -> str:
+        covered = f"{self.covered} of {self.end}"
+        return f"<SegmentLines {self.segment.base_offset}: {self.text_length} from {covered}>"
+
+    @property
+    def path(self) -> str:
+        """Where it is saved."""
+        if self._aside is not None:
+            return self._aside
+        suffix = file_suffix(self.view.name)
+        if self._cache is None:
+            return self.segment.file_path(suffix)
+        return os.path.join(self._cache, paths.file_name(self.segment.base_offset, suffix))
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(self.view.name, self.segment.base_offset)
+
+    @property
+    def end(self) -> int:
+        """Bytes of the segment's log that the view shows."""
+        return self.segment.stable_size if self.view.committed else self.segment.size
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that the view shows is measured."""
+        return self.covered == self.end and self.loaded
+
+    @property
+    def unsaved(self) -> int:
+        """Bytes of log whose entries are in memory only."""
+        return self.covered - self._state[0].covered
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def append(
+        self, position: int, data: bytes | bytearray | memoryview, *, blocking: bool = True
+    ) -> None:
+        """The log has got `data`, whole batches, at `position`.
+
+        Does nothing behind a gap, and with what the view does not show yet; nor while another
+        thread measures, unless `blocking`.
+        """
+        if not self._lock.acquire(blocking):
+            return
+        try:
+            if position == self.covered and self.loaded and position + len(data) <= self.end:
+                self._feed(data, len(data))
+        finally:
+            self._lock.release()
+
+    def _feed(self, data: Buffer, size: int) -> int:
+        """Measure `data[:size]`, which lies at `covered`; as `_run`."""
+        saved, tail = self._state
+        if tail is None:
+            tail = Measure(self._store.granularity)
+            self._state = (saved, tail)
+        try:
+            return self._run(tail, saved.covered, data, size)
+        finally:
+            self.covered = saved.covered + tail.position
+            self.text_length = saved.text_length + tail.text_length
+            self.records = saved.records + tail.records
+
+    def _run(self, state: Measure, origin: int, data: Buffer, size: int) -> int:
+        """Measure `data[:size]` on from the state's position, which is counted from `origin`.
+
+        Returns how much has to be there, of a batch or a record, for any more, or 0.
+        """
+        segment, start = self.segment, state.position
+        while True:
+            if not segment.always_expand:
+                try:
+                    self.view.measure(data, start, size, state)
+                except StorageError as error:
+                    error.path = segment.log_path
+                    if error.position is not None:
+                        error.position += origin
+                    raise
+                if not state.encoded:
+                    return state.needed
+            elif state.position == start + size:
+                return 0
+            at, position = state.position - start, state.position + origin
+            shown = judge(segment, self.is_aborted, data, at, size, position)
+            if not shown.whole:
+                return shown.size
+            if shown.size > self.end - position:
+                raise self._ends_inside_a_batch(position)
+            if shown.hidden:
+                state.step_over(shown.size)
+            elif shown.plain is None:
+                state.step_into(shown.size, memoryview(data)[at:size])
+            else:
+                state.add(self.view.measure, shown.plain, shown.size)
+            if state.position >= start + size:
+                return 0
+
+    def measure(self, until: float = NEVER) -> None:
+        """Load what was saved, and measure the rest of what is shown from the log. Waits.
+
+        BlockingIOError when `time.monotonic()` has reached `until` (what is done is kept);
+        CorruptRecord, SegmentGone, OSError.
+        """
+        if not self.loaded:
+            self._load()
+        if self.covered < self.end:
+            self._measure_log(until)
+        with self._lock:
+            tail = self._state[1]
+            inside = tail is not None and tail.batch_end
+            if self.covered > self.end or (inside and self.covered == self.end):
+                # A value was stepped over that lies beyond the end, or a record ends there.
+                raise self._ends_inside_a_batch(self.end)
+        if self.segment.sealed and self._state[1] is not None:
+            self.seal()
+
+    def _measure_log(self, until: float) -> None:
+        buffer = memoryview(bytearray(min(CHUNK, self.end - self.covered)))
+        while (position := self.covered) < (end := self.end):
+            if time.monotonic() >= until:
+                reason = f"measured {position} of {end} bytes of the segment so far"
+                raise BlockingIOError(errno.EAGAIN, reason, self.segment.log_path)
+            size = min(len(buffer), end - position)
+            damages = self.segment.damages
+            if damages:
+                size = self._sound_size(position, size)
+                if not size:
+                    continue
+            try:
+                read_whole(self.segment, buffer[:size], position)
+            except CorruptRecord:
+                if self.segment.damages is damages:
+                    raise
+                # Found just now.
+                continue
+            with self._lock:
+                needed = self._feed(buffer, size) if self.covered == position else 0
+                stuck = self.covered == position and self.loaded
+            if stuck:
+                self._check_room(position, needed, size, end)
+            if needed > len(buffer):
+                buffer = memoryview(bytearray(needed))
+
+    def _sound_size(self, position: int, size: int) -> int:
+        """How much of `size` bytes from the end of what is measured is sound; where that is none,
+        the damaged place has been measured.
+        """
+        for place in self.segment.damages:
+            if position < place.start:
+                return min(size, place.start - position)
+            if position < place.end:
+                with self._lock:
+                    saved, tail = self._state
+                    if self.covered == position and tail is not None:
+                        measure_damaged(self, tail, place, min(place.end, self.end))
+                        self.covered = saved.covered + tail.position
+                        self.text_length = saved.text_length + tail.text_length
+                        self.records = saved.records + tail.records
+                return 0
+        return size
+
+    def _check_room(self, position: int, needed: int, size: int, end: int) -> None:
+        """Whether a batch that was not whole in `size` bytes can be so in all that there is."""
+        if not size < needed <= end - position:
+            raise self._ends_inside_a_batch(position)
+
+    def _ends_inside_a_batch(self, position: int) -> CorruptRecord:
+        path = self.segment.log_path
+        return CorruptRecord("the log ends inside a batch", path=path, position=position)
+
+    # -- entries that are saved -----------------------------------------------------------------
+
+    def unmap(self) -> None:
+        """Another's map needs the room. Who still looks into this one keeps it alive."""
+        self._map = None
+
+    def _open_entries(self) -> tuple[memoryview, int]:
+        """Map the saved entries; where they cannot be used, measure them again. Waits."""
+        saved = self._state[0]
+        try:
+            view = lines_file.map_entries(
+                self._store.files, self.path, saved, verify=not self._verified
+            )
+        except (OSError, ValueError):
+            return self._measure_again(saved)
+        known = (view, saved.count)
+        with self._lock:
+            if self._state[0] is saved:
+                self._map = known
+                self._verified = self.used = True
+                self._store.admit(self, len(view))
+        return known
+
+    def _measure_again(self, saved: Saved) -> tuple[memoryview, int]:
+        """The entries of the saved part, whose file is lost or was never written. Waits."""
+        again = Measure(self._store.granularity)
+        buffer = memoryview(bytearray(min(CHUNK, saved.covered)))
+        while (position := again.position) < saved.covered:
+            size = min(len(buffer), saved.covered - position)
+            read_whole(self.segment, buffer[:size], position)
+            needed = self._run(again, 0, buffer, size)
+            if again.position == position:
+                self._check_room(position, needed, size, saved.covered)
+                buffer = memoryview(bytearray(needed))
+        if (again.position, again.text_length, again.records) != saved[:3]:
+            raise CorruptRecord(
+                "the log has changed since it was measured", path=self.segment.log_path
+            )
+        entries = bytes(again.entries)
+        known = (memoryview(entries), len(entries) // ENTRY_SIZE)
+        now = saved._replace(count=known[1], entries_crc=crc32c(entries))
+        with self._lock:
+            if self._state[0] is saved:
+                if not self._write(now, entries, 0):
+                    now = now._replace(count=0)
+                self._state = (now, self._state[1])
+                self._map = known
+                self.used = True
+                self._store.admit(self, len(entries))
+        return known
+
+    # -- saving --------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Its segment has left the log, and one of the same name may come.
+
+        In a cache directory the file makes room for that one's; elsewhere it goes with the
+        segment's others.
+        """
+        if self._cache is None or self._aside is not None:
+            return
+        with self._lock:
+            aside = f"{self.path}.{secrets.token_hex(4)}{paths.DELETED}"
+            with contextlib.suppress(OSError):
+                self._store.files.rename(self.path, aside)
+            self._aside = aside
+
+    def vanish(self) -> None:
+        """The segment's files are gone: those of its index in a cache directory go too.
+
+        A map would keep the file's blocks, and a descriptor.
+        """
+        self.unmap()
+        self._store.dropped(self)
+        if self._aside is not None:
+            with contextlib.suppress(OSError):
+                self._store.files.unlink(self._aside)
+
+    def seal(self) -> None:
+        """The segment grows no more: save, and keep the totals only."""
+        if self.covered < self.segment.size or not self.loaded:
+            return
+        self.save()
+        with self._lock:
+            saved = self._state[0]
+            if saved.covered < self.covered:
+                if self._is_unreadable():
+                    # What is in memory is all that tells how much text there was; saved later.
+                    return
+                # Could not be saved: it is measured again when it is needed.
+                saved = Saved(self.covered, self.text_length, self.records)
+                self._drop_map()
+            self._state = (saved, None)
+
+    def save(self) -> bool:
+        """Write what is not saved yet. False where that is for another time."""
+        with self._lock:
+            saved, tail = self._state
+            if self.covered == saved.covered:
+                return True
+            if not self.loaded or tail is None or tail.batch_end:
+                return False
+            if self.segment.is_missing:
+                # Nothing would tell whose it is.
+                return False
+            entries = absolute(tail.entries, saved)
+            if saved.covered and not saved.count:
+                return False
+            now = Saved(
+                self.covered,
+                self.text_length,
+                self.records,
+                saved.count + len(entries) // ENTRY_SIZE,
+                crc32c(entries, saved.entries_crc),
+            )
+            if not self._write(now, entries, saved.count):
+                return False
+            self._state = (now, Measure(self._store.granularity))
+            self._drop_map()
+            return True
+
+    def _drop_map(self) -> None:
+        self._map = None
+        self._verified = False
+        self._store.dropped(self)
+
+    def _write(self, now: Saved, entries: bytes, before: int) -> bool:
+        files = self._store.files
+        try:
+            # It can be measured again: what was given up for deletions is not for it.
+            files.check_room()
+            if self._cache is not None and not files.exists(self._cache):
+                os.makedirs(self._cache, exist_ok=True)
+            lines_file.write(
+                files,
+                self.path,
+                self._identity,
+                now,
+                entries=entries,
+                before=before,
+                log_crc=self._log_crc(now.covered),
+                granularity=self._store.granularity,
+            )
+        except BlockingIOError:
+            return False
+        except (OSError, StorageError) as error:
+            self._store.duties.failed(SAVING, error, self._of)
+            return False
+        self._store.duties.succeeded(SAVING, self._of)
+        return True
+
+    @property
+    def _of(self) -> str:
+        """What to call it in the log: the same for all segments of a partition."""
+        directory, name = os.path.split(self.path)
+        return os.path.basename(directory) + name[name.index(".") :]
+
+    def _log_crc(self, covered: int) -> int:
+        """Of the last bytes that are covered: other batches there mean another log."""
+        buffer = memoryview(bytearray(min(CHECKED, covered)))
+        done = 0
+        while done < len(buffer):
+            got = self.segment.read_stored(buffer[done:], covered - len(buffer) + done)
+            if not got:
+                raise CorruptRecord("shorter than it was", path=self.segment.log_path)
+            done += got
+        return crc32c(buffer)
+
+    def _is_unreadable(self) -> bool:
+        """Whether the log is shorter than what is measured, or cannot be read at its end."""
+        try:
+            self._log_crc(self.covered)
+        except BlockingIOError:
+            return False
+        except (OSError, StorageError):
+            return True
+        return False
+
+    def _is_of_log(self, covered: int, log_crc: int) -> bool:
+        """Whether what was saved is this log's, of which it covers so many bytes."""
+        try:
+            if self._log_crc(covered) == log_crc:
+                return True
+        except CorruptRecord:
+            # The file is shorter than it was, or gone.
+            pass
+        return self._is_damaged(covered)
+
+    def _is_damaged(self, covered: int) -> bool:
+        """Whether damage is why the last bytes that are covered are others: how much text there was
+        is known all the same.
+        """
+        start = max(covered - CHECKED, 0)
+        self.segment.verify(start, covered)
+        return any(place.start < covered and start < place.end for place in self.segment.damages)
+
+    def _load(self) -> None:
+        """Take over what was saved, if it fits the segment. Waits."""
+        saved = Saved()
+        try:
+            found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
+            if 0 < found.covered <= self.end and self._is_of_log(found.covered, log_crc):
+                saved = found
+        except (OSError, StorageError, ValueError):
+            # As good as missing.
+            pass
+        with self._lock:
+            if self.loaded:
+                return
+            finished = self.segment.sealed and saved.covered == self.segment.size
+            self._state = (saved, None if finished else Measure(self._store.granularity))
+            self.covered, self.text_length, self.records = saved[:3]
+            self.loaded = True
+
+    # -- looking up ----------------------------------------------------------------------------
 
     def find(self, text: int) -> tuple[int, int, int, int]:
         """The last record known to begin at or before `text` (< `text_length`) bytes of text:

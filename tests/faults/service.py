@@ -237,7 +237,7 @@ FAULTS = [
     ),
     Fault(
         "line-indexes-take-the-reserve",
-        "kafkafs/line_index/measured_lines.py",
+        "kafkafs/line_index/segment_lines.py",
         "            files.check_room()\n",
         "            _ = files\n",
         "They take what was given up for deletions.",
