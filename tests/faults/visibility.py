@@ -404,8 +404,8 @@ FAULTS = [
         "attributes-dropped-after-the-views-learn",
         "kafkafs/tree/partition/partition.py",
         "        self.grows()\n        for view in self.views.values():\n"
-        "            view.appended(position, data)\n",
-        "        for view in self.views.values():\n            view.appended(position, data)\n"
+        "            view.layout.appended(position, data)\n",
+        "        for view in self.views.values():\n            view.layout.appended(position, data)\n"
         "        self.grows()\n",
         "stat shows fewer bytes than were read.",
         (APPEND_HANDLE,),
@@ -558,7 +558,7 @@ FAULTS = [
     Fault(
         "follow-file-gives-out-what-is-not-durable",
         "kafkafs/tree/files/follow_file.py",
-        "            if not log.history.is_durable(self.part.view.name):\n",
+        "            if not log.history.is_durable(self.part.layout.view.name):\n",
         "            if False:\n",
         "A shipper comes back after a kill with a position that means something else.",
         (FOLLOW_FILE, FOLLOW_HISTORY, "tests/crash/test_follow_crash.py"),

@@ -178,7 +178,7 @@ class MetaDirectory(OfPartition):
 
         def measured() -> None:
             partition.nonce()
-            values.prepare(time.monotonic() + MEASURE_S)
+            values.layout.prepare(time.monotonic() + MEASURE_S)
 
         prepare = {"segments": measured, "txnindex": txn_index.prepare}
 

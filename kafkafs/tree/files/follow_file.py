@@ -11,7 +11,7 @@ disk (file.delete.delay.ms), as any reader does; what is opened later begins beh
 
 The kernel caches nothing of it: a page may reach below a cut.
 
-Not here: how positions are kept (`placed_view.py`, `rewrite.py`).
+Not here: how positions are kept (`layout.py`, `rewrite.py`).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class FollowFile(ViewFile):
         part, shift = self.part, self._shift
         if shift is None:
             shift = self.followed().shift
-        part.settle(time.monotonic() + MEASURE_S)
-        return self._attributes(part.timeline.end - shift)
+        part.layout.settle(time.monotonic() + MEASURE_S)
+        return self._attributes(part.layout.timeline.end - shift)
 
     def loses_name(self) -> bool:
         return self.partition.log.history.follow_nonce != self._nonce
@@ -95,7 +95,7 @@ class FollowFile(ViewFile):
             raise OSError(errno.EPERM, reason)
         while True:
             generation = self.followed()
-            if not log.history.is_durable(self.part.view.name):
+            if not log.history.is_durable(self.part.layout.view.name):
                 # Who has read at a position may come back with it after a kill.
                 before_waiting()
                 partition.save_history()
@@ -168,9 +168,9 @@ class FollowHandle(ReadHandle):
             reason = error.strerror if isinstance(error, OSError) else error
             file.partition.mount.events(f"{said} what comes there: {reason}")
             return
-        base = file.part.base
+        base = file.part.layout.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)
-        places = [(at, offset) for offset, at in log.history.passed(file.part.view.name)]
+        places = [(at, offset) for offset, at in log.history.passed(file.part.layout.view.name)]
         if self._noted is not None:
             places = sorted([*places, self._noted])
         number = bisect_right(places, position, key=lambda place: place[0]) - 1

@@ -91,7 +91,7 @@ def segments(log: Log, values: PartitionView) -> Content:
     rows = [_row([name for name, _ in _SEGMENT_COLUMNS])]
     retired = [segment for _, segment in log.retired]
     for segment in sorted((*retired, *log.segments), key=lambda segment: segment.base_offset):
-        piece = values.piece_of(segment)
+        piece = values.layout.piece_of(segment)
         entries = entry_count(log, segment, OFFSET_INDEX)
         fill = 100 * entries * OFFSET_INDEX.entry.size / log.config.segment_index_bytes
         row = (

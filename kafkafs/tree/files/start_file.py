@@ -103,7 +103,7 @@ class StartFile(ViewFile):
             generation = self._generation = None
         if generation is not None:
             return generation
-        if self.start > self.part.bound:
+        if self.start > self.part.layout.bound:
             return None
         end = time.monotonic() + MEASURE_S if until is None else until
         while generation is None:
@@ -129,7 +129,7 @@ class StartFile(ViewFile):
         shown = generation.timeline.end
         offset = self._end_offset()
         # Asked after `shown`: what has come between is not in that.
-        bound = self.part.bound if limit is None else min(limit, self.part.bound)
+        bound = self.part.layout.bound if limit is None else min(limit, self.part.layout.bound)
         if offset is None or offset > bound:
             return shown
         if offset <= self.start:
@@ -138,7 +138,7 @@ class StartFile(ViewFile):
             before_waiting()
             # What was told stays told.
             least = generation.shift + self._size
-            self._end = max(self.part.position_behind(offset), least)
+            self._end = max(self.part.layout.position_behind(offset), least)
         return self._end
 
     def _end_offset(self) -> int | None:
@@ -146,7 +146,7 @@ class StartFile(ViewFile):
         offset, timestamp_ms = self._until
         if timestamp_ms is None:
             return offset
-        bound = self.part.bound
+        bound = self.part.layout.bound
         if bound == self._looked or not self._may_have_reached(timestamp_ms):
             return None
         before_waiting()
@@ -160,7 +160,7 @@ class StartFile(ViewFile):
 
     def _may_have_reached(self, timestamp_ms: int) -> bool:
         """Whether a segment that has come or grown since it was looked into is as late as that."""
-        for segment in reversed(self.part.log.segments):
+        for segment in reversed(self.part.layout.log.segments):
             if segment.next_offset <= self._looked:
                 return False
             if segment.largest_timestamp >= timestamp_ms:
@@ -186,7 +186,7 @@ class StartFile(ViewFile):
     def _known_attributes(self) -> Attributes:
         generation = self.shown()
         if generation is not None:
-            self.part.settle(time.monotonic() + MEASURE_S)
+            self.part.layout.settle(time.monotonic() + MEASURE_S)
             size = self.text_end(generation) - generation.shift
             self._size = max(self._size, size)
         return self._attributes(self._size)
@@ -217,7 +217,7 @@ class StartFile(ViewFile):
 
     @property
     def is_behind(self) -> bool:
-        return self._generation is None and self.start <= self.part.bound
+        return self._generation is None and self.start <= self.part.layout.bound
 
     def _measure_ahead(self, until: float) -> None:
         self.shown(until)
@@ -296,7 +296,7 @@ class StartHandle(ReadHandle):
         if generation is None:
             return b""
         if file.is_ranged:
-            file.part.settle(time.monotonic() + MEASURE_S)
+            file.part.layout.settle(time.monotonic() + MEASURE_S)
             size = min(size, file.text_end(generation) - generation.shift - position)
             if size <= 0:
                 return b""
@@ -342,7 +342,7 @@ class StartNames:
         strict = mount.options.out_of_range == "error"
         try:
             start = start_offset(partition, part, said.start, strict=strict)
-            looked = part.bound
+            looked = part.layout.bound
             until = end_of(partition, part, said.end)
         except OffsetOutOfRange as error:
             mount.events(f"lookup of {topic.name}/{name} refused: {error}")

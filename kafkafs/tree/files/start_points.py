@@ -6,7 +6,7 @@ counts by what the line index knows of records. A view of bytes counts as the to
 Outside of the log: what is below the log start begins there, and what is above the log end, or
 later than all records, begins where the view ends now.
 
-Not here: what names say (`start_names.py`), which bytes of a view an offset is (`placed_view.py`).
+Not here: what names say (`start_names.py`), which bytes of a view an offset is (`layout.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def start_offset(partition: Partition, part: PartitionView, point: Point, *, str
     if offset is None or offset > end or offset < start:
         if strict and isinstance(point, Offset):
             raise OffsetOutOfRange(point.offset, start, end, path=log.directory)
-        return part.bound if offset is None or offset > end else start
+        return part.layout.bound if offset is None or offset > end else start
     return offset
 
 
@@ -72,9 +72,9 @@ def _offset_of(partition: Partition, part: PartitionView, point: Point) -> int |
         before_waiting()
         return offset_of_time(part, point.timestamp_ms)
     if isinstance(point, Last):
-        counted = part if part.view.is_text else partition.view(partition.mount.views[0])
-        return counted.offset_of_last(point.records, time.monotonic() + MEASURE_S)
-    return partition.log.log_start_offset if point is Edge.START else part.bound
+        counted = part if part.layout.view.is_text else partition.view(partition.mount.views[0])
+        return counted.layout.offset_of_last(point.records, time.monotonic() + MEASURE_S)
+    return partition.log.log_start_offset if point is Edge.START else part.layout.bound
 
 
 def offset_of_time(part: PartitionView, timestamp_ms: int) -> int | None:
@@ -82,8 +82,8 @@ def offset_of_time(part: PartitionView, timestamp_ms: int) -> int | None:
 
     In a log of Kafka 0.7, where only files have times, never a later one than that. Waits.
     """
-    log = part.log
-    isolation: Isolation = "read_committed" if part.view.committed else "read_uncommitted"
+    log = part.layout.log
+    isolation: Isolation = "read_committed" if part.layout.view.committed else "read_uncommitted"
     found = log.reader.offset_for_timestamp(timestamp_ms, isolation)
     if found is not None:
         return found[1]

@@ -110,8 +110,8 @@ class ViewFile(Node):
         if generation is None:
             generation = self.generation()
         part = self.part
-        if part.behind or not part.timeline.placed[1]:
-            part.settle(time.monotonic() + MEASURE_S)
+        if part.layout.behind or not part.layout.timeline.placed[1]:
+            part.layout.settle(time.monotonic() + MEASURE_S)
         return self._attributes(generation.timeline.end - generation.shift)
 
     def _attributes(self, size: int) -> Attributes:
@@ -214,7 +214,7 @@ class ViewFile(Node):
             # A view of bytes counts none: those that the topic's own file shows.
             part = self.partition.view(self.partition.mount.views[0])
             part.generation(time.monotonic() + MEASURE_S)
-            part.catch_up(time.monotonic() + MEASURE_S)
+            part.layout.catch_up(time.monotonic() + MEASURE_S)
             return b"%d" % part.records
         timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
         facts = {
@@ -247,7 +247,7 @@ class ViewFile(Node):
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
-        view = self.part.view
+        view = self.part.layout.view
         target = PartitionTarget(self.partition, self.inode, generation)
         if view.is_text:
             return LinesHandle(target, view, flags, reader)
@@ -262,7 +262,7 @@ class ReadHandle(Handle):
     def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
         """`generation` None: it is there before anything is read."""
         # A page that reaches into damage could not be read up to it.
-        self.direct_io = file.partition.mount.grows or file.part.is_damaged
+        self.direct_io = file.partition.mount.grows or file.part.layout.is_damaged
         self.keep_cache = not self.direct_io
         self._file = file
         self._part = file.part
@@ -297,8 +297,8 @@ class ReadHandle(Handle):
         absolute = position + generation.shift
         left = generation.timeline.end - absolute
         if left < size:
-            if self._part.behind or not generation.timeline.placed[1]:
-                self._part.settle(time.monotonic() + MEASURE_S)
+            if self._part.layout.behind or not generation.timeline.placed[1]:
+                self._part.layout.settle(time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
                 return b""

@@ -2,8 +2,8 @@
 
 `partitions` has them all, with what periodic work does for them. A `partition` passes its log's
 events on to its views and tells the kernel. A view of one partition is a `partition_view`: the
-generations that are open; below it `placed_view`, which measures where text lies; `text` renders
-it. `rewrite` writes down a change of the past before it is carried out; `offline` has that done for
+generations that are open; it has a `layout`, which measures where text lies; `text` renders it.
+`rewrite` writes down a change of the past before it is carried out; `offline` has that done for
 a command. `unsaved` counts view indexes that are in memory only, `flush_plans` is one fsync of
 several partitions.
 

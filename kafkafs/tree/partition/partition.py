@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kafkafs.line_index import NEVER
-from kafkafs.tree.partition.partition_view import LOOK_S, PartitionView
+from kafkafs.tree.partition.layout import LOOK_S, Layout
+from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.rewrite import Follower, Rewrite
 from kafkafs.views import View
 from storage import paths
@@ -137,14 +138,16 @@ class Partition:
         """
         found = self.views.get(view.name)
         if found is None:
-            found = PartitionView(
-                self.log,
+            mount, log = self.mount, self.log
+            layout = Layout(
+                log,
                 view,
-                self.mount.store,
-                self.mount.cache_directory(self.log),
-                keeps_base=view is self.mount.views[0],
+                mount.store,
+                mount.cache_directory(log),
+                keeps_base=view is mount.views[0],
                 stir=self.stir,
             )
+            found = PartitionView(layout)
             # Replaced as a whole, for who walks over it in another thread.
             self.views = {**self.views, view.name: found}
         return found
@@ -185,7 +188,7 @@ class Partition:
         for view in self.views.values():
             view.keep_pending()
             with contextlib.suppress(StorageError, OSError):
-                view.catch_up(until)
+                view.layout.catch_up(until)
         settled = all(view.is_settled for view in self.views.values())
         if not self.log.closed and not (settled and self._is_counted):
             self.stir()
@@ -367,8 +370,8 @@ class Partition:
         if self._history_read:
             self.follow()
             for view in self.views.values():
-                if view.keeps_base:
-                    view.name_later_base()
+                if view.layout.keeps_base:
+                    view.layout.name_later_base()
 
     def intact(self) -> bool:
         """Whether what was read until now was still the log when it was read."""
@@ -383,7 +386,7 @@ class Partition:
         """The log has grown."""
         self.grows()
         for view in self.views.values():
-            view.appended(position, data)
+            view.layout.appended(position, data)
         mtime_ns = segment.mtime_ns
         self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1
 
@@ -391,7 +394,7 @@ class Partition:
         """The last stable offset has passed what was held back."""
         self.grows()
         for view in self.views.values():
-            view.stabilized()
+            view.layout.stabilized()
 
     def rolled(self, sealed: Segment, active: Segment) -> None:
         """A new segment has begun."""
@@ -399,7 +402,7 @@ class Partition:
         if self._sealed_blocks is not None:
             self._sealed_blocks += self._disk_blocks(sealed)
         for view in self.views.values():
-            view.rolled(active)
+            view.layout.rolled(active)
 
     def preparing(
         self, old: Sequence[Segment], new: Sequence[Segment], log_start: int
@@ -424,7 +427,7 @@ class Partition:
         if self._is_hidden(segments, (), self.log.log_start_offset):
             self._sealed_blocks = None
             for view in self.views.values():
-                with view.lock:
+                with view.layout.lock:
                     view.removing(count, None)
             return
         self._carry_out(
@@ -437,7 +440,7 @@ class Partition:
         self._hold(old)
         self._catch_up()
         for view in self.views.values():
-            view.swapping()
+            view.layout.swapping()
         self._rewrite = self._written_down(old, new)
 
     def swapped(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -467,9 +470,9 @@ class Partition:
         self._end_ranges(offset)
         nonce = new_nonce() if self._keeps_history else None
         for view in self.views.values():
-            with view.lock:
+            with view.layout.lock:
                 view.truncated(old[0], segments, offset, nonce)
-                if nonce is not None and view.keeps_base:
+                if nonce is not None and view.layout.keeps_base:
                     log.history.begin_anew()
         self._sealed_blocks = None
         if nonce is not None:
@@ -504,7 +507,7 @@ class Partition:
         """
         for view in self.views.values():
             with contextlib.suppress(StorageError, OSError):
-                view.catch_up()
+                view.layout.catch_up()
         self._end_ranges()
 
     def _end_ranges(self, limit: int | None = None) -> None:
@@ -565,7 +568,7 @@ class Partition:
         is_changed = False
         while not is_changed:
             # In one step: who begins to count positions meanwhile does so before or after it.
-            with contextlib.nullcontext() if main is None else main.lock:
+            with contextlib.nullcontext() if main is None else main.layout.lock:
                 is_changed = rewrite.is_current and (is_done or rewrite.is_written)
                 if is_changed:
                     assert rewrite.past is not None
@@ -576,7 +579,7 @@ class Partition:
                 rewrite.write(is_done=is_done)
         for view in self.views.values():
             if view is not main:
-                with view.lock:
+                with view.layout.lock:
                     change(view, rewrite.nonce)
         # Last: who finds it finds views that show it.
         history.nonce = rewrite.nonce
@@ -590,9 +593,9 @@ class Partition:
         with self._history_lock:
             nonce = new_nonce() if self._history_read else None
             for view in self.views.values():
-                with view.lock:
+                with view.layout.lock:
                     change(view, nonce)
-                    if nonce is not None and view.keeps_base:
+                    if nonce is not None and view.layout.keeps_base:
                         self.log.history.begin_anew()
         if nonce is not None:
             self.log.history.nonce = nonce

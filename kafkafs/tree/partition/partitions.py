@@ -261,7 +261,7 @@ class Partitions(LogListener[Log]):
             partition = self._unmeasured[-1]
             try:
                 partition.nonce()
-                partition.view(self.mount.views[0]).prepare(until)
+                partition.view(self.mount.views[0]).layout.prepare(until)
             except BlockingIOError:
                 return
             except SegmentGone:
@@ -284,7 +284,7 @@ class Partitions(LogListener[Log]):
             partition.last_look()
             for view in partition.views.values():
                 view.give_up_pending()
-                view.save()
+                view.layout.save()
 
 
 def _taken(partitions: set[Partition]) -> list[Partition]:

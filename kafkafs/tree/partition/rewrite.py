@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kafkafs.line_index import NEVER
-from kafkafs.tree.partition.placed_view import PlacedView
+from kafkafs.tree.partition.layout import Layout
 from kafkafs.views.values import Values
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.state.history import LastBatch, Past, Places, last_batch, new_nonce
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kafkafs.tree.context import MountContext
+    from kafkafs.tree.partition.partition_view import PartitionView
     from storage.log.log import Log
     from storage.segment.segment import Segment
 
@@ -57,7 +58,7 @@ class RewrittenPartition(Protocol):
     def log(self) -> Log: ...
 
     @property
-    def views(self) -> Mapping[str, PlacedView]: ...
+    def views(self) -> Mapping[str, PartitionView]: ...
 
     @property
     def followers(self) -> Mapping[Follower, None]: ...
@@ -96,7 +97,7 @@ class Rewrite:
         changed = first + len(new) if old else 0
         visible = visible_from(self.segments, self.log_start)
         self._end = self.segments[max(changed, visible)].base_offset
-        self._parts: dict[str, PlacedView] = dict(partition.views)
+        self._layouts = {name: view.layout for name, view in partition.views.items()}
         self._bases: Mapping[str, Places] = {}
         self._places: dict[str, Places] = {}
         self._version = -1
@@ -179,12 +180,12 @@ class Rewrite:
         if self._is_unread:
             reason = "its writer has rewritten it before all of it was read"
             raise CorruptRecord(reason, path=log.directory)
-        part = self._parts.get(view)
-        if part is None:
-            part = self._parts[view] = self._measured(view)
-        return part.passing(self._end, until)
+        layout = self._layouts.get(view)
+        if layout is None:
+            layout = self._layouts[view] = self._layout_of(view)
+        return layout.passing(self._end, until)
 
-    def _measured(self, name: str) -> PlacedView:
+    def _layout_of(self, name: str) -> Layout:
         """A view that nobody looks at, or that this mount does not even show."""
         mount, log = self._partition.mount, self._partition.log
         view = next((view for view in mount.views if view.name == name), None)
@@ -192,7 +193,7 @@ class Rewrite:
             view = Values(committed=name == Values().name)
             if view.name != name:
                 raise CorruptRecord(f"positions of an unknown view, {name!r}", path=log.directory)
-        return PlacedView(log, view, mount.store, mount.cache_directory(log), keeps_base=True)
+        return Layout(log, view, mount.store, mount.cache_directory(log), keeps_base=True)
 
     # -- when it is carried out ----------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class Unsaved:
     def look(self, views: Iterable[PartitionView]) -> None:
         """These may have changed."""
         for view in views:
-            size = view.unsaved
+            size = view.layout.unsaved
             self._total += size - self._sizes.pop(view, 0)
             self._large.discard(view)
             if size:
@@ -52,5 +52,5 @@ class Unsaved:
         for view in wanted:
             if self._sizes[view] < SAVE_BYTES and self._total < SAVE_ALL_BYTES:
                 break
-            view.save()
+            view.layout.save()
             self.look([view])

@@ -19,7 +19,7 @@ from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
-from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.layout import Layout
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
@@ -436,14 +436,14 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
     file = tree.fs.inodes.remember(asked(tree.directory("t").lookup, "0"))
     assert isinstance(file, ViewFile)
     both = threading.Barrier(2)
-    log_start = PartitionView._log_start
+    log_start = Layout.log_start
 
-    def together(part: PartitionView) -> tuple[int, int]:
-        found = log_start(part)
+    def together(layout: Layout) -> tuple[int, int]:
+        found = log_start(layout)
         both.wait(HANG_S)
         return found
 
-    monkeypatch.setattr(PartitionView, "_log_start", together)
+    monkeypatch.setattr(Layout, "log_start", together)
     threads = [threading.Thread(target=file.attributes) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -517,7 +517,7 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             # Here the log can change; there it is measured.
             part = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
             tree.fs.partitions.of(tree.log()).nonce()
-            measuring = [threading.Thread(target=part.prepare) for _ in range(2)]
+            measuring = [threading.Thread(target=part.layout.prepare) for _ in range(2)]
             for thread in measuring:
                 thread.start()
             for number in range(20):

@@ -267,10 +267,10 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
         assert not tree.log().history.views
         generation = in_thread(part.generation)
         assert part.attach(generation)
-        assert part.base == (0, 0)
+        assert part.layout.base == (0, 0)
         go.set()
         owner.join()
-        assert part.base == (4, 12)
+        assert part.layout.base == (4, 12)
         assert first_position(tree) == 12
         assert tree.attributes(tree.file("t/.follow/0")).size == 24
     with a_tree(data) as tree:

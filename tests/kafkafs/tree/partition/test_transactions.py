@@ -9,7 +9,7 @@ import pytest
 
 from kafkafs.line_index import NEVER, SegmentLines
 from kafkafs.tree.context import TreeOptions
-from kafkafs.tree.partition.placed_view import CATCH_UP_AT_ONCE
+from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
 from storage.directory.retain import delete_records
 from storage.record.batch import TRANSACTIONAL_BIT
@@ -192,7 +192,7 @@ def test_a_transaction_ends_while_the_partition_is_measured(
                 assert ended.wait(HANG_S)
 
         monkeypatch.setattr(SegmentLines, "measure", first_segment_first)
-        worker = threading.Thread(target=view.prepare)
+        worker = threading.Thread(target=view.layout.prepare)
         worker.start()
         assert measured.wait(HANG_S)
         producer.end(COMMIT)

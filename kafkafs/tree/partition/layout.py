@@ -1,8 +1,7 @@
 """Where the text of one view of a log lies: measures its segments, and finds their places.
 
-The part of a `PartitionView` below generations. Nothing is measured before somebody asks for it,
-and who asks for what is behind an offset has no segment before that one measured: the timeline's
-head may be unplaced while its tail is not.
+Nothing is measured before somebody asks for it, and who asks for what is behind an offset has no
+segment before that one measured: the timeline's head may be unplaced while its tail is not.
 
 The topic's own view keeps its absolute positions for ever: where a segment begins is written down
 in `log.history` (the *base*). It is once all of the view has been measured, and then its first byte
@@ -12,14 +11,15 @@ positions.
 What lies behind the last stable offset is no text yet. When that offset passes it the view is
 `behind` until it is measured (`catch_up`), and no size is told before.
 
-Threads: the owner's thread changes it; a worker thread may measure, and then places
-what it measured under the lock that the owner's changes take too.
+Threads: the owner's thread changes it; a worker thread may measure, and then places what it
+measured under the lock that the owner's changes take too.
 
 Not here: what the log tells, what somebody reads (`partition_view.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 import time
@@ -28,26 +28,32 @@ from collections.abc import Callable, Sequence
 
 from kafkafs.generations import Timeline
 from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
+from kafkafs.line_index.encoded import takes_long
 from kafkafs.views import View
-from storage.errors import CorruptRecord, SegmentGone
+from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import Places
-from storage.waiting import before_waiting, may_wait
+from storage.waiting import at_once, before_waiting, may_wait
 
 CATCH_UP_AT_ONCE = 1 << 20
 """Bytes of log that a transaction's end may have measured on the owner's thread."""
 FEW = 10_000
 """Records that are counted by the heads of their batches rather than by measuring a segment."""
+LOOK_S = 0.05
+"""How long the owner's thread measures, at most, what another process is changing."""
 
 
-class PlacedView:
-    """See the module. `keeps_base`: whether its absolute positions are written down. Who holds
-    `lock` may change the past. `stir` is called, in any thread, when something is measured.
+class Layout:
+    """See the module. Who holds `lock` may change the past.
+
+    `behind`: the last stable offset has passed text that is not measured yet.
     """
 
     __slots__ = (
+        "_active",
         "_anchor",
+        "_bound_before",
         "_cache",
         "_preparing",
         "_ready",
@@ -72,6 +78,9 @@ class PlacedView:
         keeps_base: bool,
         stir: Callable[[], None] = lambda: None,
     ) -> None:
+        """`keeps_base`: whether its absolute positions are written down. `cache`: as for
+        `SegmentLines`. `stir`: called, in any thread, when something is measured.
+        """
         self.log = log
         self.view = view
         self.keeps_base = keeps_base
@@ -81,6 +90,7 @@ class PlacedView:
         self.timeline = Timeline([self._piece(segment) for segment in log.segments])
         self.lock = threading.Lock()
         self._preparing = threading.Lock()
+        self._active = self.timeline.pieces[-1]
         # Whether all pieces are measured and placed.
         self._ready = False
         # While nothing is placed: the first record from this offset on belongs at the end.
@@ -88,6 +98,13 @@ class PlacedView:
         self.behind = False
         # Whether what is not measured may take long to be decoded, however little it is.
         self._slow = True
+        # Up to where it showed the log when segments were about to be swapped.
+        self._bound_before: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of it is measured and has its place."""
+        return self._ready
 
     def _piece(self, segment: Segment) -> Piece:
         if not self.view.is_text:
@@ -122,6 +139,21 @@ class PlacedView:
         """Absolute, of the end of what holds the last record before `offset`. Waits."""
         piece, start = self._placed_at(offset - 1)
         return start + piece.text_until(offset)
+
+    def log_start(self) -> tuple[int, int]:
+        """(absolute position, records of all pieces before it) of the log start; as `position`."""
+        offset = self.log.log_start_offset
+        piece, start = self._placed_at(offset)
+        records = 0
+        for before in self.timeline.placed[1]:
+            if before is piece:
+                break
+            records += before.records
+        if piece.segment.base_offset >= offset:
+            return start, records
+        before_waiting()
+        text, inside = piece.text_before(offset)
+        return start + text, records + inside
 
     def _placed_at(self, offset: int) -> tuple[Piece, int]:
         """The placed piece that holds an offset, or else the next one, and where it begins."""
@@ -186,7 +218,7 @@ class PlacedView:
         if not self._preparing.acquire(timeout=timeout):
             raise self._still_measuring()
         try:
-            while not self._is_ready():
+            while not self.is_ready:
                 pieces, first = self._wanted(offset)
                 if self._is_placed(first):
                     return
@@ -199,7 +231,7 @@ class PlacedView:
                     # the owner places without the lock.
                     complete = all(piece.complete for piece in pieces[first:])
                     same = self._wanted(offset) == (pieces, first)
-                    if complete and same and not self._is_ready():
+                    if complete and same and not self.is_ready:
                         self._place(first, before)
         finally:
             self._preparing.release()
@@ -258,10 +290,6 @@ class PlacedView:
         pieces = self.timeline.placed[1]
         held = any(piece.covered < piece.segment.size for piece in pieces)
         self._slow = self._slow and held
-
-    def _is_ready(self) -> bool:
-        """`_ready`, by now: the type checker knows of no other threads."""
-        return self._ready
 
     def _is_behind(self) -> bool:
         return self.behind
@@ -337,6 +365,14 @@ class PlacedView:
             return None
         return base[1] - starts[number]
 
+    def begin_base(self, log_start: int) -> None:
+        """Positions are written down from now on: the first record has 0. Under the lock."""
+        if self.keeps_base and self.base is None:
+            starts, pieces = self.timeline.placed
+            number = number_of(pieces, self.log.log_start_offset)
+            first = pieces[number].segment.base_offset
+            self.log.history.set_base(self.view.name, first, starts[number] - log_start)
+
     def passing(self, end: int, until: float = NEVER) -> Places:
         """Where segments begin by what is written down: from the base on up to the one that begins
         at the offset `end`, that one too. None where the base is not before that.
@@ -364,6 +400,148 @@ class PlacedView:
                 raise CorruptRecord(reason, path=piece.segment.log_path)
             at += piece.text_length
         raise AssertionError("a segment that stays begins there")
+
+    # -- what the log tells --------------------------------------------------------------------
+
+    def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """The active segment has grown."""
+        slow = self.view.is_text and takes_long(data)
+        if self._ready and not self.behind and not slow:
+            # Nobody else places anything now, so the lock is not needed.
+            active = self._active
+            active.append(position, data)
+            self.timeline.end = self.timeline.placed[0][-1] + active.text_length
+            return
+        with self.lock:
+            starts = self.timeline.placed[0]
+            self._slow = self._slow or slow
+            if slow and starts:
+                self.behind = True
+            if self.behind or slow:
+                # Who asks for it, or `catch_up` in the background, finds it.
+                return
+            # Where a worker thread is measuring it finds these too: do not wait for it.
+            self._active.append(position, data, blocking=bool(starts))
+            if starts:
+                self.timeline.end = starts[-1] + self._active.text_length
+
+    def stabilized(self) -> None:
+        """The last stable offset has passed what was held back: measure it now if it is little."""
+        if self.timeline.placed[1]:
+            self.behind = True
+            # Where this fails, who asks next does it in a worker thread, and is told what is wrong.
+            with contextlib.suppress(StorageError, OSError):
+                at_once(self.catch_up)
+
+    def rolled(self, active: Segment) -> None:
+        """The active segment is sealed, and `active` follows it."""
+        at_once(self._active.seal)
+        with self.lock:
+            self._active = self._piece(active)
+            self.timeline.extend(self._active)
+
+    def name_later_base(self) -> None:
+        """Have the last segment written down too, in case another program deletes the others."""
+        starts, pieces = self.timeline.placed
+        recorded = self.recorded
+        if recorded is None or self.behind:
+            return
+        if all(piece.covered == piece.segment.size for piece in pieces[:-1]):
+            last = pieces[-1].segment.base_offset
+            self.log.history.set_later(self.view.name, last, starts[-1] + recorded)
+
+    def swapping(self) -> None:
+        """Segments are about to be swapped. Needs no lock."""
+        self._bound_before = self.bound
+
+    def piece_of(self, segment: Segment) -> Piece | None:
+        """What it knows of one of the log's segments."""
+        for piece in self.timeline.pieces:
+            if piece.segment is segment:
+                return piece
+        return None
+
+    # -- what becomes of the past. Who calls these holds the lock. -------------------------------
+
+    def remove_head(self, count: int) -> None:
+        """The first `count` segments are about to leave the log."""
+        self.timeline.remove_head(count)
+
+    def swap(self, count: int, segments: Sequence[Segment], unshown: int | None) -> list[Piece]:
+        """`segments` have taken the place of the first `count`; those of them that stay, stay.
+
+        `unshown`: what that said. Returns the pieces that are gone.
+        """
+        pieces = self.timeline.pieces
+        old = {piece.segment: piece for piece in pieces[:count]}
+        new = [old.pop(segment) if segment in old else self._piece(segment) for segment in segments]
+        if unshown is None:
+            self.timeline.replace_head(count, new)
+        else:
+            # Nothing was shown of what comes behind them either.
+            self.timeline.replace_head(len(pieces), [*new, *pieces[count:]])
+            self._anchor = unshown
+            self.behind = False
+        self._ready = False
+        self._bound_before = None
+        return list(old.values())
+
+    def cut(self, segments: Sequence[Segment], offset: int) -> list[Piece]:
+        """Another process has cut the log at `offset`, and `segments` are left: their text ends
+        where the log's had ended. Returns the pieces that are gone.
+        """
+        pieces, is_placed = self.timeline.pieces, bool(self.timeline.placed[1])
+        old = {piece.segment: piece for piece in pieces}
+        new = [old.pop(segment) if segment in old else self._piece(segment) for segment in segments]
+        self.timeline.replace_head(len(pieces), new)
+        if is_placed or (self._anchor is not None and offset < self._anchor):
+            self._anchor = offset
+        self._active = new[-1]
+        self._ready = self.behind = False
+        return list(old.values())
+
+    def unshown(self, count: int) -> int | None:
+        """From which offset on the first `count` segments were not shown to who saw what comes
+        before that; None where all of them were, or none is placed. Under the lock.
+
+        Another process may clean what nobody could read yet.
+        """
+        if not self.log.read_only:
+            return None
+        pieces = self.timeline.pieces
+        bound = self.bound if self._bound_before is None else self._bound_before
+        for number in range(len(self.timeline.unplaced), count):
+            segment = pieces[number].segment
+            following = pieces[number + 1].segment.base_offset
+            if pieces[number].covered < segment.size:
+                is_inside = segment.base_offset <= bound < following
+                # Where it could not be read to the bound some of it is shown again.
+                return bound if is_inside and not self.behind else segment.base_offset
+            if segment.next_offset < following:
+                return segment.next_offset
+        return None
+
+    @staticmethod
+    def text_before(piece: Piece, offset: int) -> int:
+        """Bytes of text; 0 where that cannot be found out: readers then see some of it twice."""
+        try:
+            if not piece.covered:
+                # Nobody has asked for what begins before it.
+                piece.measure(time.monotonic() + LOOK_S)
+            return piece.text_before(offset)[0]
+        except (StorageError, OSError):
+            return 0
+
+    # -- saving --------------------------------------------------------------------------------
+
+    @property
+    def unsaved(self) -> int:
+        """Bytes of log whose index entries are in memory only."""
+        return self._active.unsaved if self._active.loaded else 0
+
+    def save(self) -> None:
+        """Save the active segment's index; where the disk refuses, another time."""
+        at_once(self._active.save)
 
 
 def number_of(pieces: Sequence[Piece], offset: int) -> int:
