@@ -405,7 +405,8 @@ FAULTS = [
         "kafkafs/tree/partition/partition.py",
         "        self.grows()\n        for view in self.views.values():\n"
         "            view.layout.appended(position, data)\n",
-        "        for view in self.views.values():\n            view.layout.appended(position, data)\n"
+        "        for view in self.views.values():\n"
+        "            view.layout.appended(position, data)\n"
         "        self.grows()\n",
         "stat shows fewer bytes than were read.",
         (APPEND_HANDLE,),
