@@ -29,13 +29,13 @@ from libc.string cimport memcpy, memset
 
 from storage.compaction._offset_map cimport OffsetMap, find, put
 from storage.compaction._records cimport (
-    KEYS, LAST_OFFSET, Records, Seen, enter, judge_plain, read_some, records_of, simple_size,
+    KEYS, Records, Seen, enter, judge_plain, read_some, records_of, simple_size,
 )
 from storage.compaction._rewrite cimport RECORD_GAIN, Choice, Kept, rewrite
 from storage.compaction._superseded cimport Superseded, is_superseded
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT, MAGIC, MAX_TIMESTAMP,
-    NO_FAULT, RELEASE_GIL_FROM, Fault, last_offset_of, load64, size_of,
+    ATTRIBUTES, BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT, LAST_OFFSET, MAGIC,
+    MAX_TIMESTAMP, NO_FAULT, RELEASE_GIL_FROM, Fault, last_offset_of, load64, size_of,
 )
 
 from storage.record._batch import refusal

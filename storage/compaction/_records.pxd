@@ -8,15 +8,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from storage.compaction._offset_map cimport Hash, OffsetMap, hash_key, prefetch
 from storage.record._batch cimport (
     ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_MAGIC, BAD_OFFSETS, BAD_RECORDS_COUNT,
-    BASE_OFFSET, CODEC_BITS, CONTROL_BIT, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA, MAGIC,
-    NO_FAULT, RECORDS_COUNT, SMALLEST_RECORD, Fault, Fields, RecordHead, crc_of, headers_fill,
+    BASE_OFFSET, CODEC_BITS, CONTROL_BIT, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET, LAST_OFFSET_DELTA,
+    MAGIC, NO_FAULT, RECORDS_COUNT, SMALLEST_RECORD, Fault, Fields, RecordHead, crc_of, headers_fill,
     judge_batch, load32, load64, read_fields, read_head, size_of,
 )
 
 
 cdef enum:
     KEYS = 64  # how many records are read, and their keys hashed, at a time
-    LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
 
 
 cdef struct Records:

@@ -29,9 +29,9 @@ from libc.string cimport memcpy
 
 from storage.compaction._offset_map cimport Hash, OffsetMap, Slot, find, home, prefetch, put
 from storage.compaction._records cimport (
-    KEYS, LAST_OFFSET, Records, Seen, enter, judge_plain, read_some, simple_size,
+    KEYS, Records, Seen, enter, judge_plain, read_some, simple_size,
 )
-from storage.record._batch cimport HEADER_SIZE, NO_FAULT, RELEASE_GIL_FROM, Fault
+from storage.record._batch cimport HEADER_SIZE, LAST_OFFSET, NO_FAULT, RELEASE_GIL_FROM, Fault
 
 from storage.errors import CorruptRecord
 from storage.record._batch import refusal

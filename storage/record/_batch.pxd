@@ -65,6 +65,7 @@ cdef enum:
     VARINT = 5
     WINDOW = 32  # readable bytes that plain_record wants: a head, and a value length after it
 
+    LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
     LAST_CODEC = 4
     LAST_LEGACY_CODEC = 3  # no zstd in v0 and v1
 

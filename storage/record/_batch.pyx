@@ -72,7 +72,7 @@ def assign_offsets(bytearray data not None, long long first_offset, int leader_e
     position = 0
     while position < size:
         batch = start + position
-        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+        batch_size = size_of(batch)
         last_offset = first_offset + <int32_t> load32(batch + LAST_OFFSET_DELTA)
         store64(batch + BASE_OFFSET, <uint64_t> first_offset)
         store32(batch + LEADER_EPOCH, <uint32_t> leader_epoch)
@@ -90,7 +90,7 @@ cdef int64_t checked_size(const uint8_t *start, int64_t position, int64_t size) 
     cdef int64_t batch_size
     if size - position < HEADER_SIZE:
         raise CorruptRecord("a batch's header is cut off", position=position)
-    batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+    batch_size = size_of(batch)
     if batch[MAGIC] != 2 or batch_size < HEADER_SIZE:
         fault = BAD_MAGIC if batch[MAGIC] != 2 else BAD_BATCH_LENGTH
         raise refusal(fault, position, (<const char *> batch)[:HEADER_SIZE])
@@ -99,6 +99,110 @@ cdef int64_t checked_size(const uint8_t *start, int64_t position, int64_t size) 
     if <int32_t> load32(batch + LAST_OFFSET_DELTA) < 0:
         raise CorruptRecord("a batch's last offset is below its base offset", position=position)
     return batch_size
+
+
+cdef enum Judgement:
+    SOUND
+    NOT_WHOLE
+    OLDER_FORMAT
+    WRONG_LENGTH
+    WRONG_MAGIC
+    WRONG_CRC
+    FALLING
+    NO_SPAN
+    TOO_FAR
+    TOO_HIGH
+    WRONG_COUNT
+    WRONG_CODEC
+
+
+cdef Judgement judge(
+    const uint8_t *batch, int64_t left, int64_t base_offset, int64_t next_offset, int64_t limit,
+    bint check_crc,
+) noexcept nogil:
+    """Whether a batch of v2 is sound, of whose segment's log `left` bytes are there.
+
+    Sound: whole, with a right CRC, a count and a codec that can be, and with offsets from
+    `next_offset` on, below `limit` and within 2**31 - 1 of `base_offset`. OLDER_FORMAT for a whole
+    entry of v0 or v1, which `judge_older` judges.
+    """
+    if left < MAGIC + 1:
+        return NOT_WHOLE
+    if batch[MAGIC] > 2:
+        return WRONG_MAGIC
+    if size_of(batch) < smallest_size(batch[MAGIC]):
+        return WRONG_LENGTH
+    if size_of(batch) > left:
+        return NOT_WHOLE
+    if batch[MAGIC] < 2:
+        return OLDER_FORMAT
+    if check_crc and crc_of(batch, size_of(batch)) != load32(batch + CRC):
+        return WRONG_CRC
+    if <int32_t> load32(batch + RECORDS_COUNT) < 0:
+        return WRONG_COUNT
+    if batch[ATTRIBUTES + 1] & CODEC_BITS > LAST_CODEC:
+        return WRONG_CODEC
+    return judge_offsets(
+        <int64_t> load64(batch), <int32_t> load32(batch + LAST_OFFSET_DELTA), base_offset,
+        next_offset, limit,
+    )
+
+
+cdef Judgement judge_older(
+    const uint8_t *entry, int64_t base_offset, int64_t next_offset, int64_t limit, bint check_crc
+) except *:
+    """The same of a whole entry of v0 or v1; its one offset is the last one of a wrapper."""
+    if check_crc and not crc_fits(entry, size_of(entry)):
+        return WRONG_CRC
+    if not legacy_codec_exists(entry):
+        return WRONG_CODEC
+    return judge_offsets(<int64_t> load64(entry), 0, base_offset, next_offset, limit)
+
+
+cdef inline Judgement judge_offsets(
+    int64_t base, int32_t delta, int64_t base_offset, int64_t next_offset, int64_t limit
+) noexcept nogil:
+    if base < next_offset:
+        return FALLING
+    if delta < 0:
+        return NO_SPAN
+    if base >= limit - delta:
+        return TOO_HIGH
+    if base - base_offset > 0x7FFFFFFF - delta:
+        return TOO_FAR
+    return SOUND
+
+
+cdef inline int64_t last_offset(const uint8_t *batch) noexcept nogil:
+    return last_offset_of(batch) if batch[MAGIC] == 2 else <int64_t> load64(batch)
+
+
+cdef str reason_of(Judgement judgement, const uint8_t *batch, int64_t next_offset, int64_t limit):
+    """Why a batch is not sound; "" where it is, or is not whole."""
+    if judgement == SOUND or judgement == NOT_WHOLE:
+        return ""
+    if judgement == WRONG_LENGTH:
+        return f"batch length {size_of(batch) - LOG_OVERHEAD} is less than a header's"
+    if judgement == WRONG_MAGIC:
+        return f"no record format has magic {batch[MAGIC]}"
+    if judgement == WRONG_CRC:
+        return "the CRC is wrong"
+    base = <int64_t> load64(batch)
+    if judgement == FALLING:
+        return f"base offset {base} is below {next_offset}, the next one"
+    if judgement == TOO_FAR:
+        return f"base offset {base} is too far from the segment's"
+    if judgement == TOO_HIGH and limit == LAST_OFFSET:
+        return f"base offset {base} reaches the end of all offsets"
+    if judgement == TOO_HIGH:
+        return f"base offset {base} is not below {limit}, where the segment ends"
+    if judgement == NO_SPAN:
+        return f"last offset delta {<int32_t> load32(batch + LAST_OFFSET_DELTA)}"
+    if judgement == WRONG_COUNT:
+        return f"record count {<int32_t> load32(batch + RECORDS_COUNT)}"
+    if batch[MAGIC] == 2:
+        return f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}"
+    return f"no codec of v{batch[MAGIC]} has number {batch[LEGACY_ATTRIBUTES] & CODEC_BITS}"
 
 
 cdef class Rebuild:
@@ -218,50 +322,16 @@ cdef class Rebuild:
 
     cdef int64_t judge(self, const uint8_t *batch, int64_t size, bint check_crc) except -1:
         """The size of the valid batch at `batch`; 0 where it is not whole, or not valid."""
-        cdef int64_t batch_size
-        cdef int32_t delta
-        if size < MAGIC + 1:
-            return 0
-        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-        if batch_size < smallest_size(batch[MAGIC]):
-            return self.stop(f"batch length {batch_size - LOG_OVERHEAD} is less than a header's")
-        if batch[MAGIC] > 2:
-            return self.stop(f"no record format has magic {batch[MAGIC]}")
-        if batch_size > size:
-            return 0
-        if check_crc and not crc_fits(batch, batch_size):
-            return self.stop("the CRC is wrong")
-        if batch[MAGIC] < 2:
-            if not legacy_codec_exists(batch):
-                codec = batch[LEGACY_ATTRIBUTES] & CODEC_BITS
-                return self.stop(f"no codec of v{batch[MAGIC]} has number {codec}")
-            return batch_size if self.judge_offsets(batch, 0) else 0
-        delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
-        if not self.judge_offsets(batch, delta):
-            return 0
-        if <int32_t> load32(batch + RECORDS_COUNT) < 0:
-            return self.stop(f"record count {<int32_t> load32(batch + RECORDS_COUNT)}")
-        if batch[ATTRIBUTES + 1] & CODEC_BITS > LAST_CODEC:
-            return self.stop(f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}")
-        return batch_size
-
-    cdef bint judge_offsets(self, const uint8_t *batch, int32_t delta) except -1:
-        """Whether they go on, and reach no further than an index can name."""
-        cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
-        if base < self.next_offset:
-            self.stop(f"base offset {base} is below {self.next_offset}, the next one")
-        elif delta < 0:
-            self.stop(f"last offset delta {delta}")
-        elif base > 0x7FFFFFFFFFFFFFFE - delta:
-            self.stop(f"base offset {base} and delta {delta} reach the end of all offsets")
-        elif base - self.base_offset > 0x7FFFFFFF - delta:
-            self.stop(f"base offset {base} is too far from the segment's")
-        else:
-            return True
-        return False
-
-    cdef int64_t stop(self, reason) except -1:
-        self.fault = reason
+        cdef Judgement judgement = judge(
+            batch, size, self.base_offset, self.next_offset, LAST_OFFSET, check_crc
+        )
+        if judgement == OLDER_FORMAT:
+            judgement = judge_older(
+                batch, self.base_offset, self.next_offset, LAST_OFFSET, check_crc
+            )
+        if judgement == SOUND:
+            return size_of(batch)
+        self.fault = reason_of(judgement, batch, self.next_offset, LAST_OFFSET) or None
         return 0
 
     cdef int take(self, const uint8_t *batch, int64_t size) except -1:
@@ -397,20 +467,6 @@ cdef void read_marker(
     coordinator[0] = <int32_t> load32(at + 2)
 
 
-cdef enum WalkEnd:
-    NOT_WHOLE
-    OLDER_FORMAT
-    WRONG_LENGTH
-    WRONG_MAGIC
-    WRONG_CRC
-    FALLING
-    NO_SPAN
-    TOO_FAR
-    TOO_HIGH
-    WRONG_COUNT
-    WRONG_CODEC
-
-
 cdef struct Walked:
     int64_t position
     int64_t last  # where the last batch begins; -1: there is none
@@ -418,92 +474,46 @@ cdef struct Walked:
     int64_t next_offset
 
 
-cdef WalkEnd walk_v2(
+cdef inline void step(Walked *walked, const uint8_t *batch) noexcept nogil:
+    walked.last = walked.position
+    walked.before = walked.next_offset
+    walked.next_offset = last_offset(batch) + 1
+    walked.position += size_of(batch)
+
+
+cdef Judgement walk_v2(
     const uint8_t *data, int64_t size, int64_t base_offset, int64_t limit, Walked *walked
 ) noexcept nogil:
     """Walk sound batches of v2 from the position on; why it stops."""
-    cdef const uint8_t *batch
-    cdef int64_t left
-    cdef int64_t batch_size
-    cdef WalkEnd end
+    cdef Judgement judgement
     while True:
-        batch = data + walked.position
-        left = size - walked.position
-        if left < MAGIC + 1:
-            return NOT_WHOLE
-        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-        if batch[MAGIC] > 2:
-            return WRONG_MAGIC
-        if batch_size < smallest_size(batch[MAGIC]):
-            return WRONG_LENGTH
-        if batch_size > left:
-            return NOT_WHOLE
-        if batch[MAGIC] < 2:
-            return OLDER_FORMAT
-        if crc_of(batch, batch_size) != load32(batch + CRC):
-            return WRONG_CRC
-        if <int32_t> load32(batch + RECORDS_COUNT) < 0:
-            return WRONG_COUNT
-        if batch[ATTRIBUTES + 1] & CODEC_BITS > LAST_CODEC:
-            return WRONG_CODEC
-        end = judge_place(
-            <int64_t> load64(batch), <int32_t> load32(batch + LAST_OFFSET_DELTA), base_offset,
-            limit, walked.next_offset,
+        judgement = judge(
+            data + walked.position, size - walked.position, base_offset, walked.next_offset, limit,
+            True,
         )
-        if end != NOT_WHOLE:
-            return end
-        step(walked, batch_size, <int32_t> load32(batch + LAST_OFFSET_DELTA), batch)
+        if judgement != SOUND:
+            return judgement
+        step(walked, data + walked.position)
 
 
-cdef inline WalkEnd judge_place(
-    int64_t base, int32_t delta, int64_t base_offset, int64_t limit, int64_t next_offset
-) noexcept nogil:
-    """Whether a batch's offsets go on; NOT_WHOLE: they do."""
-    if base < next_offset:
-        return FALLING
-    if delta < 0:
-        return NO_SPAN
-    if base - base_offset > 0x7FFFFFFF - delta:
-        return TOO_FAR
-    if base + delta >= limit:
-        return TOO_HIGH
-    return NOT_WHOLE
-
-
-cdef inline void step(
-    Walked *walked, int64_t size, int32_t delta, const uint8_t *batch
-) noexcept nogil:
-    walked.last = walked.position
-    walked.before = walked.next_offset
-    walked.next_offset = <int64_t> load64(batch) + delta + 1
-    walked.position += size
-
-
-cdef WalkEnd walk(
+cdef Judgement walk(
     const uint8_t *start, int64_t size, int64_t base_offset, int64_t limit, Walked *walked
 ) except *:
     """Walk sound batches of any format from the start on; why it stops."""
-    cdef WalkEnd end
-    cdef const uint8_t *batch
-    cdef int64_t batch_size
+    cdef Judgement judgement
     while True:
         if size - walked.position >= RELEASE_GIL_FROM:
             with nogil:
-                end = walk_v2(start, size, base_offset, limit, walked)
+                judgement = walk_v2(start, size, base_offset, limit, walked)
         else:
-            end = walk_v2(start, size, base_offset, limit, walked)
-        if end != OLDER_FORMAT:
-            return end
-        batch = start + walked.position
-        batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-        if not crc_fits(batch, batch_size):
-            return WRONG_CRC
-        if not legacy_codec_exists(batch):
-            return WRONG_CODEC
-        end = judge_place(<int64_t> load64(batch), 0, base_offset, limit, walked.next_offset)
-        if end != NOT_WHOLE:
-            return end
-        step(walked, batch_size, 0, batch)
+            judgement = walk_v2(start, size, base_offset, limit, walked)
+        if judgement == OLDER_FORMAT:
+            judgement = judge_older(
+                start + walked.position, base_offset, walked.next_offset, limit, True
+            )
+        if judgement != SOUND:
+            return judgement
+        step(walked, start + walked.position)
 
 
 def walk_batches(
@@ -518,18 +528,18 @@ def walk_batches(
     """
     cdef Py_buffer view
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)
-    cdef WalkEnd end
+    cdef Judgement judgement
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if size < 0 or size > view.len:
             raise ValueError(f"{size} bytes of a buffer of {view.len}")
-        end = walk(<const uint8_t *> view.buf, size, base_offset, limit, &walked)
+        judgement = walk(<const uint8_t *> view.buf, size, base_offset, limit, &walked)
         return (
             walked.position, walked.last, walked.before, walked.next_offset,
-            walk_reason(
-                end, <const uint8_t *> view.buf + walked.position, walked.next_offset, limit
+            reason_of(
+                judgement, <const uint8_t *> view.buf + walked.position, walked.next_offset, limit
             ),
-            end in (FALLING, TOO_FAR, TOO_HIGH),
+            judgement in (FALLING, TOO_FAR, TOO_HIGH),
         )
     finally:
         PyBuffer_Release(&view)
@@ -548,15 +558,15 @@ cdef Sound sound_start(
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)
     cdef Sound sound = Sound(0, next_offset, 0)
     cdef const uint8_t *behind
-    cdef WalkEnd end
+    cdef Judgement judgement
     size = min(size, left)
-    end = walk(data, size, base_offset, limit, &walked)
+    judgement = walk(data, size, base_offset, limit, &walked)
     if walked.last < 0 or last_offset(data) < named:
         return sound
     behind = data + walked.position
     sound.last_size = walked.position - walked.last
     if walked.position == left or (
-        end == NOT_WHOLE
+        judgement == NOT_WHOLE
         and size - walked.position >= MAGIC + 1
         and (behind[MAGIC] > 2 or <int64_t> load64(behind) >= walked.next_offset)
     ):
@@ -566,34 +576,6 @@ cdef Sound sound_start(
         sound.size = walked.last
         sound.next_offset = walked.before
     return sound
-
-
-cdef inline int64_t last_offset(const uint8_t *batch) noexcept:
-    cdef int64_t delta = <int32_t> load32(batch + LAST_OFFSET_DELTA) if batch[MAGIC] == 2 else 0
-    return <int64_t> load64(batch) + delta
-
-
-cdef str walk_reason(WalkEnd end, const uint8_t *batch, int64_t next_offset, int64_t limit):
-    if end == NOT_WHOLE:
-        return ""
-    if end == WRONG_LENGTH:
-        return f"batch length {<int32_t> load32(batch + BATCH_LENGTH)} is less than a header's"
-    if end == WRONG_MAGIC:
-        return f"no record format has magic {batch[MAGIC]}"
-    if end == WRONG_CRC:
-        return "the CRC is wrong"
-    base = <int64_t> load64(batch)
-    if end == FALLING:
-        return f"base offset {base} is below {next_offset}, the next one"
-    if end == TOO_FAR:
-        return f"base offset {base} is too far from the segment's"
-    if end == TOO_HIGH:
-        return f"base offset {base} is not below {limit}, where the segment ends"
-    if end == NO_SPAN:
-        return f"last offset delta {<int32_t> load32(batch + LAST_OFFSET_DELTA)}"
-    if end == WRONG_COUNT:
-        return f"record count {<int32_t> load32(batch + RECORDS_COUNT)}"
-    return "no codec has its number"
 
 
 def proven_size(data not None, long long shortest):
@@ -634,7 +616,7 @@ def find_next_batch(data not None, long long start, long long min_offset):
             if batch[MAGIC] <= 2 and could_be_batch(
                 batch, view.len - position, min_offset
             ) and crc_fits(
-                batch, <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+                batch, size_of(batch)
             ):
                 return position
             position += 1
@@ -645,7 +627,7 @@ def find_next_batch(data not None, long long start, long long min_offset):
 
 cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept:
     """Whether the header's fields can be those of a batch: spares most CRCs over garbage."""
-    cdef int64_t batch_size = <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
+    cdef int64_t batch_size = size_of(batch)
     cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
     cdef int32_t count
     if not (smallest_size(batch[MAGIC]) <= batch_size <= size and base >= min_offset and base >= 0):

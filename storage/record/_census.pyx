@@ -6,11 +6,11 @@ is handed in a second time, by a reader that has to begin anew.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BASE_OFFSET, BATCH_LENGTH, CODEC_BITS, CONTROL_BIT, HEADER_SIZE, LAST_OFFSET_DELTA,
-    LEGACY_ATTRIBUTES, LOG_OVERHEAD, MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, load32, load64,
+    ATTRIBUTES, BASE_OFFSET, CODEC_BITS, CONTROL_BIT, HEADER_SIZE, LEGACY_ATTRIBUTES, LOG_OVERHEAD,
+    MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, last_offset_of, load64, size_of,
 )
 
 cdef enum:
@@ -65,15 +65,14 @@ cdef class Census:
         cdef uint8_t attributes, codec
         # The shortest entry has all that is looked at in one of v0 or v1.
         while left >= SMALLEST_ENTRY + LOG_OVERHEAD:
-            length = <int32_t> load32(at + BATCH_LENGTH)
-            length += LOG_OVERHEAD
+            length = size_of(at)
             if length < SMALLEST_ENTRY + LOG_OVERHEAD or length > left or at[MAGIC] >= FORMATS:
                 return
             offset = <int64_t> load64(at + BASE_OFFSET)
             if at[MAGIC] == 2:
                 if length < HEADER_SIZE:
                     return
-                offset += <int32_t> load32(at + LAST_OFFSET_DELTA)
+                offset = last_offset_of(at)
                 attributes = at[ATTRIBUTES + 1]
             else:
                 attributes = at[LEGACY_ATTRIBUTES] & CODEC_BITS

@@ -1,25 +1,13 @@
 """Sees which batches become rows of columns, and how many records they say they hold."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_RECORDS_COUNT, BASE_OFFSET, BATCH_LENGTH, CODEC_BITS, CONTROL_BATCH, ENCODED,
-    HEADER_SIZE, LAST_OFFSET_DELTA, LEGACY_ATTRIBUTES, LOG_OVERHEAD, MAGIC, NO_FAULT, PRODUCER_ID,
-    RECORDS_COUNT, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, judge_batch, load32, load64,
+    ATTRIBUTES, BAD_RECORDS_COUNT, BASE_OFFSET, CODEC_BITS, CONTROL_BATCH, ENCODED, HEADER_SIZE,
+    LAST_OFFSET_DELTA, LEGACY_ATTRIBUTES, MAGIC, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
+    SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, judge_batch, last_offset_of, load32, load64, size_of,
 )
 from storage.record.columns._column_rows cimport OUT_OF_ORDER, Rows, Span
-
-
-cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
-    return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
-
-
-cdef inline int64_t next_offset_of(const uint8_t *batch) noexcept nogil:
-    """One behind the last offset of a v2 batch."""
-    return <int64_t> (
-        load64(batch + BASE_OFFSET)
-        + <uint64_t> <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA) + 1
-    )
 
 
 cdef inline bint is_aborted(const Rows *rows, int64_t producer_id, int64_t offset) noexcept nogil:
@@ -59,7 +47,7 @@ cdef inline Fault judge(const Rows *rows, const uint8_t *batch) noexcept nogil:
             return CONTROL_BATCH
         if not batch[ATTRIBUTES + 1] & CODEC_BITS:
             fault = NO_FAULT
-        elif rows.stops and next_offset_of(batch) <= rows.from_offset:
+        elif rows.stops and last_offset_of(batch) < rows.from_offset:
             return CONTROL_BATCH
     return fault
 
@@ -120,6 +108,6 @@ cdef inline Fault survey(
             if count < 0 or count * SMALLEST_RECORD > batch_size - HEADER_SIZE:
                 return BAD_RECORDS_COUNT
             found.records += count
-        found.next_offset = next_offset_of(batch)
+        found.next_offset = last_offset_of(batch) + 1
         found.position += batch_size
     return NO_FAULT

@@ -19,9 +19,9 @@ from libc.string cimport memset
 
 from storage.record._batch cimport (
     BAD_BATCH_LENGTH, CRC, ENCODED, HEADER_SIZE, MAGIC, NO_FAULT, RELEASE_GIL_FROM, Fault, crc_of,
-    load32, load64,
+    load32, load64, size_of,
 )
-from storage.record.columns._batch_survey cimport Survey, judge, size_of, survey
+from storage.record.columns._batch_survey cimport Survey, judge, survey
 from storage.record.columns._column_rows cimport (
     LATE_TIMESTAMP, LONG_NAMES, OUT_OF_MEMORY, OUT_OF_ORDER, WRONG_CRC, Bytes, Rows, Span, add_batch,
 )
