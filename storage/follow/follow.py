@@ -388,7 +388,7 @@ class LogFollower(LogTail):
             if self._is_kept(segment, found):
                 continue
             if not segment.deleted:
-                segment.mark_lost()
+                segment.is_called(paths.DELETED)
             try:
                 segment.open_log()
             except (FileNotFoundError, SegmentGone):
@@ -525,7 +525,7 @@ class LogFollower(LogTail):
                     # It was its file when the names were looked at: what follows it came since.
                     raise Moved
                 return False
-            active.mark_lost()
+            active.is_called(paths.DELETED)
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 if self._is_cut(active, active.log_stat()):
                     return False
@@ -536,7 +536,7 @@ class LogFollower(LogTail):
             at = max(active.next_offset, active.base_offset + 1)
             if at in deleted:
                 self._begin(at, deleted, paths.DELETED)
-                log.active.mark_lost()
+                log.active.is_called(paths.DELETED)
                 continue
             base = next((base for base in found if base >= at), None)
             if base is None:
@@ -615,7 +615,7 @@ class LogFollower(LogTail):
             same = (segment.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
             if same and (now.st_size, now.st_mtime_ns) != facts:
                 self._give_up(segment)
-        segment.mark_lost()
+        segment.is_called(paths.DELETED)
 
     @staticmethod
     def _give_up(segment: Segment) -> None:
@@ -680,7 +680,7 @@ class LogFollower(LogTail):
         for segment in old[same:]:
             now = found.get(segment.base_offset)
             if now is None or not self._is_of(segment, now):
-                segment.mark_lost()
+                segment.is_called(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
         followed_log.replace_end(log, new, recovered)

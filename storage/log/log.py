@@ -24,7 +24,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from storage import clock
+from storage import clock, paths
 from storage.counters import LogCounters
 from storage.errors import CorruptRecord, CutShort, LogClosed, ReadOnlyLog
 from storage.files import Files
@@ -507,7 +507,7 @@ class Log:
         # The next flush makes it durable.
         self.durability.mark_dirty()
         for segment in segments:
-            segment.mark_deleted()
+            segment.leave(paths.DELETED)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Staged segments take the place of ``old``, sealed ones one behind the other.
@@ -556,7 +556,7 @@ class Log:
             left -= 1
             for listener in self.listeners:
                 listener.removed(self, segment)
-            doomed += segment.vanish()
+            doomed += segment.let_go()
             if segment.base_offset not in bases:
                 # A cleaned segment and the one that it took the place of have the same base.
                 bases.add(segment.base_offset)

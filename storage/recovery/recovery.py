@@ -341,7 +341,7 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
         segment = _segment(origin, base)
         path = segment.log_path
         size = origin.files.file_stat(path).st_size
-        segment.set_aside()
+        segment.leave(paths.CUT)
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
 
 

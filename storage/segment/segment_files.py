@@ -66,7 +66,6 @@ class SegmentFiles:
         "_txn_index",
         "_writable",
         "base_offset",
-        "deleted",
         "identity",
         "is_missing",
         "recently_used",
@@ -92,7 +91,6 @@ class SegmentFiles:
         # Whether log and indexes are open and the indexes pre-sized.
         self._append_ready = False
         self.base_offset = base_offset
-        self.deleted = False
         # (device, inode, when it was made) of the .log, where another process may put another file
         # in its place.
         self.identity: Identity | None = None
@@ -216,8 +214,7 @@ class SegmentFiles:
         Under the lock, under which a log of ours gets another name.
         """
         is_ours = self._writable and self.identity is None
-        stays = not self.deleted and not self._gone
-        return is_ours and stays and self._files.exists(self._directory)
+        return is_ours and not self.deleted and self._files.exists(self._directory)
 
     def _vanished(self) -> CorruptRecord:
         """The log's file is gone: what to raise."""
@@ -380,32 +377,23 @@ class SegmentFiles:
         """The aborted transactions whose markers lie here, in the order of the markers."""
         return self.txn_index.entries
 
-    # -- deletion ------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------
 
-    def mark_lost(self) -> None:
-        """Its writer has renamed the files to ``.deleted``, and will remove them."""
-        self.is_called(paths.DELETED)
-        self.deleted = True
+    @property
+    def deleted(self) -> bool:
+        """Whether it has left the log, as the names of its files say."""
+        return self._gone or self._suffix.endswith((paths.DELETED, paths.CUT))
 
-    def mark_deleted(self) -> None:
-        """Rename the files to ``.deleted``; reading goes on until ``vanish``.
+    def leave(self, kind: str) -> None:
+        """Rename the files, which leave the log: to ``.deleted``, or, where recovery found them
+        behind a damaged place, to ``.cut``.  Reading goes on until ``let_go``.
 
-        A segment of the same base may still wait under that name: a cleaned one took its place,
-        and is deleted itself by now. Its files are ``.1.deleted`` then.
+        Another segment of the same base may have these names already: a cleaned one took its place
+        and is deleted itself by now, or an earlier start has cut it.  The files are called
+        ``.1.deleted`` then.
         """
-        if not self._gone:
-            self._rename_all(paths.DELETED)
-        self.deleted = True
-
-    def set_aside(self) -> None:
-        """Rename the files to ``.cut``: recovery found them behind a damaged place.
-
-        What was set aside earlier under that name stays: these are ``.1.cut`` then.
-        """
-        self._rename_all(paths.CUT)
-        self.deleted = True
-
-    def _rename_all(self, kind: str) -> None:
+        if self._gone:
+            return
         path = self.log_path.removesuffix(self._suffix)
         suffix, number = kind, 0
         while self._files.exists(path + suffix):
@@ -413,23 +401,19 @@ class SegmentFiles:
             suffix = f".{number}{kind}"
         self.set_suffix(suffix)
 
-    def let_go(self) -> None:
-        """The end of a deleted segment: reads fail from now on."""
+    def let_go(self) -> list[str]:
+        """End all reading, and return the paths that are left to be removed, in this order.
+
+        The log goes last: as long as it is there, no other segment of that base is given the same
+        names when it leaves.
+        """
         self._append_ready = False
         self.close()
         self._gone = True
-
-    def vanish(self) -> list[str]:
-        """The same; the paths left to be removed, in an order that keeps them together.
-
-        The log goes last: as long as it is there, no other segment of that base is given the same
-        names when it is deleted.
-        """
-        self.let_go()
         kinds = (*_KINDS[1:], _KINDS[0])
         return [path for kind in kinds if self._files.exists(path := self.file_path(kind))]
 
     def discard(self) -> None:
         """Remove a segment that was never part of the log."""
-        for path in self.vanish():
+        for path in self.let_go():
             self._files.unlink(path)

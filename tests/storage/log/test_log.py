@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import Log, LogManager, Record, encode
+from storage import Log, LogManager, Record, encode, paths
 from storage.errors import (
     InvalidRecord,
     LogClosed,
@@ -445,12 +445,12 @@ def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:
         first = log.active
         log.roll(NOW_MS)
         append(log, b"last")
-        first.mark_deleted()
+        first.leave(paths.DELETED)
         second = Segment.create(log.files, log.directory, 0, log.config, now_ms=NOW_MS)
         data = batch([b"2nd"])
         second.append(data, [(0, len(data), 0, NOW_MS)], NOW_MS * 1_000_000)
         second.seal()
-        second.mark_deleted()
+        second.leave(paths.DELETED)
         log.segments = log.segments[1:]
         log.log_start_offset = 1
         for segment, value in ((first, b"first"), (second, b"2nd")):
