@@ -152,7 +152,7 @@ class EntryFile:
 
     # -- changing ------------------------------------------------------------------------------
 
-    def append(self, entries: bytes | bytearray) -> None:
+    def add(self, entries: bytes | bytearray) -> None:
         """Write one or more packed entries at the end; more than ``capacity`` is no error.
 
         OSError where the disk refuses; the count has not changed then.
@@ -196,7 +196,7 @@ class EntryFile:
             return b""
         return self._view()[:size] if self._mapped else self._pread(0, size)
 
-    def entries(self, fields: Struct) -> Iterator[tuple[Any, ...]]:
+    def unpack_all(self, fields: Struct) -> Iterator[tuple[Any, ...]]:
         """The fields of every entry that there is when its turn comes."""
         assert fields.size == self._entry_size
         number = 0

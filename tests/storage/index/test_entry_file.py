@@ -45,12 +45,12 @@ def opened(
 def test_append_read_and_reopen(tmp_path: Path, mapped: bool) -> None:
     file = opened(tmp_path, mapped=mapped)
     assert (file.count, file.capacity, file.data()) == (0, 12, b"")
-    assert list(file.entries(PAIR)) == []
+    assert list(file.unpack_all(PAIR)) == []
     assert file.search(FIRST, 0, 10) == -1
-    file.append(pack(1))
+    file.add(pack(1))
     assert file.unpack(PAIR, 0) == (1, -1)
-    file.append(pack(5, 9))
-    assert list(file.entries(PAIR)) == [(1, -1), (5, -5), (9, -9)]
+    file.add(pack(5, 9))
+    assert list(file.unpack_all(PAIR)) == [(1, -1), (5, -5), (9, -9)]
     assert file.data() == pack(1, 5, 9)
     file.sync()
     file.close()
@@ -67,13 +67,13 @@ def test_sizes_and_trims(tmp_path: Path) -> None:
     file.presize()
     assert (tmp_path / "index").stat().st_size == 96
     assert (tmp_path / "index").stat().st_blocks == 0
-    file.append(pack(1, 2))
+    file.add(pack(1, 2))
     assert file.unpack(PAIR, 1) == (2, -2)
     file.trim()
     assert (tmp_path / "index").read_bytes() == pack(1, 2)
     assert file.unpack(PAIR, 1) == (2, -2)
     file.presize()
-    file.append(pack(3))
+    file.add(pack(3))
     assert file.data() == pack(1, 2, 3)
     file.close()
     file = opened(tmp_path)
@@ -84,7 +84,7 @@ def test_sizes_and_trims(tmp_path: Path) -> None:
 def test_more_than_its_size_fits(tmp_path: Path) -> None:
     file = opened(tmp_path)
     file.presize()
-    file.append(pack(*range(20)))
+    file.add(pack(*range(20)))
     assert file.count == 20
     assert file.unpack(PAIR, 19) == (19, -19)
     file.presize()
@@ -97,10 +97,10 @@ def test_more_than_its_size_fits(tmp_path: Path) -> None:
 def test_truncation_leaves_nothing_behind(tmp_path: Path) -> None:
     file = opened(tmp_path)
     file.presize()
-    file.append(pack(1, 2, 3))
+    file.add(pack(1, 2, 3))
     file.truncate_to(1)
     assert (tmp_path / "index").read_bytes() == pack(1).ljust(96, b"\0")
-    file.append(pack(7))
+    file.add(pack(7))
     assert file.data() == pack(1, 7)
     file.trim()
     file.truncate_to(1)
@@ -115,11 +115,11 @@ def test_truncation_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_an_old_map_is_not_used_for_new_entries(tmp_path: Path) -> None:
     file = opened(tmp_path)
     for number in range(2000):
-        file.append(pack(number))
+        file.add(pack(number))
         assert file.unpack(PAIR, number) == (number, -number)
     file.truncate_to(3)
     assert file.data() == pack(0, 1, 2)
-    file.append(pack(9))
+    file.add(pack(9))
     assert file.unpack(PAIR, 3) == (9, -9)
     file.close()
 
@@ -133,7 +133,7 @@ def test_search_finds_the_last_that_is_not_above(
     step = data.draw(st.integers(1, 3))
     keys = [number // 2 * step for number in range(count)]
     file = opened(tmp_path_factory.mktemp("i"), mapped=mapped)
-    file.append(pack(*keys))
+    file.add(pack(*keys))
     for target in data.draw(st.lists(st.integers(-2, count * step + 2), max_size=20)):
         expected = max((n for n, key in enumerate(keys) if key <= target), default=-1)
         assert file.search(FIRST, 0, target) == expected
@@ -165,11 +165,11 @@ def test_following_another_processs_file(tmp_path: Path) -> None:
     follower.refresh()
     assert follower.count == 0
     writer.presize()
-    writer.append(pack(1, 2))
+    writer.add(pack(1, 2))
     assert follower.count == 0
     follower.refresh()
     assert follower.data() == pack(1, 2)
-    writer.append(pack(3))
+    writer.add(pack(3))
     writer.trim()
     follower.refresh()
     assert follower.data() == pack(1, 2, 3)
@@ -204,12 +204,12 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
     file = EntryFile(disk, str(tmp_path / "index"), 8, 100, writable=True, mapped=True)
     file.presize()
-    file.append(pack(1))
+    file.add(pack(1))
     disk.fail_next("pwrite", errno.ENOSPC, partial=4)
     with pytest.raises(OSError, match="No space"):
-        file.append(pack(2, 3))
+        file.add(pack(2, 3))
     assert file.data() == pack(1)
-    file.append(pack(4))
+    file.add(pack(4))
     assert file.data() == pack(1, 4)
     disk.fail_next("ftruncate", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
@@ -223,7 +223,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
 def test_no_descriptor_is_left(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     file = opened(tmp_path)
-    file.append(pack(1))
+    file.add(pack(1))
     assert file.unpack(PAIR, 0) == (1, -1)
     file.close()
     file.close()
@@ -242,7 +242,7 @@ def test_a_map_that_is_made_while_the_file_is_trimmed(tmp_path: Path) -> None:
 
     file = EntryFile(Trimmed(), str(tmp_path / "f"), 8, 1 << 20, writable=True, mapped=True)
     file.presize()
-    file.append(pack(*range(10)))
+    file.add(pack(*range(10)))
     trim.append(file.trim)
     assert file.unpack(PAIR, 9) == (9, -9)
     assert not trim
