@@ -45,7 +45,7 @@ from collections.abc import Callable
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.follow import followed_log
-from storage.follow.follow_tail import LogTail, Moved
+from storage.follow.follow_tail import LogTail, Moved, is_of
 from storage.log.log import Log
 from storage.recovery.loading import Loaded, Origin
 from storage.recovery.missing_segment import missing_segment
@@ -53,6 +53,7 @@ from storage.recovery.recovery import load_segment, recover
 from storage.recovery.replay import replay
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.segment import Segment
+from storage.segment.segment_files import Identity
 from storage.state import book_file
 from storage.state.book_file import Claim
 from storage.state.producer_state import ProducerState
@@ -70,7 +71,7 @@ _log = logging.getLogger(__name__)
 _Found = dict[int, os.stat_result]
 
 
-class LogFollower(LogTail):
+class LogFollower:
     """Keeps one log like its files.  The owner's thread looks; any may ask ``intact``.
 
     ``limit``: the log ends before this offset (the high watermark); None: it ends where it ends.
@@ -80,7 +81,9 @@ class LogFollower(LogTail):
         self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None = None
     ) -> None:
         assert log.read_only
-        super().__init__(log, clock_ns, limit)
+        self.log = log
+        self._clock_ns = clock_ns
+        self._tail = LogTail(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
         # Segments whose files' names still end in ``.swap``, though they are taken for swapped.
@@ -92,8 +95,12 @@ class LogFollower(LogTail):
         if log.losses:
             self._claims = self._claimed()
         if limit is not None:
-            self._hide_from(max(limit(), log.log_start_offset))
-        self._mark_last()
+            self._tail.hide_from(max(limit(), log.log_start_offset))
+        self._tail.mark_last()
+
+    def intact(self) -> bool:
+        """``LogTail.intact``: whether what was read last is still there.  Any thread."""
+        return self._tail.intact()
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -119,9 +126,9 @@ class LogFollower(LogTail):
     def _look(self) -> bool:
         """Whether the log is now as its files were."""
         log = self.log
-        if self._limit is not None and (limit := self._limit()) != self._limit_seen:
+        if self._tail.limit is not None and (limit := self._tail.limit()) != self._limit_seen:
             self._limit_seen = limit
-            self._tail_seen = None
+            self._tail.seen = None
         stamp = log.files.file_stat(log.directory).st_mtime_ns
         is_done = True
         if stamp != self._names_seen:
@@ -167,7 +174,7 @@ class LogFollower(LogTail):
             found = self.log.files.file_stat(segment.log_path)
         except FileNotFoundError:
             return False
-        return self._is_of(segment, found)
+        return is_of(segment, found, self.log.files)
 
     def _find(self) -> tuple[_Found, _Found, bool]:
         """Every log by its base offset, rising; those that wait for deletion; and whether a cleaner
@@ -277,6 +284,9 @@ class LogFollower(LogTail):
         except CorruptCheckpoint:
             return {}
 
+    def _identity(self, path: str, found: os.stat_result) -> Identity:
+        return found.st_dev, found.st_ino, self.log.files.born_ns(path)
+
     def _bases(self, found: _Found) -> list[int]:
         """Of the log's segments, also of those whose files are gone."""
         return sorted({*found, *self._claims})
@@ -346,7 +356,7 @@ class LogFollower(LogTail):
         What its writer removes or cleans lies below the high watermark, which it writes down now
         and then only.  A file of which something was below it becomes another for no other reason.
         """
-        if self._limit is None or not count or self._is_written_over(found):
+        if self._tail.limit is None or not count or self._is_written_over(found):
             return
         for segment in self.log.segments[:count]:
             if segment.size and not self._is_kept(segment, found):
@@ -354,9 +364,9 @@ class LogFollower(LogTail):
 
     def _decide_below(self, offset: int) -> None:
         """Its writer has removed or cleaned what is below ``offset``, or is about to."""
-        if offset > self._decided:
-            self._decided = offset
-            self._tail_seen = None
+        if offset > self._tail.decided:
+            self._tail.decided = offset
+            self._tail.seen = None
 
     def _change_head(self, count: int, found: _Found) -> bool:
         """Make the first ``count`` segments those of these names; False where that has to wait."""
@@ -411,7 +421,7 @@ class LogFollower(LogTail):
         if segment.identity is None and not segment.sealed and not segment.size:
             # It was made after the partition's directory, in which we looked between the two.
             segment.identity = self._identity(segment.log_path, now)
-        if not self._is_of(segment, now):
+        if not is_of(segment, now, self.log.files):
             return False
         facts = (now.st_size, now.st_mtime_ns)
         return not segment.sealed or facts == (segment.size - segment.lacking, segment.mtime_ns)
@@ -422,29 +432,29 @@ class LogFollower(LogTail):
         active = self.log.active
         found = self._stat_of(active)
         tail = (found.st_size, found.st_mtime_ns)
-        if tail == self._tail_seen:
+        if tail == self._tail.seen:
             return
-        if self._is_cut(active, found):
+        if self._tail.is_cut(active, found):
             self._take_over(self._find_unmixed())
             return
-        self._drain()
+        self._tail.drain()
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
-            self._tail_seen = tail
+            self._tail.seen = tail
 
     def _stat_of(self, active: Segment) -> os.stat_result:
         """What its name leads to; Moved where that is another file, which says nothing of it."""
         found = self.log.files.file_stat(active.log_path)
-        if not self._is_of(active, found):
+        if not is_of(active, found, self.log.files):
             raise Moved
         return found
 
     def _read_on(self) -> None:
         """Take what the active segment has by now; Moved where it was cut."""
         active = self.log.active
-        if self._is_cut(active, self._stat_of(active)):
+        if self._tail.is_cut(active, self._stat_of(active)):
             self._take_over(self._find_unmixed())
             raise Moved
-        self._drain()
+        self._tail.drain()
 
     def _roll(self, base: int, found: _Found) -> bool:
         """The writer has begun the segment ``base``; False where the one before is not read."""
@@ -452,7 +462,7 @@ class LogFollower(LogTail):
         self._read_on()
         now = self._stat_of(active)
         if active.size != now.st_size:
-            self._complain(active)
+            self._tail.complain(active)
             return False
         if base < active.next_offset:
             raise Moved
@@ -484,8 +494,7 @@ class LogFollower(LogTail):
         active.sealed = True
         log.segments = (*log.segments, following)
         log.log_end_offset = base
-        self._marks = ()
-        self._tail_seen = None
+        self._tail.begin_segment()
         for listener in log.listeners:
             listener.rolled(log, active, following)
 
@@ -505,7 +514,11 @@ class LogFollower(LogTail):
         """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
         for segment in self.log.segments:
             now = found.get(segment.base_offset)
-            if now is not None and self._is_of(segment, now) and not self._is_kept(segment, found):
+            if (
+                now is not None
+                and is_of(segment, now, self.log.files)
+                and not self._is_kept(segment, found)
+            ):
                 return True
         return False
 
@@ -527,11 +540,11 @@ class LogFollower(LogTail):
                 return False
             active.is_called(paths.DELETED)
             with contextlib.suppress(FileNotFoundError, SegmentGone):
-                if self._is_cut(active, active.log_stat()):
+                if self._tail.is_cut(active, active.log_stat()):
                     return False
-                self._drain()
+                self._tail.drain()
                 active.mtime_ns = active.log_stat().st_mtime_ns
-                if self._limit is not None and active.size < active.log_stat().st_size:
+                if self._tail.limit is not None and active.size < active.log_stat().st_size:
                     raise Moved
             at = max(active.next_offset, active.base_offset + 1)
             if at in deleted:
@@ -559,7 +572,11 @@ class LogFollower(LogTail):
             [each for each in self._bases(found) if each < base], base, found, log.segments
         )
         names = {name for name, _ in log.files.scan(log.directory)}
-        producers, _ = replay(self._origin(), [Loaded(each) for each in new], names)
+        producers, _ = replay(
+            followed_log.origin_of(self.log, self._clock_ns()),
+            [Loaded(each) for each in new],
+            names,
+        )
         count, read_to = len(log.segments), active.next_offset
         self._begin(base, found)
         # So that all are told from where on it was not read.
@@ -631,7 +648,9 @@ class LogFollower(LogTail):
             name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in self._swapped else name
             for name, _ in self.log.files.scan(self.log.directory)
         }
-        origin = dataclasses.replace(self._origin(), swapped=self._swapped)
+        origin = dataclasses.replace(
+            followed_log.origin_of(self.log, self._clock_ns()), swapped=self._swapped
+        )
         new: list[Segment] = []
         for base, following in zip(bases, [*bases[1:], end], strict=True):
             segment = known.get(base)
@@ -662,7 +681,7 @@ class LogFollower(LogTail):
     def _take_over(self, found: _Found) -> None:
         """The end of the log is not the one that was read: load it anew, as far as it differs."""
         log = self.log
-        recovered = recover(self._origin())
+        recovered = recover(followed_log.origin_of(self.log, self._clock_ns()))
         fresh = recovered.segments
         if not all(self._is_kept(segment, found) for segment in fresh):
             raise Moved
@@ -674,12 +693,12 @@ class LogFollower(LogTail):
             and self._is_kept(old[same], found)
         ):
             same += 1
-        offset, size = self._end_of_same(old[same], fresh[same])
-        self._decided = min(self._decided, offset)
+        offset, size = self._tail.end_of_same(old[same], fresh[same])
+        self._tail.decided = min(self._tail.decided, offset)
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
             now = found.get(segment.base_offset)
-            if now is None or not self._is_of(segment, now):
+            if now is None or not is_of(segment, now, self.log.files):
                 segment.is_called(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
@@ -689,8 +708,8 @@ class LogFollower(LogTail):
             log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
         else:
             log.log_start_offset = new[0].base_offset
-        if self._limit is not None:
-            self._hide_from(max(self._limit(), log.log_start_offset))
+        if self._tail.limit is not None:
+            self._tail.hide_from(max(self._tail.limit(), log.log_start_offset))
         for _, segment in log.retired:
             if segment.identity == old[same].identity and segment.size > size:
                 # What an earlier cut had left is cut now.
@@ -701,7 +720,7 @@ class LogFollower(LogTail):
             index = segment.txn_index
             index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
         log.retired = [*log.retired, *((due_ms, segment) for segment in old[same:])]
-        self._mark_last()
+        self._tail.mark_last()
         for listener in log.listeners:
             listener.truncated(log, old[same:], log.segments[same:], offset)
 

@@ -12,8 +12,8 @@ import os
 import time
 from collections.abc import Callable
 
-from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.files import Files
 from storage.follow import followed_log
 from storage.log.log import Log
 from storage.record._batch import Rebuild
@@ -25,10 +25,9 @@ from storage.record.header import (
     MAGIC_POSITION,
     size_at,
 )
-from storage.recovery.loading import Loaded, Origin
+from storage.recovery.loading import Loaded
 from storage.recovery.replay import replay
 from storage.segment.segment import Segment
-from storage.segment.segment_files import Identity
 from storage.state.producer_state import ProducerBatch
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -54,9 +53,10 @@ class LogTail:
         self.log = log
         self._clock_ns = clock_ns
         # What its writer has removed or cleaned ends here: the log does not end before.
-        self._decided = 0
-        self._limit = None if limit is None else lambda: max(limit(), self._decided)
-        self._tail_seen: tuple[int, int] | None = None
+        self.decided = 0
+        self.limit = None if limit is None else lambda: max(limit(), self.decided)
+        # Size and time of the active log when all of it had been read.
+        self.seen: tuple[int, int] | None = None
         # The active segment and (position, header) of batches of it, rising; the last one is the
         # last batch that was read.  One tuple, as any thread may ask.
         self._marked: tuple[Segment, _Marks] = (log.active, ())
@@ -69,11 +69,15 @@ class LogTail:
     def _marks(self, marks: _Marks) -> None:
         self._marked = (self.log.active, marks)
 
-    def _mark_last(self) -> None:
+    def begin_segment(self) -> None:
+        """The log has another active segment, of which nothing was read yet."""
+        self.seen = None
+        self._marks = ()
+
+    def mark_last(self) -> None:
         """Remember the last batch of the active segment."""
         active = self.log.active
-        self._tail_seen = None
-        self._marks = ()
+        self.begin_segment()
         try:
             last = None if active.always_expand else active.last_batch()
             if last is not None:
@@ -91,32 +95,16 @@ class LogTail:
         active, marks = self._marked
         try:
             found = self.log.files.file_stat(active.log_path)
-            if not self._is_of(active, found):
+            if not is_of(active, found, self.log.files):
                 if active.identity is None:
                     return True
                 found = active.log_stat()
-            elif (found.st_size, found.st_mtime_ns) == self._tail_seen:
+            elif (found.st_size, found.st_mtime_ns) == self.seen:
                 return True
             return found.st_size >= active.size and self._stands(active, marks[-1:])
         except (FileNotFoundError, SegmentGone):
             # Replaced or removed as a whole: who has it open has the old bytes.
             return True
-
-    def _is_of(self, segment: Segment, found: os.stat_result) -> bool:
-        """Whether the file that the segment's name leads to, as found, is the segment's."""
-        identity = segment.identity
-        if identity is None or identity[:2] != (found.st_dev, found.st_ino):
-            return False
-        # No other has its inode while it is open.
-        if segment.is_log_open:
-            return True
-        try:
-            return self.log.files.born_ns(segment.log_path) == identity[2]
-        except FileNotFoundError:
-            return False
-
-    def _identity(self, path: str, found: os.stat_result) -> Identity:
-        return found.st_dev, found.st_ino, self.log.files.born_ns(path)
 
     @staticmethod
     def _stands(segment: Segment, marks: tuple[tuple[int, bytes], ...]) -> bool:
@@ -125,10 +113,10 @@ class LogTail:
         except CorruptRecord:
             return False
 
-    def _is_cut(self, active: Segment, now: os.stat_result) -> bool:
+    def is_cut(self, active: Segment, now: os.stat_result) -> bool:
         return now.st_size < active.size or not self._stands(active, self._marks[-1:])
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Take what the active log has more than we have read."""
         active = self.log.active
         until = time.monotonic() + _LOOK_S
@@ -146,8 +134,8 @@ class LogTail:
         needed = size_at(data, 0)
         if len(data) < needed <= size - segment.size:
             data = segment.read_at(segment.size, needed)
-        if self._limit is not None:
-            data = data[: _below(data, self._limit())]
+        if self.limit is not None:
+            data = data[: _below(data, self.limit())]
         rebuild = Rebuild(
             segment.base_offset,
             self.log.config.index_interval_bytes,
@@ -187,10 +175,10 @@ class LogTail:
         followed_log.append(self.log, segment, segment.size - taken, data[:taken], producers)
         return True
 
-    def _complain(self, active: Segment) -> None:
+    def complain(self, active: Segment) -> None:
         """CorruptRecord where what is left of a segment that has a successor is no batch."""
         start = active.read_at(active.size, 1)
-        beyond = self._limit is not None and self.log.log_end_offset >= self._limit()
+        beyond = self.limit is not None and self.log.log_end_offset >= self.limit()
         if beyond or not any(start):
             return
         raise CorruptRecord(
@@ -200,7 +188,7 @@ class LogTail:
             offset=active.next_offset,
         )
 
-    def _end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
+    def end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
         """Up to which offset and position the two hold the same, as far as that is known."""
         nothing = old.base_offset, 0
         if old.base_offset != new.base_offset or old.identity != new.identity:
@@ -215,7 +203,7 @@ class LogTail:
                     return batch[1].last_offset + 1, position + batch[1].size
         return nothing
 
-    def _hide_from(self, limit: int) -> None:
+    def hide_from(self, limit: int) -> None:
         """End the log, which was just loaded, before the first batch that reaches ``limit``."""
         log = self.log
         if log.log_end_offset <= limit:
@@ -246,24 +234,23 @@ class LogTail:
         log.log_end_offset = max(next_offset, active.base_offset)
         # What begins or is decided behind the end is seen again when the end moves.
         names = {name for name, _ in log.files.scan(log.directory)}
-        log.producers, _ = replay(self._origin(), [Loaded(each) for each in segments], names)
+        origin = followed_log.origin_of(log, self._clock_ns())
+        log.producers, _ = replay(origin, [Loaded(each) for each in segments], names)
         log.transactions.stabilize()
 
-    def _origin(self) -> Origin:
-        """How its segments are loaded: the writer lives, so its indexes can be trusted."""
-        log = self.log
-        return Origin(
-            log.files,
-            log.directory,
-            log.config,
-            clean=True,
-            recovery_point=0,
-            log_start=0,
-            writable=False,
-            now_ms=self._clock_ns() // 1_000_000,
-            may_be_cleaned=log.may_be_cleaned,
-            booked_to=paths.MAX_OFFSET if log.is_booked else None,
-        )
+
+def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
+    """Whether the file that the segment's name leads to, as found, is the segment's."""
+    identity = segment.identity
+    if identity is None or identity[:2] != (found.st_dev, found.st_ino):
+        return False
+    # No other has its inode while it is open.
+    if segment.is_log_open:
+        return True
+    try:
+        return files.born_ns(segment.log_path) == identity[2]
+    except FileNotFoundError:
+        return False
 
 
 def _below(data: bytes, limit: int) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage import paths
 from storage.log.log import Log
+from storage.recovery.loading import Origin
 from storage.recovery.recovery import Recovered
 from storage.segment.segment import Segment
 from storage.state.producer_state import ProducerBatch, ProducerState
@@ -83,3 +85,19 @@ def replace_end(log: Log, segments: tuple[Segment, ...], recovered: Recovered) -
 def _replace_producers(log: Log, producers: ProducerState) -> None:
     log.producers = producers
     log.transactions.replaced()
+
+
+def origin_of(log: Log, now_ns: int) -> Origin:
+    """How segments of the log are loaded: the writer lives, so its indexes can be trusted."""
+    return Origin(
+        log.files,
+        log.directory,
+        log.config,
+        clean=True,
+        recovery_point=0,
+        log_start=0,
+        writable=False,
+        now_ms=now_ns // 1_000_000,
+        may_be_cleaned=log.may_be_cleaned,
+        booked_to=paths.MAX_OFFSET if log.is_booked else None,
+    )

@@ -617,17 +617,17 @@ FAULTS = [
     Fault(
         "follow-a-log-in-its-place-is-the-same",
         "storage/follow/follow_tail.py",
-        "        if identity is None or identity[:2] != (found.st_dev, found.st_ino):\n"
-        "            return False\n",
-        "        if identity is None:\n            return False\n",
+        "    if identity is None or identity[:2] != (found.st_dev, found.st_ino):\n"
+        "        return False\n",
+        "    if identity is None:\n        return False\n",
         "A cleaned segment is taken for the one that was read: tail -f repeats records.",
         (FOLLOW,),
     ),
     Fault(
         "follow-inode-numbers-given-again",
         "storage/follow/follow_tail.py",
-        "            return self.log.files.born_ns(segment.log_path) == identity[2]",
-        "            return self.log.files.born_ns(segment.log_path) >= 0",
+        "        return files.born_ns(segment.log_path) == identity[2]",
+        "        return files.born_ns(segment.log_path) >= 0",
         "Another file of the same inode number is taken for the one that was read.",
         (FOLLOW,),
     ),
@@ -642,9 +642,8 @@ FAULTS = [
     Fault(
         "follow-transactions-behind-the-high-watermark",
         "storage/follow/follow_tail.py",
-        "        log.producers, _ = replay(self._origin(), [Loaded(each) for each in segments],"
-        " names)\n",
-        "        _ = replay, names\n",
+        "        log.producers, _ = replay(origin, [Loaded(each) for each in segments], names)\n",
+        "        _ = replay, origin, names\n",
         "until=high-watermark shows records of aborted transactions.",
         ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
     ),
