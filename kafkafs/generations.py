@@ -2,27 +2,27 @@
 
 **Absolute positions** count the text of a view over all of a partition's life. They are signed,
 never reset while the partition lives, and no text ever moves to another one. A `Timeline` says
-which segment's text (a *piece*) lies where now.
+which segment's text (an *extent*) lies where now.
 
-A **generation** is what one inode shows: its own position p is the absolute position p + `shift`.
+A **generation** is what one inode shows: its own position p is the absolute position p + `origin`.
 It begins at the log start, or at a record behind that; that of `.follow` counts from where all
 counting began, and can be read from the first byte on that is as it was. What rewrites history
 makes a new generation; older ones that are still open go on growing with the log, and read what
 they had:
 
-- Where segments leave the head, an older generation keeps their pieces (`past`).
+- Where segments leave the head, an older generation keeps their extents (`past`).
 - Where a prefix is swapped for cleaned segments, those are laid before the first byte that was not
-  cleaned, ending there, so that nothing behind it moves; an older generation keeps the old pieces
+  cleaned, ending there, so that nothing behind it moves; an older generation keeps the old extents
   before that place (its `cut`), and follows the timeline from there on. Where another process has
   swapped what was not shown yet, the first record that was not is laid there, perhaps inside of a
   cleaned segment.
-- When the files of a past piece are gone, `first_valid` rises to its end. Reading below it is
+- When the files of a past extent are gone, `first_valid` rises to its end. Reading below it is
   SegmentGone (ESTALE), but for the last text before a cut, which is kept in memory: the kernel
   reads whole pages.
 
-Pure: no file, clock or thread. Pieces are anything with a length of text.
+Pure: no file, clock or thread. Extents are anything with a length of text.
 
-Invariants: the starts of a timeline's pieces rise by their lengths; first_valid ≤ end.
+Invariants: the starts of a timeline's extents rise by their lengths; first_valid ≤ end.
 Not here: rendering (`tree.partition.text`), inode numbers, who is open (`partition_view`).
 """
 
@@ -39,100 +39,102 @@ KEPT = 1 << 20
 """Bytes of text that are kept before a cut."""
 
 
-class Piece(Protocol):
+class Extent(Protocol):
     """The text of one segment."""
 
     @property
     def text_length(self) -> int: ...
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=Extent)
 
 
 class Timeline(Generic[P]):
-    """Where the pieces of a log lie, as far as that is known.
+    """Where the extents of a log lie, as far as that is known.
 
-    `unplaced` are its first pieces, whose lengths nobody has asked for yet; `placed` the others,
-    with their starts: one tuple, replaced as a whole, so that any thread may read it. `rewrites`
-    counts how often its past has changed.
+    `unpositioned` are its first extents, whose lengths nobody has asked for yet; `positioned` the
+    others, with their starts: one tuple, replaced as a whole, so that any thread may read it.
+    `rewrites` counts how often its past has changed.
     """
 
-    __slots__ = ("end", "placed", "rewrites", "unplaced")
+    __slots__ = ("end", "positioned", "rewrites", "unpositioned")
 
-    def __init__(self, pieces: Sequence[P]) -> None:
-        self.unplaced: tuple[P, ...] = tuple(pieces)
-        self.placed: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
+    def __init__(self, extents: Sequence[P]) -> None:
+        self.unpositioned: tuple[P, ...] = tuple(extents)
+        self.positioned: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
         self.end = 0
         self.rewrites = 0
 
     @property
-    def pieces(self) -> tuple[P, ...]:
-        return self.unplaced + self.placed[1]
+    def extents(self) -> tuple[P, ...]:
+        return self.unpositioned + self.positioned[1]
 
-    def place(self, first: int = 0, anchor: int = 0, position: int = 0) -> None:
-        """The lengths from piece number `first` on are known: find the places of those.
+    def position(self, first: int = 0, known: int = 0, position: int = 0) -> None:
+        """The lengths from extent number `first` on are known: find where those extents begin.
 
-        Where none is placed yet, piece number `anchor`, not before `first`, begins at `position`.
-        A placed piece may have grown, as for `settle`: it is measured before anybody is told.
+        Where none is positioned yet, extent number `known`, not before `first`, begins at
+        `position`.
+        A positioned extent may have grown, as for `grow`: it is measured before anybody is told.
         """
-        starts, placed = self.placed
-        pieces = self.unplaced + placed
-        if placed:
-            anchor, position = len(self.unplaced), starts[0]
-        assert first <= anchor
+        starts, positioned = self.positioned
+        extents = self.unpositioned + positioned
+        if positioned:
+            known, position = len(self.unpositioned), starts[0]
+        assert first <= known
         before: list[int] = []
         at = position
-        for piece in reversed(pieces[first:anchor]):
-            at -= piece.text_length
+        for extent in reversed(extents[first:known]):
+            at -= extent.text_length
             before.append(at)
         after = []
         at = position
-        for piece in pieces[anchor:]:
+        for extent in extents[known:]:
             after.append(at)
-            at += piece.text_length
-        assert all(map(operator.ge, after, starts)), "the text of a placed piece has gone"
-        self.placed = ((*reversed(before), *after), pieces[first:])
-        self.unplaced = pieces[:first]
+            at += extent.text_length
+        assert all(map(operator.ge, after, starts)), "the text of a positioned extent has gone"
+        self.positioned = ((*reversed(before), *after), extents[first:])
+        self.unpositioned = extents[:first]
         self.end = at
 
-    def extend(self, piece: P) -> None:
-        """The log has rolled: a piece without text yet comes at the end."""
-        starts, pieces = self.placed
-        if pieces:
-            self.placed = ((*starts, self.end), (*pieces, piece))
+    def extend(self, extent: P) -> None:
+        """The log has rolled: an extent without text yet comes at the end."""
+        starts, extents = self.positioned
+        if extents:
+            self.positioned = ((*starts, self.end), (*extents, extent))
         else:
-            self.unplaced = (*self.unplaced, piece)
+            self.unpositioned = (*self.unpositioned, extent)
 
     def remove_head(self, count: int) -> None:
-        """The first `count` pieces have left the log."""
+        """The first `count` extents have left the log."""
         self.replace_head(count, ())
 
-    def replace_head(self, count: int, pieces: Sequence[P]) -> None:
-        """Unmeasured `pieces` take the place of the first `count`, before the first one left."""
-        starts, placed = self.placed
+    def replace_head(self, count: int, extents: Sequence[P]) -> None:
+        """Unmeasured `extents` take the place of the first `count`, before the first one left."""
+        starts, positioned = self.positioned
         self.rewrites += 1
-        left = max(count - len(self.unplaced), 0)
-        self.placed = (starts[left:], placed[left:])
-        self.unplaced = (*pieces, *self.unplaced[count:])
+        left = max(count - len(self.unpositioned), 0)
+        self.positioned = (starts[left:], positioned[left:])
+        self.unpositioned = (*extents, *self.unpositioned[count:])
 
-    def settle(self) -> None:
-        """A placed piece has grown, and those behind it, which had no text yet: find their places.
+    def grow(self) -> None:
+        """A positioned extent has grown, and those behind it, which had no text yet: find where
+        they begin.
 
-        No text moves: what had no place before is behind what had one.
+        No text moves: what had no position before is behind what had one.
         """
-        starts, pieces = self.placed
+        starts, extents = self.positioned
         moved = list(starts)
-        for number in range(1, len(pieces)):
-            moved[number] = moved[number - 1] + pieces[number - 1].text_length
-        self.placed = (tuple(moved), pieces)
-        if pieces:
-            self.end = moved[-1] + pieces[-1].text_length
+        for number in range(1, len(extents)):
+            moved[number] = moved[number - 1] + extents[number - 1].text_length
+        self.positioned = (tuple(moved), extents)
+        if extents:
+            self.end = moved[-1] + extents[-1].text_length
 
     def locate(self, absolute: int) -> tuple[P, int]:
-        """The piece that holds a position, and where it begins."""
-        starts, pieces = self.placed
+        """The extent that holds a position, and where it begins."""
+        starts, extents = self.positioned
         number = bisect_right(starts, absolute) - 1
-        return pieces[number], starts[number]
+        return extents[number], starts[number]
 
 
 class Generation(Generic[P]):
@@ -147,7 +149,7 @@ class Generation(Generic[P]):
         "keeps",
         "lost",
         "nonce",
-        "shift",
+        "origin",
         "timeline",
     )
 
@@ -157,21 +159,21 @@ class Generation(Generic[P]):
         nonce: int,
         start: int,
         *,
-        shift: int | None = None,
+        origin: int | None = None,
         keeps: int | None = None,
     ) -> None:
         """`start`: the absolute position from which on it can be read; its own positions count
-        from `shift`, or from there. `keeps`: how much text is kept in memory before a cut.
+        from `origin`, or from there. `keeps`: how much text is kept in memory before a cut.
         """
         self.timeline = timeline
         self.nonce = nonce
-        self.shift = start if shift is None else shift
+        self.origin = start if origin is None else origin
         self.first_valid = start
         self.keeps = KEPT if keeps is None else keeps
         self._made = timeline.rewrites
-        # Below `_cut` this generation reads pieces of its own; the timeline's are another history.
+        # Below `_cut` this generation reads extents of its own; the timeline's are another history.
         self._cut = start
-        # From where on each is read, the pieces, and where each begins: that may be before, where
+        # From where on each is read, the extents, and where each begins: that may be before, where
         # another process has cut the log inside of it.
         self._past: tuple[tuple[int, ...], tuple[P, ...], tuple[int, ...]] = ((), (), ())
         # From where to where text has been cut off by another process, rising.
@@ -182,7 +184,7 @@ class Generation(Generic[P]):
     @property
     def size(self) -> int:
         """Bytes that it shows, those that are gone included."""
-        return self.timeline.end - self.shift
+        return self.timeline.end - self.origin
 
     @property
     def is_current(self) -> bool:
@@ -195,20 +197,20 @@ class Generation(Generic[P]):
 
         It must have been told of each change.
         """
-        return not self._past[1] and not self.lost and self.first_valid == self.shift
+        return not self._past[1] and not self.lost and self.first_valid == self.origin
 
     def locate(self, absolute: int) -> tuple[P, int]:
-        """The piece that holds a position, first_valid ≤ it < end, and where the piece begins."""
+        """The extent that holds a position, first_valid ≤ it < end, and where the extent begins."""
         if absolute < self._cut:
-            places, pieces, starts = self._past
+            places, extents, starts = self._past
             number = bisect_right(places, absolute) - 1
             if number < 0:
                 raise SegmentGone("these bytes have been deleted")
-            return pieces[number], starts[number]
+            return extents[number], starts[number]
         return self.timeline.locate(absolute)
 
     def goes_on_inside(self, absolute: int) -> bool:
-        """Whether what comes here may be in the middle of a piece, as what is before it is not."""
+        """Whether what comes here may be in the middle of an extent, unlike what is before it."""
         return absolute == self._cut or absolute in self._past[0]
 
     def kept(self, absolute: int, size: int) -> bytes:
@@ -245,19 +247,19 @@ class Generation(Generic[P]):
         self._kept = (*self._kept, (start, text))
 
     def supersede(self, cut: int) -> None:
-        """The timeline below `cut`, the start of one of its pieces, is about to change."""
-        starts, pieces = self.timeline.placed
+        """The timeline below `cut`, the start of one of its extents, is about to change."""
+        starts, extents = self.timeline.positioned
         first = max(bisect_right(starts, self._cut) - 1, 0)
         last = bisect_left(starts, cut)
         if first < last:
-            places, old_pieces, old_starts = self._past
+            places, old_extents, old_starts = self._past
             new = starts[first:last]
-            # What it has of its own ends at `_cut`. The timeline's piece `first` begins there, or
+            # What it has of its own ends at `_cut`. The timeline's extent `first` begins there, or
             # before: at a log start, or where a log was cut.
-            place = max(new[0], self._cut) if old_pieces else new[0]
+            place = max(new[0], self._cut) if old_extents else new[0]
             self._past = (
                 (*places, place, *new[1:]),
-                old_pieces + pieces[first:last],
+                old_extents + extents[first:last],
                 old_starts + new,
             )
         self._cut = max(self._cut, cut)
@@ -274,22 +276,22 @@ class Generation(Generic[P]):
 
     @property
     def past(self) -> list[tuple[int, P, int]]:
-        """Its own pieces: from where on each is read, the piece, and where it begins."""
+        """Its own extents: from where on each is read, the extent, and where it begins."""
         return list(zip(*self._past, strict=True))
 
     def past_from(self, absolute: int) -> tuple[P, ...]:
-        """Its own pieces that hold text from a position on."""
-        places, pieces, _ = self._past
-        return pieces[max(bisect_right(places, absolute) - 1, 0) :]
+        """Its own extents that hold text from a position on."""
+        places, extents, _ = self._past
+        return extents[max(bisect_right(places, absolute) - 1, 0) :]
 
     def forget(self, gone: Callable[[P], bool]) -> bool:
-        """Drop the past up to the last piece that is `gone`; whether there was any."""
-        places, pieces, starts = self._past
-        for number in reversed(range(len(pieces))):
-            if gone(pieces[number]):
+        """Drop the past up to the last extent that is `gone`; whether there was any."""
+        places, extents, starts = self._past
+        for number in reversed(range(len(extents))):
+            if gone(extents[number]):
                 rest = slice(number + 1, None)
                 self.first_valid = max(self.first_valid, (*places, self._cut)[number + 1])
-                self._past = (places[rest], pieces[rest], starts[rest])
+                self._past = (places[rest], extents[rest], starts[rest])
                 self._kept = tuple(
                     (start, text)
                     for start, text in self._kept

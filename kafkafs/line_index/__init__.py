@@ -11,18 +11,18 @@ Memory: an active segment has its entries since the last save in memory; a seale
 totals only, and the entries of those last looked into stay mapped, within a budget (`store.py`).
 
 Batches that have to be decoded first, and what is shown of transactions: `encoded.py`. Rendering
-from a place inside a segment: `places.py`; where the log is damaged: `damaged.py`. The view of
+from a byte of text on: `readers.py`; where the log is damaged: `damaged.py`. The view of
 stored batches needs no index, and looks the same from outside (`segment_batches.py`).
 
 Not here: positions beyond one segment (`generations`), when to save (`tree.partition`).
 """
 
-from kafkafs.line_index.places import BytesPlace, Damaged, TextPlace
+from kafkafs.line_index.readers import BytesReader, Damaged, TextReader
 from kafkafs.line_index.segment_batches import SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines
 from kafkafs.line_index.store import NEVER, LineStore
 
-Piece = SegmentLines | SegmentBatches
-Place = TextPlace | BytesPlace
+Extent = SegmentLines | SegmentBatches
+Reader = TextReader | BytesReader
 
-__all__ = ["NEVER", "Damaged", "LineStore", "Piece", "Place", "SegmentBatches", "SegmentLines"]
+__all__ = ["NEVER", "Damaged", "Extent", "LineStore", "Reader", "SegmentBatches", "SegmentLines"]

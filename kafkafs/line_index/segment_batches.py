@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkafs.line_index.places import BytesPlace
+from kafkafs.line_index.readers import BytesReader
 from kafkafs.line_index.store import NEVER
 from storage.record.batch import parse_header
 from storage.segment.segment import Segment
@@ -53,9 +53,9 @@ class SegmentBatches:
     def vanish(self) -> None:
         """Nothing of it is saved."""
 
-    def place(self, text: int) -> BytesPlace:
+    def reader(self, text: int) -> BytesReader:
         """Where reading goes on after `text` bytes."""
-        return BytesPlace(self.segment, text)
+        return BytesReader(self.segment, text)
 
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes, 0) before the batch that holds the first record with an offset ≥ `offset`."""

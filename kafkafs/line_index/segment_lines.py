@@ -26,7 +26,7 @@ from kafkafs.line_index.damaged import Gaps, measure_damaged
 from kafkafs.line_index.encoded import IsAborted, judge
 from kafkafs.line_index.lines import Gap
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
-from kafkafs.line_index.places import TextPlace, read_whole
+from kafkafs.line_index.readers import TextReader, read_whole
 from kafkafs.line_index.store import NEVER, LineStore
 from kafkafs.views import TextView
 from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_batch, find_entry
@@ -519,7 +519,7 @@ class SegmentLines:
                 batch_end += saved.covered
         return before, batch, position, batch_end
 
-    def place(self, text: int) -> TextPlace:
+    def reader(self, text: int) -> TextReader:
         """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
         before, batch, position, batch_end = self.find(text) if text else (0, 0, 0, 0)
         damages = self.segment.damages
@@ -527,7 +527,7 @@ class SegmentLines:
             gap = self._gaps.before(self, text)
             if gap is not None and (not text or batch < gap.place.end):
                 end = gap.place.end
-                return TextPlace(self, Cursor(end), text - gap.end, end, damages)
+                return TextReader(self, Cursor(end), text - gap.end, end, damages)
         header = None
         if batch_end and self.view.whole_records:
             header = memoryview(bytearray(HEADER_SIZE))
@@ -536,9 +536,9 @@ class SegmentLines:
             except CorruptRecord:
                 if self.segment.damages is damages:
                     raise
-                return self.place(text)
+                return self.reader(text)
         cursor = Cursor(position, batch_end, header)
-        return TextPlace(self, cursor, text - before, batch, damages)
+        return TextReader(self, cursor, text - before, batch, damages)
 
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes of text, records shown) before the first record with an offset ≥ `offset`.

@@ -111,9 +111,9 @@ def check(lines: SegmentLines, text: bytes, records: int) -> None:
     assert (lines.complete, lines.text_length, lines.records) == (True, len(text), records)
     for position in range(len(text)):
         out = bytearray(min(50, len(text) - position))
-        assert lines.place(position).fill(out, 0) == len(out)
+        assert lines.reader(position).fill(out, 0) == len(out)
         assert out == text[position : position + len(out)]
-    place = lines.place(0)
+    place = lines.reader(0)
     whole = b""
     for _ in range(len(text)):
         place = place.copy()
@@ -235,7 +235,7 @@ def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, log, 6)
     lines = lines_of(segment, granularity=4096)
     assert (lines.text_length, lines.records) == (len(text), 6)
-    place = lines.place(3 << 20)
+    place = lines.reader(3 << 20)
     out = bytearray(len(text) - (3 << 20))
     with pytest.raises(BlockingIOError):
         at_once(place.copy().fill, bytearray(out), 0)
@@ -262,7 +262,7 @@ def check_lost(segment: Segment, position: int, text: bytes) -> None:
     assert (place.start, place.end) == (position, segment.size)
     out = bytearray(lines.text_length)
     with pytest.raises(CorruptRecord) as caught:
-        lines.place(0).fill(out, 0)
+        lines.reader(0).fill(out, 0)
     assert (caught.value.path, caught.value.position) == (segment.log_path, position)
     assert out.startswith(text)
 
@@ -286,11 +286,11 @@ def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
     ]
     log = b"".join(parts)
     segment = segment_of(tmp_path, log, 3 * len(KINDS), stable=0)
-    piece = SegmentBatches(segment)
-    assert (piece.text_length, piece.complete) == (len(log), True)
+    extent = SegmentBatches(segment)
+    assert (extent.text_length, extent.complete) == (len(log), True)
     for position in range(0, len(log), 7):
         out = bytearray(len(log) - position + 5)
-        assert piece.place(position).fill(out, 0) == len(log) - position
+        assert extent.reader(position).fill(out, 0) == len(log) - position
         assert out[:-5] == log[position:]
     segment.close()
 

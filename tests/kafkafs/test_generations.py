@@ -17,7 +17,7 @@ TEXTS = st.text("abcdefgh", max_size=6)
 
 @dataclass(eq=False)
 class FakePiece:
-    """A piece that holds its text."""
+    """An extent that holds its text."""
 
     text: str = ""
     gone: bool = False
@@ -37,7 +37,7 @@ class Opened:
 
 
 def read(generation: Generation[FakePiece], absolute: int, size: int) -> str:
-    """What a reader does: piece by piece."""
+    """What a reader does: extent by extent."""
     text = ""
     end = min(absolute + size, generation.timeline.end)
     while absolute + len(text) < end:
@@ -45,10 +45,10 @@ def read(generation: Generation[FakePiece], absolute: int, size: int) -> str:
         if at < generation.first_valid:
             text += generation.kept(at, end - at).decode()
             continue
-        piece, start = generation.locate(at)
-        assert not piece.gone
-        assert start <= at < start + piece.text_length
-        text += piece.text[at - start :][: end - at]
+        extent, start = generation.locate(at)
+        assert not extent.gone
+        assert start <= at < start + extent.text_length
+        text += extent.text[at - start :][: end - at]
     return text
 
 
@@ -57,42 +57,42 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pieces = [FakePiece()]
-        self.timeline: Timeline[FakePiece] = Timeline(self.pieces)
-        self.timeline.place(0, 0, 1000)
+        self.extents = [FakePiece()]
+        self.timeline: Timeline[FakePiece] = Timeline(self.extents)
+        self.timeline.position(0, 0, 1000)
         self.open: list[Opened] = []
         self.retired: list[FakePiece] = []
 
     def measured(self) -> None:
-        if self.timeline.unplaced:
-            self.timeline.place()
+        if self.timeline.unpositioned:
+            self.timeline.position()
 
     @rule(text=TEXTS)
     def append(self, text: str) -> None:
-        self.pieces[-1].text += text
-        self.timeline.end = self.timeline.placed[0][-1] + self.pieces[-1].text_length
+        self.extents[-1].text += text
+        self.timeline.end = self.timeline.positioned[0][-1] + self.extents[-1].text_length
         for opened in self.open:
             opened.text += text
 
     @rule()
     def roll(self) -> None:
-        self.pieces.append(FakePiece())
-        self.timeline.extend(self.pieces[-1])
+        self.extents.append(FakePiece())
+        self.timeline.extend(self.extents[-1])
 
     @rule(inside=st.integers(0, 3))
     def open_current(self, inside: int) -> None:
         """Also with a log start inside the first segment."""
         self.measured()
-        inside = min(inside, self.pieces[0].text_length)
-        log_start = self.timeline.placed[0][0] + inside
-        text = "".join(piece.text for piece in self.pieces)[inside:]
+        inside = min(inside, self.extents[0].text_length)
+        log_start = self.timeline.positioned[0][0] + inside
+        text = "".join(extent.text for extent in self.extents)[inside:]
         self.open.append(Opened(Generation(self.timeline, len(self.open), log_start), text))
 
     def supersede(self, count: int) -> None:
-        first = count - len(self.timeline.unplaced)
+        first = count - len(self.timeline.unpositioned)
         if first < 0:
             return
-        cut = self.timeline.placed[0][first]
+        cut = self.timeline.positioned[0][first]
         for opened in self.open:
             generation = opened.generation
             generation.supersede(cut)
@@ -101,30 +101,30 @@ class History(RuleBasedStateMachine):
                 generation.keep(start, read(generation, start, cut - start).encode())
                 opened.kept.append((start, cut))
 
-    @precondition(lambda self: len(self.pieces) > 1)
+    @precondition(lambda self: len(self.extents) > 1)
     @rule(data=st.data())
     def remove_head(self, data: st.DataObject) -> None:
-        count = data.draw(st.integers(1, len(self.pieces) - 1))
+        count = data.draw(st.integers(1, len(self.extents) - 1))
         self.supersede(count)
         self.timeline.remove_head(count)
-        self.retired += self.pieces[:count]
-        del self.pieces[:count]
+        self.retired += self.extents[:count]
+        del self.extents[:count]
 
-    @precondition(lambda self: len(self.pieces) > 1)
+    @precondition(lambda self: len(self.extents) > 1)
     @rule(data=st.data(), texts=st.lists(TEXTS, max_size=3))
     def clean(self, data: st.DataObject, texts: list[str]) -> None:
-        count = data.draw(st.integers(1, len(self.pieces) - 1))
+        count = data.draw(st.integers(1, len(self.extents) - 1))
         self.supersede(count)
         new = [FakePiece(text) for text in texts]
         self.timeline.replace_head(count, new)
-        self.retired += self.pieces[:count]
-        self.pieces[:count] = new
+        self.retired += self.extents[:count]
+        self.extents[:count] = new
 
     @precondition(lambda self: self.retired)
     @rule()
     def delete_files(self) -> None:
-        for piece in self.retired:
-            piece.gone = True
+        for extent in self.retired:
+            extent.gone = True
             for opened in self.open:
                 opened.generation.forget(lambda known: known.gone)
         self.retired.clear()
@@ -144,7 +144,7 @@ class History(RuleBasedStateMachine):
             generation = opened.generation
             assert generation.size == len(opened.text)
             for position in range(len(opened.text)):
-                absolute = position + generation.shift
+                absolute = position + generation.origin
                 kept = any(start <= absolute < end for start, end in opened.kept)
                 if absolute >= generation.first_valid:
                     expected = opened.text[position : position + 5]
@@ -157,7 +157,7 @@ class History(RuleBasedStateMachine):
     def loses_no_more_than_is_gone(self) -> None:
         for opened in self.open:
             generation = opened.generation
-            if generation.first_valid > generation.shift:
+            if generation.first_valid > generation.origin:
                 assert generation.first_valid <= generation.timeline.end
 
 
@@ -167,72 +167,72 @@ TestHistory = History.TestCase
 
 def test_a_placed_piece_grows_before_anybody_is_told() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece("b"), FakePiece()])
-    timeline.place(1, 1, 10)
-    timeline.placed[1][0].text = "bbb"
-    timeline.placed[1][1].text = "c"
-    timeline.place()
-    assert (timeline.placed[0], timeline.end) == ((8, 10, 13), 14)
+    timeline.position(1, 1, 10)
+    timeline.positioned[1][0].text = "bbb"
+    timeline.positioned[1][1].text = "c"
+    timeline.position()
+    assert (timeline.positioned[0], timeline.end) == ((8, 10, 13), 14)
 
 
 def test_places_before_and_behind_the_anchor() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
-    timeline.place(0, 1, -10)
-    assert timeline.placed[0] == (-12, -10, -7)
+    timeline.position(0, 1, -10)
+    assert timeline.positioned[0] == (-12, -10, -7)
     assert timeline.end == -6
 
 
 def test_cleaned_pieces_end_where_the_first_uncleaned_one_begins() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
-    timeline.place()
+    timeline.position()
     timeline.replace_head(2, [FakePiece("a longer text")])
-    assert list(timeline.placed[0]) == [5]
-    timeline.place()
-    assert list(timeline.placed[0]) == [-8, 5]
+    assert list(timeline.positioned[0]) == [5]
+    timeline.position()
+    assert list(timeline.positioned[0]) == [-8, 5]
     assert timeline.locate(4)[0].text == "a longer text"
 
 
 def test_empty_pieces_hold_nothing() -> None:
     timeline = Timeline([FakePiece("aa"), FakePiece(), FakePiece("c"), FakePiece()])
-    timeline.place()
+    timeline.position()
     assert timeline.locate(2)[0].text == "c"
     assert timeline.locate(1)[0].text == "aa"
 
 
 def test_what_was_kept_ends_with_the_next_cut() -> None:
-    pieces = [FakePiece("abc"), FakePiece("def"), FakePiece("ghi")]
-    timeline = Timeline(pieces)
-    timeline.place()
+    extents = [FakePiece("abc"), FakePiece("def"), FakePiece("ghi")]
+    timeline = Timeline(extents)
+    timeline.position()
     generation = Generation(timeline, 1, 0)
     for count, text in ((1, b"bc"), (1, b"ef")):
-        cut = timeline.placed[0][count]
+        cut = timeline.positioned[0][count]
         generation.supersede(cut)
         generation.keep(cut - 2, text)
         timeline.remove_head(count)
-    generation.forget(lambda piece: piece is pieces[0])
+    generation.forget(lambda extent: extent is extents[0])
     assert generation.first_valid == 3
     assert generation.kept(1, 9) == b"bc"
     assert read(generation, 3, 6) == "defghi"
-    generation.forget(lambda piece: piece is pieces[1])
+    generation.forget(lambda extent: extent is extents[1])
     assert generation.first_valid == 6
     assert generation.kept(4, 1) == b"e"
     with pytest.raises(SegmentGone):
         generation.kept(3, 1)
-    assert not generation.forget(lambda piece: piece is pieces[0])
+    assert not generation.forget(lambda extent: extent is extents[0])
 
 
 def test_what_was_kept_goes_back_over_several_cuts() -> None:
     """However small the segments are: what is kept before the last cut is not less for it."""
-    pieces = [FakePiece("ab"), FakePiece("cd"), FakePiece("ef"), FakePiece("gh")]
-    timeline = Timeline(pieces)
-    timeline.place()
+    extents = [FakePiece("ab"), FakePiece("cd"), FakePiece("ef"), FakePiece("gh")]
+    timeline = Timeline(extents)
+    timeline.position()
     generation = Generation(timeline, 1, 0)
-    for piece in pieces[:3]:
-        cut = timeline.placed[0][1]
+    for extent in extents[:3]:
+        cut = timeline.positioned[0][1]
         start = generation.first_valid
         generation.supersede(cut)
         generation.keep(start, read(generation, start, cut - start).encode())
         timeline.remove_head(1)
-        generation.forget(lambda known, gone=piece: known is gone)  # type: ignore[misc]
+        generation.forget(lambda known, gone=extent: known is gone)  # type: ignore[misc]
     assert generation.first_valid == 6
     assert generation.kept(0, 8) == b"abcdef"
     assert read(generation, 1, 9) == "bcdefgh"

@@ -142,10 +142,10 @@ def check(lines: SegmentLines, text: bytes, records: int, step: int = 1) -> None
     assert (lines.complete, lines.text_length, lines.records) == (True, len(text), records)
     for position in range(0, len(text), step):
         out = bytearray(min(150, len(text) - position))
-        assert lines.place(position).fill(out, 0) == len(out)
+        assert lines.reader(position).fill(out, 0) == len(out)
         assert out == text[position : position + len(out)]
     for size in (1, 7, 64, 4096):
-        place = lines.place(0)
+        place = lines.reader(0)
         whole = b""
         while len(whole) < len(text):
             place = place.copy()
@@ -193,7 +193,7 @@ def test_a_record_larger_than_any_window(tmp_path: Path, view: View, codec: int)
     segment = segment_of(tmp_path, log, 4)
     lines = lines_of(make(True), segment, granularity=4096)
     assert (lines.text_length, lines.records) == (len(text), 4)
-    place = lines.place(len(expected[0]) + 5)
+    place = lines.reader(len(expected[0]) + 5)
     out = bytearray(100)
     with pytest.raises(BlockingIOError):
         at_once(place.copy().fill, out, 0)

@@ -136,7 +136,7 @@ class PartitionTarget:
 
     def written(self, guess: int) -> None:
         generation = self._generation
-        if generation.timeline.end - generation.shift != guess:
+        if generation.timeline.end - generation.origin != guess:
             # Otherwise who asks between our answer and its end would make the guess a valid size.
             self.partition.grows()
 

@@ -268,7 +268,7 @@ def _views(partitions: Partitions) -> list[metrics.ViewNumbers]:
     for partition in partitions:
         for name, part in partition.views.items():
             if name in known:
-                measured = sum(piece.covered for piece in part.layout.timeline.pieces)
+                measured = sum(extent.covered for extent in part.layout.timeline.extents)
                 known[name][0] += measured
                 known[name][1] += max(partition.log.size - measured, 0)
     return [metrics.ViewNumbers(name, *sizes) for name, sizes in known.items()]

@@ -46,13 +46,13 @@ files alone that have less, and goes by the number: so this very read gets a byt
 class FollowFile(ViewFile):
     """See the module."""
 
-    __slots__ = ("_shift",)
+    __slots__ = ("_origin",)
 
     def __init__(self, inode: int, partition: Partition, part: PartitionView, nonce: int) -> None:
         """`nonce`: the history's follow nonce."""
         super().__init__(inode, partition, part, nonce)
         # By how much the timeline's positions are more than its own; None: not known yet.
-        self._shift: int | None = None
+        self._origin: int | None = None
 
     def followed(self) -> ViewGeneration:
         """What can be read by who opens it now.
@@ -63,15 +63,15 @@ class FollowFile(ViewFile):
         generation = self._within(lambda: self.part.following(until))
         if self.partition.log.history.follow_nonce != self._nonce:
             raise OSError(errno.ESTALE, "positions have begun anew, in another inode")
-        self._shift = generation.shift
+        self._origin = generation.origin
         return generation
 
     def _known_attributes(self) -> Attributes:
-        part, shift = self.part, self._shift
-        if shift is None:
-            shift = self.followed().shift
-        part.layout.settle(time.monotonic() + MEASURE_S)
-        return self._attributes(part.layout.timeline.end - shift)
+        part, origin = self.part, self._origin
+        if origin is None:
+            origin = self.followed().origin
+        part.layout.find_end(time.monotonic() + MEASURE_S)
+        return self._attributes(part.layout.timeline.end - origin)
 
     def loses_name(self) -> bool:
         return self.partition.log.history.follow_nonce != self._nonce
@@ -83,7 +83,7 @@ class FollowFile(ViewFile):
         if name != FIRST_POSITION:
             return super().xattr(name)
         generation = self.followed()
-        return b"%d" % (generation.first_valid - generation.shift)
+        return b"%d" % (generation.first_valid - generation.origin)
 
     def open(self, flags: int) -> Handle:
         """EPERM for writing."""
@@ -146,13 +146,13 @@ class FollowHandle(ReadHandle):
         """
         generation, position = self._generation, self._last[0]
         assert generation is not None
-        absolute = position + generation.shift
+        absolute = position + generation.origin
         if not generation.first_valid <= absolute < generation.timeline.end:
             return
         with contextlib.suppress(StorageError, OSError):
-            piece, start = generation.locate(absolute)
-            if piece.segment.base_offset < end:
-                self._noted = (position, piece.offset_at(absolute - start))
+            extent, start = generation.locate(absolute)
+            if extent.segment.base_offset < end:
+                self._noted = (position, extent.offset_at(absolute - start))
 
     def _tell(self, position: int) -> None:
         """Name the offsets that its reader has missed."""
@@ -182,7 +182,7 @@ class FollowHandle(ReadHandle):
             missed = f"offsets up to {first - 1}, at the earliest from {places[number][1]} on"
         file.partition.mount.events(
             f"{said} {missed}: deleted or rewritten by now; it can go on at position "
-            f"{generation.first_valid - generation.shift}"
+            f"{generation.first_valid - generation.origin}"
         )
 
 

@@ -91,14 +91,14 @@ def segments(log: Log, values: PartitionView) -> Content:
     rows = [_row([name for name, _ in _SEGMENT_COLUMNS])]
     retired = [segment for _, segment in log.retired]
     for segment in sorted((*retired, *log.segments), key=lambda segment: segment.base_offset):
-        piece = values.layout.piece_of(segment)
+        extent = values.layout.extent_of(segment)
         entries = entry_count(log, segment, OFFSET_INDEX)
         fill = 100 * entries * OFFSET_INDEX.entry.size / log.config.segment_index_bytes
         row = (
             segment.base_offset,
             segment.next_offset,
             segment.size,
-            piece.records if piece is not None else -1,
+            extent.records if extent is not None else -1,
             entries,
             f"{fill:.1f}%",
             entry_count(log, segment, TIME_INDEX),

@@ -133,11 +133,11 @@ class StartFile(ViewFile):
         if offset is None or offset > bound:
             return shown
         if offset <= self.start:
-            self._end = generation.shift
+            self._end = generation.origin
         else:
             before_waiting()
             # What was told stays told.
-            least = generation.shift + self._size
+            least = generation.origin + self._size
             self._end = max(self.part.layout.position_behind(offset), least)
         return self._end
 
@@ -186,8 +186,8 @@ class StartFile(ViewFile):
     def _known_attributes(self) -> Attributes:
         generation = self.shown()
         if generation is not None:
-            self.part.layout.settle(time.monotonic() + MEASURE_S)
-            size = self.text_end(generation) - generation.shift
+            self.part.layout.find_end(time.monotonic() + MEASURE_S)
+            size = self.text_end(generation) - generation.origin
             self._size = max(self._size, size)
         return self._attributes(self._size)
 
@@ -296,8 +296,8 @@ class StartHandle(ReadHandle):
         if generation is None:
             return b""
         if file.is_ranged:
-            file.part.layout.settle(time.monotonic() + MEASURE_S)
-            size = min(size, file.text_end(generation) - generation.shift - position)
+            file.part.layout.find_end(time.monotonic() + MEASURE_S)
+            size = min(size, file.text_end(generation) - generation.origin - position)
             if size <= 0:
                 return b""
         return super()._read(position, size)

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from kafkafs.line_index import Damaged, Place
+from kafkafs.line_index import Damaged, Reader
 from kafkafs.tree.append.append_target import PartitionTarget
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
@@ -110,9 +110,9 @@ class ViewFile(Node):
         if generation is None:
             generation = self.generation()
         part = self.part
-        if part.layout.behind or not part.layout.timeline.placed[1]:
-            part.layout.settle(time.monotonic() + MEASURE_S)
-        return self._attributes(generation.timeline.end - generation.shift)
+        if part.layout.behind or not part.layout.timeline.positioned[1]:
+            part.layout.find_end(time.monotonic() + MEASURE_S)
+        return self._attributes(generation.timeline.end - generation.origin)
 
     def _attributes(self, size: int) -> Attributes:
         partition = self.partition
@@ -268,7 +268,7 @@ class ReadHandle(Handle):
         self._part = file.part
         self._generation = generation
         # One tuple, replaced as a whole: a worker thread and the owner may read at once.
-        self._last: tuple[int, Place | None] = (-1, None)
+        self._last: tuple[int, Reader | None] = (-1, None)
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._file.partition.mount.follows:
@@ -294,11 +294,11 @@ class ReadHandle(Handle):
     def _read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         generation = self._generation
         assert generation is not None
-        absolute = position + generation.shift
+        absolute = position + generation.origin
         left = generation.timeline.end - absolute
         if left < size:
-            if self._part.layout.behind or not generation.timeline.placed[1]:
-                self._part.layout.settle(time.monotonic() + MEASURE_S)
+            if self._part.layout.behind or not generation.timeline.positioned[1]:
+                self._part.layout.find_end(time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
                 return b""
@@ -310,20 +310,20 @@ class ReadHandle(Handle):
         if absolute < generation.first_valid:
             self._read_below(generation, absolute, out)
             return out
-        last, place = self._last
+        last, reader = self._last
         if last != position:
-            place = None
+            reader = None
         done = 0
         while True:
             try:
-                reached = render_text(generation, absolute + done, out, done, place)
+                reached = render_text(generation, absolute + done, out, done, reader)
                 break
             except CorruptRecord as error:
                 self._last = (-1, None)
                 before, done = done, error.done if isinstance(error, Damaged) else done
-                if done > before or place is not None:
+                if done > before or reader is not None:
                     # Where it shows nothing, what comes next is behind it.
-                    place = None
+                    reader = None
                 elif done and self.direct_io:
                     # What comes before it can be read; who reads on is told.
                     return out[:done]

@@ -1,7 +1,7 @@
-"""Where the text of one view of a log lies: measures its segments, and finds their places.
+"""Where the text of one view of a log lies: measures its segments, and finds where they lie.
 
 Nothing is measured before somebody asks for it, and who asks for what is behind an offset has no
-segment before that one measured: the timeline's head may be unplaced while its tail is not.
+segment before that one measured: the timeline's head may be unpositioned while its tail is not.
 
 The topic's own view keeps its absolute positions for ever: where a segment begins is written down
 in `log.history` (the *base*). It is once all of the view has been measured, and then its first byte
@@ -27,7 +27,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from kafkafs.generations import Timeline
-from kafkafs.line_index import NEVER, LineStore, Piece, SegmentBatches, SegmentLines
+from kafkafs.line_index import NEVER, Extent, LineStore, SegmentBatches, SegmentLines
 from kafkafs.line_index.encoded import takes_long
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
@@ -52,11 +52,11 @@ class Layout:
 
     __slots__ = (
         "_active",
-        "_anchor",
         "_bound_before",
         "_cache",
         "_preparing",
         "_ready",
+        "_resume_offset",
         "_slow",
         "_stir",
         "_store",
@@ -87,14 +87,14 @@ class Layout:
         self._store = store
         self._cache = cache
         self._stir = stir
-        self.timeline = Timeline([self._piece(segment) for segment in log.segments])
+        self.timeline = Timeline([self._extent(segment) for segment in log.segments])
         self.lock = threading.Lock()
         self._preparing = threading.Lock()
-        self._active = self.timeline.pieces[-1]
-        # Whether all pieces are measured and placed.
+        self._active = self.timeline.extents[-1]
+        # Whether all extents are measured and positioned.
         self._ready = False
-        # While nothing is placed: the first record from this offset on belongs at the end.
-        self._anchor: int | None = None
+        # While nothing is positioned: the first record from this offset on belongs at the end.
+        self._resume_offset: int | None = None
         self.behind = False
         # Whether what is not measured may take long to be decoded, however little it is.
         self._slow = True
@@ -106,7 +106,7 @@ class Layout:
         """Whether all of it is measured and has its place."""
         return self._ready
 
-    def _piece(self, segment: Segment) -> Piece:
+    def _extent(self, segment: Segment) -> Extent:
         if not self.view.is_text:
             return SegmentBatches(segment)
         is_aborted = self.log.transactions.is_aborted if self.view.committed else None
@@ -120,50 +120,50 @@ class Layout:
     @property
     def is_damaged(self) -> bool:
         """Whether damage is known in any segment."""
-        return any(piece.segment.damages for piece in self.timeline.pieces)
+        return any(extent.segment.damages for extent in self.timeline.extents)
 
     # -- where records lie ---------------------------------------------------------------------
 
     def position(self, offset: int) -> int:
-        """Absolute, of the first record from `offset` (≤ `bound`) on; its segment is placed.
+        """Absolute, of the first record from `offset` (≤ `bound`) on; its segment is positioned.
 
         BlockingIOError, StorageError, OSError.
         """
-        piece, start = self._placed_at(offset)
-        if piece.segment.base_offset >= offset:
+        extent, start = self._positioned_at(offset)
+        if extent.segment.base_offset >= offset:
             return start
         before_waiting()
-        return start + piece.text_before(offset)[0]
+        return start + extent.text_before(offset)[0]
 
     def position_behind(self, offset: int) -> int:
         """Absolute, of the end of what holds the last record before `offset`. Waits."""
-        piece, start = self._placed_at(offset - 1)
-        return start + piece.text_until(offset)
+        extent, start = self._positioned_at(offset - 1)
+        return start + extent.text_until(offset)
 
     def log_start(self) -> tuple[int, int]:
-        """(absolute position, records of all pieces before it) of the log start; as `position`."""
+        """(absolute position, records of all extents before it) of the log start; as `position`."""
         offset = self.log.log_start_offset
-        piece, start = self._placed_at(offset)
+        extent, start = self._positioned_at(offset)
         records = 0
-        for before in self.timeline.placed[1]:
-            if before is piece:
+        for before in self.timeline.positioned[1]:
+            if before is extent:
                 break
             records += before.records
-        if piece.segment.base_offset >= offset:
+        if extent.segment.base_offset >= offset:
             return start, records
         before_waiting()
-        text, inside = piece.text_before(offset)
+        text, inside = extent.text_before(offset)
         return start + text, records + inside
 
-    def _placed_at(self, offset: int) -> tuple[Piece, int]:
-        """The placed piece that holds an offset, or else the next one, and where it begins."""
-        starts, pieces = self.timeline.placed
-        if not pieces:
+    def _positioned_at(self, offset: int) -> tuple[Extent, int]:
+        """The positioned extent that holds an offset, or else the next one, and where it begins."""
+        starts, extents = self.timeline.positioned
+        if not extents:
             raise SegmentGone("the log was cut while it was looked at")
-        number = number_of(pieces, offset)
-        while number < len(pieces) - 1 and pieces[number].segment.next_offset <= offset:
+        number = number_of(extents, offset)
+        while number < len(extents) - 1 and extents[number].segment.next_offset <= offset:
             number += 1
-        return pieces[number], starts[number]
+        return extents[number], starts[number]
 
     def offset_of_last(self, count: int, until: float = NEVER) -> int:
         """The offset of the first one of the last `count` records that it shows.
@@ -175,30 +175,30 @@ class Layout:
         if not count:
             return self.bound
         while True:
-            pieces, left = self.timeline.pieces, count
+            extents, left = self.timeline.extents, count
             try:
-                for piece in reversed(pieces):
+                for extent in reversed(extents):
                     offset: int | None = None
-                    if not piece.complete and 0 < left <= FEW and not piece.segment.always_expand:
-                        records, offset = piece.count_back(left)
+                    if not extent.complete and 0 < left <= FEW and not extent.segment.always_expand:
+                        records, offset = extent.count_back(left)
                     else:
-                        if not piece.complete:
-                            self._measure(piece, until)
-                        records = piece.records
+                        if not extent.complete:
+                            self._measure(extent, until)
+                        records = extent.records
                         if records >= left > 0:
-                            offset = piece.offset_of(records - left)
+                            offset = extent.offset_of(records - left)
                     if offset is not None:
                         return max(offset, self.log.log_start_offset)
                     left -= records
                 return self.log.log_start_offset
             except SegmentGone:
-                if self.timeline.pieces == pieces:
+                if self.timeline.extents == extents:
                     raise
 
     # -- measuring and placing -----------------------------------------------------------------
 
     def prepare(self, until: float = NEVER, offset: int | None = None) -> None:
-        """Measure and place every piece, or only what holds `offset` and what is behind it.
+        """Measure and place every extent, or only what holds `offset` and what is behind it.
 
         BlockingIOError where that has to wait and may not, or when `until` (time.monotonic) is
         reached: what is measured by then is kept. StorageError, OSError.
@@ -206,144 +206,146 @@ class Layout:
         if self._ready:
             return
         if not may_wait():
-            pieces, first = self._wanted(offset)
-            if self._is_placed(first):
+            extents, first = self._wanted(offset)
+            if self._is_positioned(first):
                 return
-            if not all(piece.complete for piece in pieces[first:]) or self._is_inside(pieces):
+            if not all(extent.complete for extent in extents[first:]) or self._is_inside(extents):
                 raise BlockingIOError
             with self.lock:
-                self._place(first)
+                self._position(first)
             return
         timeout = -1.0 if until == NEVER else max(until - time.monotonic(), 0)
         if not self._preparing.acquire(timeout=timeout):
             raise self._still_measuring()
         try:
             while not self.is_ready:
-                pieces, first = self._wanted(offset)
-                if self._is_placed(first):
+                extents, first = self._wanted(offset)
+                if self._is_positioned(first):
                     return
-                for piece in pieces[first:]:
-                    if not piece.complete:
-                        self._measure(piece, until)
-                before = self._text_before_anchor(pieces)
+                for extent in extents[first:]:
+                    if not extent.complete:
+                        self._measure(extent, until)
+                before = self._text_before_resume_offset(extents)
                 with self.lock:
                     # An open transaction may have ended in any of them meanwhile. Once it is ready
                     # the owner places without the lock.
-                    complete = all(piece.complete for piece in pieces[first:])
-                    same = self._wanted(offset) == (pieces, first)
+                    complete = all(extent.complete for extent in extents[first:])
+                    same = self._wanted(offset) == (extents, first)
                     if complete and same and not self.is_ready:
-                        self._place(first, before)
+                        self._position(first, before)
         finally:
             self._preparing.release()
 
-    def _wanted(self, offset: int | None) -> tuple[tuple[Piece, ...], int]:
-        """All pieces, and the number of the first that is wanted by who asks from `offset` on.
+    def _wanted(self, offset: int | None) -> tuple[tuple[Extent, ...], int]:
+        """All extents, and the number of the first that is wanted by who asks from `offset` on.
 
-        None behind the anchor is, nor one behind the first that is placed.
+        None behind the anchor is, nor one behind the first that is positioned.
         """
-        pieces = self.timeline.pieces
+        extents = self.timeline.extents
         if offset is None:
-            return pieces, 0
-        if self._anchor is not None:
-            offset = min(offset, self._anchor)
-        number = number_of(pieces, offset)
-        return pieces, min(number, len(pieces) - len(self.timeline.placed[1]))
+            return extents, 0
+        if self._resume_offset is not None:
+            offset = min(offset, self._resume_offset)
+        number = number_of(extents, offset)
+        return extents, min(number, len(extents) - len(self.timeline.positioned[1]))
 
-    def _is_placed(self, first: int) -> bool:
-        """Whether all pieces from this number on are, and others are not: `_ready` is something
+    def _is_positioned(self, first: int) -> bool:
+        """Whether all extents from this number on are, and others are not: `_ready` is something
         else.
         """
         timeline = self.timeline
-        return bool(timeline.placed[1]) and first >= len(timeline.unplaced) > 0
+        return bool(timeline.positioned[1]) and first >= len(timeline.unpositioned) > 0
 
-    def settle(self, until: float = NEVER) -> None:
-        """See to it that the end of what is placed is known; as `prepare`."""
+    def find_end(self, until: float = NEVER) -> None:
+        """See to it that the end of what is positioned is known; as `prepare`."""
         if self.behind:
             self.catch_up(until)
-        if not self.timeline.placed[1]:
+        if not self.timeline.positioned[1]:
             # Another process has cut the log, and nobody has measured what is left.
             self.prepare(until, self.log.log_end_offset)
 
     def catch_up(self, until: float = NEVER) -> None:
         """Measure what the last stable offset has passed; as `prepare`."""
         while self.behind:
-            pieces = self.timeline.placed[1]
-            unmeasured = [piece for piece in pieces if not piece.complete]
+            extents = self.timeline.positioned[1]
+            unmeasured = [extent for extent in extents if not extent.complete]
             if unmeasured and not may_wait():
-                left = sum(piece.segment.size - piece.covered for piece in unmeasured)
+                left = sum(extent.segment.size - extent.covered for extent in unmeasured)
                 if self._slow or left > CATCH_UP_AT_ONCE:
                     raise BlockingIOError
-            for piece in unmeasured:
-                self._measure(piece, until)
+            for extent in unmeasured:
+                self._measure(extent, until)
             with self.lock:
                 if not self._is_behind():
                     # Another thread has done it, and the owner goes on without the lock.
                     return
-                if self.timeline.placed[1] == pieces and all(piece.complete for piece in pieces):
+                if self.timeline.positioned[1] == extents and all(
+                    extent.complete for extent in extents
+                ):
                     self._caught_up()
 
     def _caught_up(self) -> None:
-        """All that is placed is measured. Under the lock."""
-        self.timeline.settle()
+        """All that is positioned is measured. Under the lock."""
+        self.timeline.grow()
         self.behind = False
         # What is held back still may be what is slow.
-        pieces = self.timeline.placed[1]
-        held = any(piece.covered < piece.segment.size for piece in pieces)
+        extents = self.timeline.positioned[1]
+        held = any(extent.covered < extent.segment.size for extent in extents)
         self._slow = self._slow and held
 
     def _is_behind(self) -> bool:
         return self.behind
 
-    def _measure(self, piece: Piece, until: float) -> None:
+    def _measure(self, extent: Extent, until: float) -> None:
         try:
-            piece.measure(until)
+            extent.measure(until)
         except BlockingIOError:
             raise self._still_measuring() from None
         finally:
             self._stir()
 
     def _still_measuring(self) -> BlockingIOError:
-        measured = sum(piece.covered for piece in self.timeline.pieces)
+        measured = sum(extent.covered for extent in self.timeline.extents)
         reason = f"measured {measured} of {self.log.size} bytes so far, try again"
         return BlockingIOError(errno.EAGAIN, reason)
 
-    def _is_inside(self, pieces: Sequence[Piece]) -> bool:
-        """Whether the anchor is inside a piece, so that the disk tells where."""
-        anchor = self._anchor
-        if anchor is None or self.timeline.placed[1]:
+    def _is_inside(self, extents: Sequence[Extent]) -> bool:
+        """Whether the anchor is inside an extent, so that the disk tells where."""
+        anchor = self._resume_offset
+        if anchor is None or self.timeline.positioned[1]:
             return False
-        return pieces[number_of(pieces, anchor)].segment.base_offset < anchor
+        return extents[number_of(extents, anchor)].segment.base_offset < anchor
 
-    def _text_before_anchor(self, pieces: Sequence[Piece]) -> int:
-        """Bytes of text before the anchor in the piece that it is inside of. Waits."""
-        anchor = self._anchor
-        if anchor is None or not self._is_inside(pieces):
+    def _text_before_resume_offset(self, extents: Sequence[Extent]) -> int:
+        """Bytes of text before the anchor in the extent that it is inside of. Waits."""
+        anchor = self._resume_offset
+        if anchor is None or not self._is_inside(extents):
             return 0
-        return pieces[number_of(pieces, anchor)].text_before(anchor)[0]
+        return extents[number_of(extents, anchor)].text_before(anchor)[0]
 
-    def _place(self, first: int, before: int = 0) -> None:
-        """All from piece number `first` on is measured: find its positions. Under the lock.
+    def _position(self, first: int, before: int = 0) -> None:
+        """All from extent number `first` on is measured: find its positions. Under the lock.
 
-        `before`: `_text_before_anchor`.
+        `before`: `_text_before_resume_offset`.
         """
         timeline = self.timeline
-        pieces = timeline.pieces
-        bases = [piece.segment.base_offset for piece in pieces]
+        extents = timeline.extents
+        bases = [extent.segment.base_offset for extent in extents]
         if self.behind:
             self._caught_up()
-        if timeline.placed[1]:
-            timeline.place(first)
-        elif self._anchor is not None:
-            timeline.place(first, number_of(pieces, self._anchor), timeline.end - before)
-            self._anchor = None
+        if timeline.positioned[1]:
+            timeline.position(first)
+        elif self._resume_offset is not None:
+            timeline.position(first, number_of(extents, self._resume_offset), timeline.end - before)
+            self._resume_offset = None
         else:
             base = self.base
             if base is not None and base[0] in bases[first:]:
-                timeline.place(first, bases.index(base[0]), base[1])
+                timeline.position(first, bases.index(base[0]), base[1])
             else:
                 # Behind all that anybody has seen, if anybody has.
-                timeline.place(first, first, timeline.end)
-        self._ready = not timeline.unplaced
+                timeline.position(first, first, timeline.end)
+        self._ready = not timeline.unpositioned
 
     # -- what is written down ------------------------------------------------------------------
 
@@ -357,20 +359,20 @@ class Layout:
     def recorded(self) -> int | None:
         """Absolute positions as they are written down, less the timeline's; None: not known yet."""
         base = self.base
-        starts, pieces = self.timeline.placed
-        if base is None or not pieces:
+        starts, extents = self.timeline.positioned
+        if base is None or not extents:
             return None
-        number = number_of(pieces, base[0])
-        if pieces[number].segment.base_offset != base[0]:
+        number = number_of(extents, base[0])
+        if extents[number].segment.base_offset != base[0]:
             return None
         return base[1] - starts[number]
 
     def begin_base(self, log_start: int) -> None:
         """Positions are written down from now on: the first record has 0. Under the lock."""
         if self.keeps_base and self.base is None:
-            starts, pieces = self.timeline.placed
-            number = number_of(pieces, self.log.log_start_offset)
-            first = pieces[number].segment.base_offset
+            starts, extents = self.timeline.positioned
+            number = number_of(extents, self.log.log_start_offset)
+            first = extents[number].segment.base_offset
             self.log.history.set_base(self.view.name, first, starts[number] - log_start)
 
     def passing(self, end: int, until: float = NEVER) -> Places:
@@ -380,25 +382,25 @@ class Layout:
         Measures what lies between; as `prepare`. CorruptRecord where that is a guess.
         """
         with self.lock:
-            base, pieces = self.base, self.timeline.pieces
+            base, extents = self.base, self.timeline.extents
         if base is None or base[0] >= end:
             return ()
-        number = number_of(pieces, base[0])
-        if pieces[number].segment.base_offset != base[0]:
+        number = number_of(extents, base[0])
+        if extents[number].segment.base_offset != base[0]:
             raise SegmentGone("the segment is gone that positions were counted from")
         places = []
         at = base[1]
-        for piece in pieces[number:]:
-            places.append((piece.segment.base_offset, at))
-            if piece.segment.base_offset >= end:
+        for extent in extents[number:]:
+            places.append((extent.segment.base_offset, at))
+            if extent.segment.base_offset >= end:
                 return tuple(places)
-            if not piece.complete:
-                self._measure(piece, until)
-            if piece.is_guessed:
+            if not extent.complete:
+                self._measure(extent, until)
+            if extent.is_guessed:
                 # What is behind would have the same inode at positions that it never had.
                 reason = "nothing tells how much text a damaged place has shown"
-                raise CorruptRecord(reason, path=piece.segment.log_path)
-            at += piece.text_length
+                raise CorruptRecord(reason, path=extent.segment.log_path)
+            at += extent.text_length
         raise AssertionError("a segment that stays begins there")
 
     # -- what the log tells --------------------------------------------------------------------
@@ -410,10 +412,10 @@ class Layout:
             # Nobody else places anything now, so the lock is not needed.
             active = self._active
             active.append(position, data)
-            self.timeline.end = self.timeline.placed[0][-1] + active.text_length
+            self.timeline.end = self.timeline.positioned[0][-1] + active.text_length
             return
         with self.lock:
-            starts = self.timeline.placed[0]
+            starts = self.timeline.positioned[0]
             self._slow = self._slow or slow
             if slow and starts:
                 self.behind = True
@@ -427,7 +429,7 @@ class Layout:
 
     def stabilized(self) -> None:
         """The last stable offset has passed what was held back: measure it now if it is little."""
-        if self.timeline.placed[1]:
+        if self.timeline.positioned[1]:
             self.behind = True
             # Where this fails, who asks next does it in a worker thread, and is told what is wrong.
             with contextlib.suppress(StorageError, OSError):
@@ -437,28 +439,28 @@ class Layout:
         """The active segment is sealed, and `active` follows it."""
         at_once(self._active.seal)
         with self.lock:
-            self._active = self._piece(active)
+            self._active = self._extent(active)
             self.timeline.extend(self._active)
 
     def name_later_base(self) -> None:
         """Have the last segment written down too, in case another program deletes the others."""
-        starts, pieces = self.timeline.placed
+        starts, extents = self.timeline.positioned
         recorded = self.recorded
         if recorded is None or self.behind:
             return
-        if all(piece.covered == piece.segment.size for piece in pieces[:-1]):
-            last = pieces[-1].segment.base_offset
+        if all(extent.covered == extent.segment.size for extent in extents[:-1]):
+            last = extents[-1].segment.base_offset
             self.log.history.set_later(self.view.name, last, starts[-1] + recorded)
 
     def swapping(self) -> None:
         """Segments are about to be swapped. Needs no lock."""
         self._bound_before = self.bound
 
-    def piece_of(self, segment: Segment) -> Piece | None:
+    def extent_of(self, segment: Segment) -> Extent | None:
         """What it knows of one of the log's segments."""
-        for piece in self.timeline.pieces:
-            if piece.segment is segment:
-                return piece
+        for extent in self.timeline.extents:
+            if extent.segment is segment:
+                return extent
         return None
 
     # -- what becomes of the past. Who calls these holds the lock. -------------------------------
@@ -467,53 +469,57 @@ class Layout:
         """The first `count` segments are about to leave the log."""
         self.timeline.remove_head(count)
 
-    def swap(self, count: int, segments: Sequence[Segment], unshown: int | None) -> list[Piece]:
+    def swap(self, count: int, segments: Sequence[Segment], unshown: int | None) -> list[Extent]:
         """`segments` have taken the place of the first `count`; those of them that stay, stay.
 
-        `unshown`: what that said. Returns the pieces that are gone.
+        `unshown`: what that said. Returns the extents that are gone.
         """
-        pieces = self.timeline.pieces
-        old = {piece.segment: piece for piece in pieces[:count]}
-        new = [old.pop(segment) if segment in old else self._piece(segment) for segment in segments]
+        extents = self.timeline.extents
+        old = {extent.segment: extent for extent in extents[:count]}
+        new = self._extents(segments, old)
         if unshown is None:
             self.timeline.replace_head(count, new)
         else:
             # Nothing was shown of what comes behind them either.
-            self.timeline.replace_head(len(pieces), [*new, *pieces[count:]])
-            self._anchor = unshown
+            self.timeline.replace_head(len(extents), [*new, *extents[count:]])
+            self._resume_offset = unshown
             self.behind = False
         self._ready = False
         self._bound_before = None
         return list(old.values())
 
-    def cut(self, segments: Sequence[Segment], offset: int) -> list[Piece]:
+    def _extents(self, segments: Sequence[Segment], old: dict[Segment, Extent]) -> list[Extent]:
+        """Theirs: those that there are, which leave `old`, and new ones."""
+        return [old.pop(each) if each in old else self._extent(each) for each in segments]
+
+    def cut(self, segments: Sequence[Segment], offset: int) -> list[Extent]:
         """Another process has cut the log at `offset`, and `segments` are left: their text ends
-        where the log's had ended. Returns the pieces that are gone.
+        where the log's had ended. Returns the extents that are gone.
         """
-        pieces, is_placed = self.timeline.pieces, bool(self.timeline.placed[1])
-        old = {piece.segment: piece for piece in pieces}
-        new = [old.pop(segment) if segment in old else self._piece(segment) for segment in segments]
-        self.timeline.replace_head(len(pieces), new)
-        if is_placed or (self._anchor is not None and offset < self._anchor):
-            self._anchor = offset
+        extents, is_positioned = self.timeline.extents, bool(self.timeline.positioned[1])
+        old = {extent.segment: extent for extent in extents}
+        new = self._extents(segments, old)
+        self.timeline.replace_head(len(extents), new)
+        if is_positioned or (self._resume_offset is not None and offset < self._resume_offset):
+            self._resume_offset = offset
         self._active = new[-1]
         self._ready = self.behind = False
         return list(old.values())
 
     def unshown(self, count: int) -> int | None:
         """From which offset on the first `count` segments were not shown to who saw what comes
-        before that; None where all of them were, or none is placed. Under the lock.
+        before that; None where all of them were, or none is positioned. Under the lock.
 
         Another process may clean what nobody could read yet.
         """
         if not self.log.read_only:
             return None
-        pieces = self.timeline.pieces
+        extents = self.timeline.extents
         bound = self.bound if self._bound_before is None else self._bound_before
-        for number in range(len(self.timeline.unplaced), count):
-            segment = pieces[number].segment
-            following = pieces[number + 1].segment.base_offset
-            if pieces[number].covered < segment.size:
+        for number in range(len(self.timeline.unpositioned), count):
+            segment = extents[number].segment
+            following = extents[number + 1].segment.base_offset
+            if extents[number].covered < segment.size:
                 is_inside = segment.base_offset <= bound < following
                 # Where it could not be read to the bound some of it is shown again.
                 return bound if is_inside and not self.behind else segment.base_offset
@@ -522,13 +528,13 @@ class Layout:
         return None
 
     @staticmethod
-    def text_before(piece: Piece, offset: int) -> int:
+    def text_before(extent: Extent, offset: int) -> int:
         """Bytes of text; 0 where that cannot be found out: readers then see some of it twice."""
         try:
-            if not piece.covered:
+            if not extent.covered:
                 # Nobody has asked for what begins before it.
-                piece.measure(time.monotonic() + LOOK_S)
-            return piece.text_before(offset)[0]
+                extent.measure(time.monotonic() + LOOK_S)
+            return extent.text_before(offset)[0]
         except (StorageError, OSError):
             return 0
 
@@ -544,7 +550,7 @@ class Layout:
         at_once(self._active.save)
 
 
-def number_of(pieces: Sequence[Piece], offset: int) -> int:
-    """Of the last piece that begins at or before `offset`; 0 where none does."""
-    number = bisect_right(pieces, offset, key=lambda piece: piece.segment.base_offset)
+def number_of(extents: Sequence[Extent], offset: int) -> int:
+    """Of the last extent that begins at or before `offset`; 0 where none does."""
+    number = bisect_right(extents, offset, key=lambda extent: extent.segment.base_offset)
     return max(number - 1, 0)

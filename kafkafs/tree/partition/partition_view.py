@@ -14,14 +14,14 @@ import time
 from collections.abc import Sequence
 
 from kafkafs.generations import Generation
-from kafkafs.line_index import NEVER, Piece
+from kafkafs.line_index import NEVER, Extent
 from kafkafs.tree.partition.layout import Layout
 from kafkafs.tree.partition.text import render_text
 from storage.errors import StorageError
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 
-ViewGeneration = Generation[Piece]
+ViewGeneration = Generation[Extent]
 
 _TRIES = 100
 """How often what has changed meanwhile is looked at again."""
@@ -53,8 +53,8 @@ class PartitionView:
         self._hidden_records = 0
         # The history's, where it has become another since this view was made: as of the timeline.
         self._nonce: int | None = None
-        # Pieces whose segments have left the log, until their files are gone.
-        self._left: dict[Segment, Piece] = {}
+        # Extents whose segments have left the log, until their files are gone.
+        self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
         # Text to be kept before a cut that could not be had without waiting.
         self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
@@ -113,7 +113,7 @@ class PartitionView:
             if base is None:
                 continue
             layout.prepare(until, base[0])
-            layout.settle(until)
+            layout.find_end(until)
             nonce, rewrites = self.nonce, layout.timeline.rewrites
             position = layout.position(max(base[0], log_start))
             with layout.lock:
@@ -123,7 +123,7 @@ class PartitionView:
                     # What positions were counted from is not there. That should not be.
                     layout.log.history.begin_anew()
                 elif same and recorded is not None and not layout.behind:
-                    return Generation(layout.timeline, nonce, position, shift=-recorded, keeps=0)
+                    return Generation(layout.timeline, nonce, position, origin=-recorded, keeps=0)
         raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
 
     def overtaken(self) -> None:
@@ -147,7 +147,7 @@ class PartitionView:
     @property
     def records(self) -> int:
         """Records that the current generation shows; it must have been asked for."""
-        return sum(piece.records for piece in self.layout.timeline.pieces) - self._hidden_records
+        return sum(extent.records for extent in self.layout.timeline.extents) - self._hidden_records
 
     def attach(self, generation: ViewGeneration) -> bool:
         """Somebody may read a generation from now on; False where that is over, and he cannot."""
@@ -165,8 +165,8 @@ class PartitionView:
     def removing(self, count: int, nonce: int | None) -> None:
         """The first `count` segments are about to leave the log; its history is a new one."""
         self._supersede(count, nonce)
-        for piece in self.layout.timeline.pieces[:count]:
-            self._leave(piece)
+        for extent in self.layout.timeline.extents[:count]:
+            self._leave(extent)
         self.layout.remove_head(count)
 
     def swapped(self, count: int, segments: Sequence[Segment], nonce: int | None) -> None:
@@ -176,8 +176,8 @@ class PartitionView:
         """
         unshown = self.layout.unshown(count)
         self._supersede(count, nonce, None if unshown is None else self.layout.timeline.end)
-        for piece in self.layout.swap(count, segments, unshown):
-            self._leave(piece)
+        for extent in self.layout.swap(count, segments, unshown):
+            self._leave(extent)
 
     def truncated(
         self, first: Segment, segments: Sequence[Segment], offset: int, nonce: int | None
@@ -187,31 +187,31 @@ class PartitionView:
         What is left is laid so that it ends where the log had ended: older generations show what
         comes behind that, after what they have lost.
         """
-        pieces = self.layout.timeline.pieces
-        starts, placed = self.layout.timeline.placed
+        extents = self.layout.timeline.extents
+        starts, positioned = self.layout.timeline.positioned
         self._is_over(nonce)
-        stay = {piece.segment: piece for piece in pieces}
+        stay = {extent.segment: extent for extent in extents}
         replacing = next(segment for segment in segments if segment not in stay)
         leaving = stay.keys() - set(segments)
         kept = 0
-        if first.base_offset == replacing.base_offset and (stay[first] in placed or self.open):
+        if first.base_offset == replacing.base_offset and (stay[first] in positioned or self.open):
             kept = self.layout.text_before(stay[first], offset)
-        if placed:
+        if positioned:
             lost = starts[0]
-            for piece, start in zip(placed, starts, strict=True):
-                if piece.segment is first:
+            for extent, start in zip(positioned, starts, strict=True):
+                if extent.segment is first:
                     lost = start + kept
             for generation in tuple(self.open):
                 generation.lose(lost)
         for generation in tuple(self.open):
-            # What was cut before, and is not placed since, is its own: that may be cut again.
-            for place, piece, start in generation.past:
-                if piece.segment in leaving:
-                    inside = kept if piece.segment is first else 0
+            # What was cut before, and is not positioned since, is its own: that may be cut again.
+            for place, extent, start in generation.past:
+                if extent.segment in leaving:
+                    inside = kept if extent.segment is first else 0
                     generation.lose(max(start + inside, place))
                     break
-        for piece in self.layout.cut(segments, offset if kept else replacing.base_offset):
-            self._leave(piece)
+        for extent in self.layout.cut(segments, offset if kept else replacing.base_offset):
+            self._leave(extent)
 
     def _is_over(self, nonce: int | None) -> None:
         """The current generation is: its history has another nonce, unless nobody has looked."""
@@ -222,27 +222,27 @@ class PartitionView:
     def removed(self, segment: Segment) -> None:
         """The files of a segment are gone: who shows it still can read it no longer."""
         for generation in tuple(self.open):
-            generation.forget(lambda piece: piece.segment is segment)
-        piece = self._left.pop(segment, None)
-        if piece is not None:
-            piece.vanish()
+            generation.forget(lambda extent: extent.segment is segment)
+        extent = self._left.pop(segment, None)
+        if extent is not None:
+            extent.vanish()
 
     def vanish(self) -> None:
         """The files of all segments are gone, those of the timeline too."""
-        for piece in self.layout.timeline.pieces:
-            piece.vanish()
+        for extent in self.layout.timeline.extents:
+            extent.vanish()
 
-    def _leave(self, piece: Piece) -> None:
-        piece.leave()
-        self._left[piece.segment] = piece
+    def _leave(self, extent: Extent) -> None:
+        extent.leave()
+        self._left[extent.segment] = extent
 
     # -- what older generations keep -----------------------------------------------------------
 
     def _supersede(self, count: int, nonce: int | None, cut: int | None = None) -> None:
-        """The current one ends with the first `count` pieces, or at `cut`. Under the lock."""
+        """The current one ends with the first `count` extents, or at `cut`. Under the lock."""
         self._is_over(nonce)
-        starts = self.layout.timeline.placed[0]
-        first = count - len(self.layout.timeline.unplaced)
+        starts = self.layout.timeline.positioned[0]
+        first = count - len(self.layout.timeline.unpositioned)
         if not starts or first < 0:
             return
         if cut is None:
@@ -262,7 +262,7 @@ class PartitionView:
             at_once(render_text, generation, start, text, 0, None)
         except BlockingIOError:
             # As most often: it is of sealed segments. Their files stay until `keep_pending`.
-            segments = [piece.segment for piece in generation.past_from(start)]
+            segments = [extent.segment for extent in generation.past_from(start)]
             for segment in segments:
                 segment.lease()
             self._pending.append((generation, start, cut, segments))

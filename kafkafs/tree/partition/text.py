@@ -1,7 +1,7 @@
 """Rendering: from an absolute position of a generation, text into a buffer, over its segments.
 
 A reader that goes on where it stopped passes in what the last call returned, and nothing is looked
-up. What is inside a segment: `line_index.places`.
+up. What is inside a segment: `line_index.readers`.
 
 Not here: which positions a file has (`view_file.py`).
 """
@@ -9,47 +9,47 @@ Not here: which positions a file has (`view_file.py`).
 from __future__ import annotations
 
 from kafkafs.generations import Generation
-from kafkafs.line_index import Damaged, Piece, Place
+from kafkafs.line_index import Damaged, Extent, Reader
 from storage.errors import CorruptRecord
 
 
 def render_text(
-    generation: Generation[Piece],
+    generation: Generation[Extent],
     absolute: int,
     out: bytearray,
     done: int,
-    place: Place | None,
-) -> Place:
+    reader: Reader | None,
+) -> Reader:
     """Fill `out` from its byte `done` on with the text at `absolute`, all of which must be there.
 
-    `place` is where a rendering stopped that ended at `absolute`, or None; it is left as it is.
+    `reader` is where a rendering stopped that ended at `absolute`, or None; it is left as it is.
 
     BlockingIOError where it would wait and may not, SegmentGone, Damaged, CorruptRecord, OSError.
     """
     size = len(out)
     origin = absolute - done
-    piece, start = None, 0
-    if place is None:
-        piece, start = generation.locate(absolute)
-        place = piece.place(absolute - start)
+    extent, start = None, 0
+    if reader is None:
+        extent, start = generation.locate(absolute)
+        reader = extent.reader(absolute - start)
     else:
-        place = place.copy()
+        reader = reader.copy()
     while True:
         try:
-            done = place.fill(out, done)
+            done = reader.fill(out, done)
         except Damaged as error:
-            if piece is None or error.done > done or not error.is_news:
+            if extent is None or error.done > done or not error.is_news:
                 raise
             # The text may begin behind the damage: where can be told now.
         else:
             if done == size:
-                return place
-            before = piece
-            piece, start = generation.locate(origin + done)
+                return reader
+            before = extent
+            extent, start = generation.locate(origin + done)
             is_next = start == origin + done or generation.goes_on_inside(origin + done)
-            if not is_next or place.skip or piece is before:
-                raise CorruptRecord("shows less than was measured", path=piece.segment.log_path)
+            if not is_next or reader.skip or extent is before:
+                raise CorruptRecord("shows less than was measured", path=extent.segment.log_path)
         try:
-            place = piece.place(origin + done - start)
+            reader = extent.reader(origin + done - start)
         except CorruptRecord as error:
             raise Damaged(error, done) from None

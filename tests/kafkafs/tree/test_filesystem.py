@@ -57,8 +57,8 @@ def test_what_the_tree_keeps_in_memory_does_not_grow_with_the_data(tree: Tree) -
     for _ in range(20):
         tree.append("t/0", b"0123456789\n" * 2000)
         tree.roll()
-    pieces = partition.view(tree.fs.mount.views[0]).layout.timeline.pieces
-    assert [piece.unsaved for piece in pieces] == [0] * 21
+    extents = partition.view(tree.fs.mount.views[0]).layout.timeline.extents
+    assert [extent.unsaved for extent in extents] == [0] * 21
     assert tree.fs.mount.store.mapped_bytes == 0
     assert tree.attributes(tree.file()).size == 20 * 22_000
 

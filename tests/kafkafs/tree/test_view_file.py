@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.line_index import places
+from kafkafs.line_index import readers
 from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
@@ -389,16 +389,16 @@ def test_absolute_positions_survive_a_remount(tmp_path: Path) -> None:
         tree.roll()
         tree.append("t/0", lines(10, 20))
         tree.remove_head(1)
-        start = at_once(tree.file().generation).shift
+        start = at_once(tree.file().generation).origin
         assert start == len(lines(0, 10))
     with a_tree(tmp_path / "data") as tree:
-        assert at_once(tree.file().generation).shift == start
+        assert at_once(tree.file().generation).origin == start
         tree.append("t/0", lines(20, 30))
         tree.roll()
     with a_tree(tmp_path / "data") as tree:
         # Nobody has looked at the partition yet.
         tree.remove_head(1)
-        assert at_once(tree.file().generation).shift == len(lines(0, 30))
+        assert at_once(tree.file().generation).origin == len(lines(0, 30))
 
 
 def test_an_inode_that_was_never_seen_is_stale_once_history_is_new(tmp_path: Path) -> None:
@@ -696,4 +696,4 @@ def test_partitions_of_others_are_measured_in_the_background(tmp_path: Path) -> 
 
 
 def test_the_scratch_buffer_is_the_owners_alone() -> None:
-    assert len(places._scratch) == places.CHUNK
+    assert len(readers._scratch) == readers.CHUNK

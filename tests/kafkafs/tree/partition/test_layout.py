@@ -99,7 +99,7 @@ def test_a_few_are_counted_without_measuring(tmp_path: Path, count: int) -> None
         file = in_thread(lambda: topic.lookup(f"0@-{count}"))
         assert isinstance(file, StartFile)
         assert file.start == 10_000 - count
-        assert not any(piece.covered for piece in part.layout.timeline.pieces)
+        assert not any(extent.covered for extent in part.layout.timeline.extents)
 
 
 def test_what_is_left_unplaced_changes(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Where a rendering stands inside one segment, and how it goes on from there.
+"""Readers of one segment's text: where a rendering stands, and how it goes on from there.
 
 The log's bytes come in one read of about what is needed (the segment's own ratio of log to text),
 and go through the view's renderer. A batch that has to be decoded is read whole, and its plain form
-stays with the place until its last record is rendered: reading on decodes nothing twice.
+stays with the reader until its last record is rendered: reading on decodes nothing twice.
 
-A place belongs to who renders; `copy` gives another one.
+A reader belongs to who renders; `copy` gives another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DECODED_AT_ONCE = 64 << 10
 class Damaged(CorruptRecord):
     """The text ends before a damaged place; up to byte `done` of the buffer it is there.
 
-    `is_news`: it was not known when the place was looked up from which was read.
+    `is_news`: it was not known when the reader was made.
     """
 
     def __init__(self, error: CorruptRecord, done: int, *, is_news: bool = False) -> None:
@@ -50,7 +50,7 @@ def _room(size: int) -> memoryview:
     return memoryview(bytearray(size)) if may_wait() else _scratch[:size]
 
 
-class TextPlace:
+class TextReader:
     """In a segment's text: `skip` bytes of text are still to be dropped before it goes on.
 
     It was found by the batch at file position `batch`, when those damages were known.
@@ -70,9 +70,9 @@ class TextPlace:
         self._plain: Buffer | None = None
         self._resume = 0
 
-    def copy(self) -> TextPlace:
-        """Another place at the same byte of text."""
-        other = TextPlace(self._lines, self._cursor.copy(), self.skip, self._batch, self._damages)
+    def copy(self) -> TextReader:
+        """Another reader at the same byte of text."""
+        other = TextReader(self._lines, self._cursor.copy(), self.skip, self._batch, self._damages)
         other._plain = self._plain
         other._resume = self._resume
         return other
@@ -244,7 +244,7 @@ class TextPlace:
         return CorruptRecord("the log ends inside a batch", path=path, position=position)
 
 
-class BytesPlace:
+class BytesReader:
     """In a segment's bytes, at file position `position`."""
 
     __slots__ = ("_position", "_segment")
@@ -255,12 +255,12 @@ class BytesPlace:
         self._segment = segment
         self._position = position
 
-    def copy(self) -> BytesPlace:
-        """Another place at the same byte."""
-        return BytesPlace(self._segment, self._position)
+    def copy(self) -> BytesReader:
+        """Another reader at the same byte."""
+        return BytesReader(self._segment, self._position)
 
     def fill(self, out: bytearray, done: int) -> int:
-        """As `TextPlace.fill`."""
+        """As `TextReader.fill`."""
         end = done + max(min(len(out) - done, self._segment.size - self._position), 0)
         with memoryview(out) as view:
             while done < end:
