@@ -37,7 +37,7 @@ def decoded(data: bytes) -> Iterator[ModelBatch]:
             found = parse_marker(batch)
             marker = None if found is None else found.type
         yield ModelBatch(
-            records[0].offset if header.is_legacy else header.base_offset,
+            records[0].offset if header.magic < 2 else header.base_offset,
             header.last_offset,
             records,
             header.max_timestamp,

@@ -183,7 +183,7 @@ cdef class Walk:
         batch.base_sequence = <int32_t> load32(at + BASE_SEQUENCE)
         batch.timestamp_type = LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else CREATE_TIME
         batch.is_control = attributes & CONTROL_BIT != 0
-        batch.is_legacy = False
+        batch.is_message = False
         cdef int64_t last_offset = <int64_t> (<uint64_t> batch.base_offset + delta)
         cdef int32_t last_sequence = -1
         if batch.base_sequence != -1:
@@ -303,7 +303,7 @@ cdef class Walk:
         batch.base_offset = <int64_t> load64(at)
         batch.timestamp_type = NO_TIMESTAMP_TYPE
         batch.is_control = False
-        batch.is_legacy = True
+        batch.is_message = True
         if self.rows is not None:
             self.rows.append({"lastOffset": batch.base_offset})
         else:
@@ -429,7 +429,7 @@ cdef class Walk:
         put_field(text, TYPE_NAMES[batch.timestamp_type], fields.timestamp)
         put_field(text, b" keySize: ", fields.key_size)
         put_field(text, b" valueSize: ", fields.value_size)
-        if batch.is_legacy:
+        if batch.is_message:
             put_bool(text, b" isValid: ", fields.is_valid)
             put_field(text, b" crc: ", fields.crc)
             return 0

@@ -32,7 +32,7 @@ cdef struct Batch:
     int32_t base_sequence
     int timestamp_type
     bint is_control
-    bint is_legacy
+    bint is_message
 
 
 cdef struct Fields:
@@ -225,7 +225,7 @@ cdef inline object row(const Batch *batch, const Fields *fields):
         "keySize": fields.key_size,
         "valueSize": fields.value_size,
     }
-    if batch.is_legacy:
+    if batch.is_message:
         found.update(isValid=fields.is_valid, crc=fields.crc)
     else:
         found["sequence"] = fields.sequence

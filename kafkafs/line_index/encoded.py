@@ -57,7 +57,7 @@ def judge(
 
     `is_aborted` None shows aborted transactions too. CorruptRecord, with path and position.
     """
-    if not segment.always_expand and end - at >= HEADER_SIZE and data[at + MAGIC_POSITION] == 2:
+    if segment.holds_batches and end - at >= HEADER_SIZE and data[at + MAGIC_POSITION] == 2:
         attributes = data[at + FLAGS_POSITION]
         if attributes & TRANSACTIONAL_BIT:
             size = size_at(data, at)

@@ -119,7 +119,7 @@ class TextReader:
                     raise Damaged(error, done, is_news=is_news) from None
                 if end - position < cursor.needed:
                     window, start, end = self._read_needed()
-            if segment.always_expand:
+            if not segment.holds_batches:
                 self._enter(window, position - start, end - start, position)
                 continue
             try:
@@ -234,7 +234,7 @@ class TextReader:
 
     def _before_decoding(self, data: Buffer) -> None:
         """BlockingIOError where decoding takes long and it may not wait."""
-        if may_wait() or self._lines.segment.always_expand:
+        if may_wait() or not self._lines.segment.holds_batches:
             return
         if takes_long(data, 1):
             raise BlockingIOError

@@ -45,7 +45,7 @@ def _text_before(lines: Lines, offset: int) -> tuple[int, int]:
             lines, _behind(lines, offset), lambda gap: gap.place.next_offset <= offset
         )
         for at, header in _headers(lines, position):
-            if header.base_offset >= offset and not header.is_legacy:
+            if header.base_offset >= offset and not header.is_wrapper:
                 break
             data, batch = _measure(lines, at, header)
             if batch.records and header.last_offset >= offset:
@@ -143,7 +143,7 @@ def _count_back(lines: Lines, count: int) -> tuple[int, int | None]:
 
 def _count(lines: Lines, at: int, header: BatchHeader) -> int:
     """Records that are shown of a batch."""
-    if header.is_legacy:
+    if header.records_count < 0:
         return _measure(lines, at, header)[1].records
     is_aborted = lines.is_aborted
     if header.is_control or (
@@ -184,7 +184,7 @@ def _behind(lines: Lines, offset: int) -> Callable[[int, int], bool]:
     By the log's own index where it has any; else by what the batch says.
     """
     segment = lines.segment
-    if segment.always_expand:
+    if not segment.holds_batches:
         return lambda position, _: position > offset - segment.base_offset
     near = segment.position_before(offset)
     if near:
@@ -279,9 +279,9 @@ def _measure(lines: Lines, at: int, header: BatchHeader) -> tuple[Buffer, Measur
     segment, measure = lines.segment, lines.view.measure
     data: Buffer = segment.read_at(at, header.size)
     batch = Measure(1)
-    if not segment.always_expand:
+    if segment.holds_batches:
         measure(data, 0, header.size, batch)
-    if segment.always_expand or batch.encoded:
+    if batch.encoded or not segment.holds_batches:
         shown = judge(segment, lines.is_aborted, data, 0, header.size, at)
         if not shown.hidden:
             data = data if shown.plain is None else shown.plain

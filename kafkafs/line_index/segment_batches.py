@@ -75,7 +75,7 @@ class SegmentBatches:
                 return self.segment.size
             position, header = found
             first = header.base_offset
-            if header.is_legacy:
+            if header.is_wrapper:
                 # A set is named after its last record.
                 data = self.segment.read_at(position, header.size)
                 first = parse_header(

@@ -175,7 +175,7 @@ class SegmentLines:
         """
         segment, start = self.segment, state.position
         while True:
-            if not segment.always_expand:
+            if segment.holds_batches:
                 try:
                     self.view.measure(data, start, size, state)
                 except StorageError as error:

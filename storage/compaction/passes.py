@@ -25,7 +25,6 @@ from storage.record.header import (
     CODEC_BITS,
     DELETE_HORIZON_BIT,
     FRAME_SIZE,
-    LEGACY_FLAGS_POSITION,
     MAGIC,
     MAGIC_POSITION,
     NO_TIMESTAMP,
@@ -269,15 +268,14 @@ class KeepPass:
             self._write()
 
     def _data(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        _, kept, rewritten = self._keeper.keep_one(plain, legacy=header.is_legacy)
+        _, kept, rewritten = self._keeper.keep_one(plain, legacy=header.magic < MAGIC)
         if not kept:
             self._keep_empty(header)
         elif rewritten is None:
             self._keeper.append(stored)
         else:
-            codec = stored[LEGACY_FLAGS_POSITION] & CODEC_BITS if header.is_legacy else header.codec
-            self._figures.rewritten += header.is_legacy
-            self._keeper.append(recompress(rewritten, codec))
+            self._figures.rewritten += header.magic < MAGIC
+            self._keeper.append(recompress(rewritten, header.codec))
 
     def _control(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         self._figures.records_read += header.records_count
@@ -298,7 +296,7 @@ class KeepPass:
 
     def _keep_empty(self, header: BatchHeader) -> None:
         """A batch without its records, where it has to stay; the old formats know no such."""
-        if not header.is_legacy and self._facts.stays_empty(header):
+        if header.magic == MAGIC and self._facts.stays_empty(header):
             self._keeper.append(_emptied(header))
 
     def _write(self) -> None:

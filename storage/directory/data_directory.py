@@ -52,7 +52,7 @@ from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.recovery.recovery import Origin, Recovered, recover
 from storage.segment.cut import Cut
-from storage.segment.old_segment import is_old, refusal
+from storage.segment.old_segment import holds_entries, refusal
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint, history
 from storage.threads import side_by_side
@@ -504,7 +504,7 @@ class DataDirectory:
             directory = os.path.join(self.path, paths.partition_directory(*item))
             # What cannot be looked into is found out where it is loaded.
             with contextlib.suppress(OSError):
-                if is_old([name for name, _ in self.files.scan(directory)]):
+                if holds_entries([name for name, _ in self.files.scan(directory)]):
                     raise refusal(directory)
 
     def load_partition(

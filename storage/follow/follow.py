@@ -109,7 +109,7 @@ class LogFollower:
 
         CorruptRecord where the log is damaged, OSError; what was found before that counts.
         """
-        if self.log.closed or self.log.active.always_expand:
+        if self.log.closed or not self.log.active.holds_batches:
             return False
         segments, end = self.log.segments, self.log.log_end_offset
         is_done = False

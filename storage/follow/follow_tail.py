@@ -79,7 +79,7 @@ class LogTail:
         active = self.log.active
         self.begin_segment()
         try:
-            last = None if active.always_expand else active.last_batch()
+            last = active.last_batch() if active.holds_batches else None
             if last is not None:
                 at, header = last
                 self._marks = ((at, active.read_at(at, min(header.size, HEADER_SIZE))),)

@@ -178,18 +178,18 @@ class _Conversion:
         """Whether there is nothing to do; where a log cannot tell, recovery judges it."""
         try:
             return not any(
-                self._is_legacy(os.path.join(directory, paths.file_name(base, paths.LOG)))
+                self._has_messages(os.path.join(directory, paths.file_name(base, paths.LOG)))
                 for _, directory, base in self._logs()
             )
         except CorruptRecord:
             return False
 
-    def _is_legacy(self, path: str) -> bool:
+    def _has_messages(self, path: str) -> bool:
         """Whether any batch of a log is older than v2.  CorruptRecord."""
         fd = self.files.open(path, os.O_RDONLY)
         try:
             return any(
-                header.is_legacy for _, header in batches(FileSource(self.files, fd, path), 0)
+                header.magic < MAGIC for _, header in batches(FileSource(self.files, fd, path), 0)
             )
         finally:
             self.files.close(fd)
@@ -199,7 +199,7 @@ class _Conversion:
             path = os.path.join(directory, paths.file_name(base, paths.LOG))
             try:
                 size = self.files.file_stat(path).st_size
-                if self._is_legacy(path):
+                if self._has_messages(path):
                     target = _Target(self, directory, base, self._interval(topic))
                     self._rewrite(path, size, target, _take_legacy)
                     if not self.dry_run:

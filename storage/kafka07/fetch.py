@@ -81,7 +81,7 @@ def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
     OffsetOutOfRange outside of the log; CorruptRecord; OSError.
     """
     assert 0 < max_bytes <= MAX_SET_BYTES
-    if log.active.always_expand:
+    if not log.active.holds_batches:
         return _stored_messages(log, offset, max_bytes)
     collected = _Collector(offset, log.last_stable_offset, max_bytes)
     while not collected.full:

@@ -142,7 +142,7 @@ class Reader:
         In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
         written at or before ``timestamp_ms`` (0.7.2: ``Log.getOffsetsBefore``).
         """
-        if self._log.segments[0].always_expand:
+        if not self._log.segments[0].holds_batches:
             for segment in reversed(self._log.segments):
                 if segment.largest_timestamp <= timestamp_ms:
                     return segment.largest_timestamp, segment.base_offset

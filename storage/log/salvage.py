@@ -23,8 +23,8 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.log.log import Log
-from storage.record.batch import HEADER_SIZE, BatchHeader, parse_header
-from storage.record.plain import plain
+from storage.record.batch import HEADER_SIZE, BatchHeader
+from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.segment.batch_check import Part, check_part
 from storage.segment.cut import cut_files
@@ -214,10 +214,8 @@ def _batches(
 
 
 def _first_offset(data: bytes, header: BatchHeader) -> int:
-    """Of a batch; a wrapper of v0 or v1 tells only its last, and -1 where it is damaged inside."""
-    if not header.is_legacy:
-        return header.base_offset
+    """Of a batch; -1 of a wrapper that is damaged inside."""
     try:
-        return parse_header(plain(data, 0, len(data))[0]).base_offset
+        return first_offset(data, header)
     except CorruptRecord:
         return -1

@@ -33,7 +33,12 @@ from storage.record.batch import (
 from storage.record.columns._columns import Columns, decode_columns
 from storage.record.compression import codec_number
 from storage.record.control import Marker, parse_marker
-from storage.record.header import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
+from storage.record.header import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    MAGIC,
+    MAX_TIMESTAMP_POSITION,
+)
 from storage.record.plain import plain, recompress, to_v2
 from storage.settings.config import LONG_MAX, LogConfig
 
@@ -141,7 +146,7 @@ def check_not_ahead(max_timestamp: int, config: LogConfig, now_ms: int) -> None:
 def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
     """The batch at ``at`` in format v2, and the bytes that it stands for."""
     header = parse_header(batches, at)
-    if header.is_legacy:
+    if header.magic < MAGIC:
         made, size = to_v2(batches, at, len(batches))
         if made:
             return made, size

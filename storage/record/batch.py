@@ -94,7 +94,7 @@ def decode(data: Buffer, at: int = 0) -> list[Record]:
         return decode_plain(made)
     except CorruptRecord as error:
         # Only where the plain form is the batch's own bytes is its position one in `data`.
-        position = at if header.codec or header.is_legacy else at + (error.position or 0)
+        position = at + (error.position or 0) if header.is_plain else at
         raise CorruptRecord(error.message, position=position, offset=header.base_offset) from None
 
 
@@ -105,7 +105,7 @@ def decode_plain(data: Buffer, at: int = 0) -> list[Record]:
     """
     header = parse_header(data, at)
     end = at + header.size
-    if header.codec or header.is_legacy or end > len(data):
+    if not header.is_plain or end > len(data):
         raise CorruptRecord("no uncompressed batch", position=at, offset=header.base_offset)
     if header.records_count < 0:
         raise CorruptRecord(f"record count {header.records_count}", position=at)

@@ -128,9 +128,14 @@ class BatchHeader(NamedTuple):
         return LOG_APPEND_TIME if self.attributes & APPEND_TIME_BIT else CREATE_TIME
 
     @property
-    def is_legacy(self) -> bool:
-        """Whether this is an entry of format v0 or v1."""
-        return self.magic < MAGIC
+    def is_plain(self) -> bool:
+        """Whether the records lie there as in the plain form (`plain`): uncompressed v2."""
+        return self.magic == MAGIC and not self.codec
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether this is a wrapper of v0 or v1: it tells neither its first offset nor a count."""
+        return self.magic < MAGIC and self.codec != 0
 
     @property
     def is_transactional(self) -> bool:

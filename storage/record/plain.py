@@ -28,7 +28,9 @@ from storage.record.header import (
     MAGIC_POSITION,
     RECORDS_COUNT_POSITION,
     SMALLEST_SIZE,
+    BatchHeader,
     Buffer,
+    parse_header,
 )
 from storage.record.legacy import plain_legacy
 
@@ -64,6 +66,18 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
     except CorruptRecord as error:
         offset = int.from_bytes(data[at : at + 8], "big", signed=True)
         raise CorruptRecord(error.message, position=at, offset=offset) from None
+
+
+def first_offset(data: Buffer, header: BatchHeader) -> int:
+    """The offset of the first record of the batch `data`, which begins with that header.
+
+    Only of a wrapper, whose header tells the last one, are the bytes looked at. CorruptRecord where
+    it is damaged inside.
+    """
+    if not header.is_wrapper:
+        return header.base_offset
+    made, _ = plain(data, 0, len(data))
+    return parse_header(made).base_offset
 
 
 def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:

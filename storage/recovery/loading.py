@@ -29,7 +29,7 @@ from storage.files import Files, FileSource
 from storage.index import txn_index
 from storage.record._batch import Rebuild
 from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
-from storage.record.plain import plain
+from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced
 from storage.segment.batch_check import Part, check_part
@@ -271,13 +271,10 @@ def _indexes_fit(files: Files, fd: int, segment: Segment, facts: _Facts, upper: 
 
 
 def _first_offset(files: Files, fd: int, position: int, header: BatchHeader) -> int:
-    """Of the batch there; a v0 or v1 wrapper tells only its last, and brokers index its first."""
-    if not header.is_legacy or not header.codec:
-        return header.base_offset
-    data = files.pread(fd, header.size, position)
+    """Of the batch there, which brokers index; of a wrapper that is damaged inside its last."""
     try:
-        made, _ = plain(data, 0, len(data))
-        return parse_header(made).base_offset
+        data = files.pread(fd, header.size if header.is_wrapper else 0, position)
+        return first_offset(data, header)
     except CorruptRecord:
         return header.base_offset
 

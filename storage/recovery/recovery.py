@@ -77,7 +77,7 @@ def recover(origin: Origin) -> Recovered:
     left out of sight.
     """
     names, bad = _files_of(origin)
-    if old_segment.is_old(names):
+    if old_segment.holds_entries(names):
         return _load_old(origin, names)
     if paths.UNSYNCED in names:
         origin = dataclasses.replace(origin, is_unsynced=True)

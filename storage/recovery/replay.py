@@ -26,6 +26,7 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record import scan
 from storage.record._batch import Rebuild
+from storage.record.header import MAGIC
 from storage.recovery.loading import Loaded, Origin, read_on
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState
@@ -88,7 +89,7 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
     read_to = segment.size if known is None else scanned_from
     try:
         position = segment.position_of(start) if start > segment.base_offset else 0
-        if position is not None and position < read_to and not _is_legacy(segment):
+        if position is not None and position < read_to and not _is_before_producers(segment):
             _read_headers(origin, segment, position, read_to, take)
     finally:
         segment.close_descriptors()
@@ -96,7 +97,7 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
     return rebuilt
 
 
-def _is_legacy(segment: Segment) -> bool:
+def _is_before_producers(segment: Segment) -> bool:
     """Whether the segment was written before there were producers: by its first and last batch."""
     try:
         # Its header is enough: nobody is given a record of it here.
@@ -104,7 +105,9 @@ def _is_legacy(segment: Segment) -> bool:
         last = segment.last_batch()
     except CorruptRecord:
         return False
-    return first is not None and first[1].is_legacy and last is not None and last[1].is_legacy
+    return (
+        first is not None and first[1].magic < MAGIC and last is not None and last[1].magic < MAGIC
+    )
 
 
 def _read_headers(

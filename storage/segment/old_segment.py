@@ -42,7 +42,7 @@ class OldSegment(Segment):
 
     __slots__ = ("_edges", "_edges_lock", "_name")
 
-    always_expand = True
+    holds_batches = False
 
     def __init__(self, files: Files, directory: str, name: str, config: LogConfig) -> None:
         base_offset = paths.old_base_offset_of(name)
@@ -176,17 +176,17 @@ def _reason(fault: int) -> str:
 # -- loading -------------------------------------------------------------------------------------
 
 
-def is_old(names: Iterable[str]) -> bool:
-    """Whether a partition's directory with these files is Kafka 0.7's.
+def holds_entries(names: Iterable[str]) -> bool:
+    """Whether a partition's directory with these files holds Kafka 0.7's entries, not batches.
 
     Later brokers do not see ``.kafka`` files, so that those beside their own do not count.
     """
-    old = False
+    found = False
     for name in names:
         if name.endswith(paths.LOG):
             return False
-        old = old or paths.old_base_offset_of(name) is not None
-    return old
+        found = found or paths.old_base_offset_of(name) is not None
+    return found
 
 
 def refusal(directory: str) -> ReadOnlyFormat:

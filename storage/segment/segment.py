@@ -28,7 +28,7 @@ from storage.errors import CorruptRecord, CutShort
 from storage.files import Files, FileSource
 from storage.record._batch import find_next_batch
 from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
-from storage.record.header import FRAME_SIZE, MAGIC_POSITION, size_at
+from storage.record.header import FRAME_SIZE, MAGIC, MAGIC_POSITION, size_at
 from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import Check, Part
@@ -108,9 +108,9 @@ class Segment(SegmentFiles):
         "told_damages",
     )
 
-    # Whether the log's bytes never are record batches as they lie there, so that who reads them
-    # always goes through ``expand``: a subclass for an older format.
-    always_expand = False
+    # Whether the log is batches, with offsets and in later formats timestamps.  A subclass may read
+    # one that is not: then offsets are positions, and every reader goes through ``expand``.
+    holds_batches = True
 
     def __init__(
         self,
@@ -783,7 +783,7 @@ class Segment(SegmentFiles):
         except (CorruptRecord, OSError, ValueError):
             return False
         # The entries of brokers before 0.11 name any offset of a set.
-        first = offset if header.is_legacy else header.base_offset
+        first = offset if header.magic < MAGIC else header.base_offset
         if not first <= offset <= header.last_offset or header.size > self.size - position:
             return False
         if header.size > _CHECKED_BYTES:

@@ -128,7 +128,7 @@ def _pieces(
 
     ``is_whole``: it goes to the segment's end.
     """
-    if segment.always_expand:
+    if not segment.holds_batches:
         # Its offsets are positions.
         yield _Piece(segment, 0, end - start, start, end, False)
         return

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from storage import paths
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files import Files
-from storage.segment.old_segment import is_old
+from storage.segment.old_segment import holds_entries
 from storage.state import checkpoint
 
 # How long a cleaner may take to name what it puts into the log, or a file that is listed may not
@@ -86,13 +86,13 @@ class Split(NamedTuple):
 class Place(NamedTuple):
     """The segment that holds an offset; ``following``: the next one's base offset, if there is one.
 
-    ``is_old``: of Kafka 0.7; ``log_start``: the first segment's base offset.
+    ``holds_batches``: as `Segment.holds_batches`; ``log_start``: the first segment's base offset.
     """
 
     path: str
     base_offset: int
     following: int | None
-    is_old: bool
+    holds_batches: bool
     log_start: int
 
 
@@ -118,14 +118,14 @@ class Finder:
         if anew or self._listed is None:
             self._listed = self._settled_logs(offset)
             self._check_segments(offset, self._listed[0])
-        logs, old = self._listed
+        logs, holds_batches = self._listed
         number = bisect_right(logs, offset, key=lambda log: log[0]) - 1
         if number < 0:
             self.check_topic()
             raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
         base, name = logs[number]
         following = logs[number + 1][0] if number + 1 < len(logs) else None
-        return Place(os.path.join(directory, name), base, following, old, logs[0][0])
+        return Place(os.path.join(directory, name), base, following, holds_batches, logs[0][0])
 
     def following(self, base_offset: int) -> int | None:
         """The base offset of the segment behind that one, by a fresh look; its errors."""
@@ -167,7 +167,7 @@ class Finder:
     def _settled_logs(self, offset: int) -> tuple[list[tuple[int, str]], bool]:
         """(base offset, name) of each segment, once no cleaner is about to change those that count.
 
-        And whether they are of Kafka 0.7.
+        And whether they hold batches.
         """
         directory = self._split.directory
         patience = Patience()
@@ -176,13 +176,13 @@ class Finder:
                 names = [name for name, _ in self._files.scan(directory)]
             except FileNotFoundError:
                 raise UnknownTopicOrPartition("the partition is gone", path=directory) from None
-            old = is_old(names)
-            logs = _logs(names, old)
+            holds_batches = not holds_entries(names)
+            logs = _logs(names, holds_batches)
             if not logs:
                 raise UnknownTopicOrPartition("the partition has no segments", path=directory)
             swapped = [name for name in names if self._may_concern(name, offset, logs[-1][0])]
             if not swapped:
-                return logs, old
+                return logs, holds_batches
             if not patience.wait():
                 raise SegmentGone(
                     "a cleaner that was stopped has not given all segments their names: open the "
@@ -198,13 +198,13 @@ class Finder:
         return (paths.base_offset_of(name) or 0) < self._split.to_offset
 
 
-def _logs(names: Iterable[str], old: bool) -> list[tuple[int, str]]:
-    """(base offset, name) of the segments among these files; ``old``: of Kafka 0.7's."""
+def _logs(names: Iterable[str], holds_batches: bool) -> list[tuple[int, str]]:
+    """(base offset, name) of the segments among these files, or of Kafka 0.7's."""
     found: list[tuple[int, str]] = []
     for name in names:
-        if not name.endswith(paths.OLD_LOG if old else paths.LOG):
+        if not name.endswith(paths.LOG if holds_batches else paths.OLD_LOG):
             continue
-        base = paths.old_base_offset_of(name) if old else paths.base_offset_of(name)
-        if base is not None and (old or name == paths.file_name(base, paths.LOG)):
+        base = (paths.base_offset_of if holds_batches else paths.old_base_offset_of)(name)
+        if base is not None and (not holds_batches or name == paths.file_name(base, paths.LOG)):
             found.append((base, name))
     return sorted(found)

@@ -28,6 +28,7 @@ from storage.record.columns._columns import AbortedSpans, Columns, decode_column
 from storage.record.header import (
     HEADER_SIZE,
     LOG_OVERHEAD,
+    MAGIC,
     Buffer,
     parse_header,
     size_at,
@@ -160,7 +161,7 @@ class _Reader:
         offset = self.next_offset
         if offset <= place.base_offset:
             return 0
-        if place.is_old:
+        if not place.holds_batches:
             return step_to(source, 0, offset - place.base_offset, source.size())
         split = self._split
         planned = (split.base_offset, split.from_offset) == (place.base_offset, offset)
@@ -205,7 +206,7 @@ class _Reader:
             return False
         if not 0 <= header.base_offset <= offset or header.size > source.size() - position:
             return False
-        if not header.is_legacy and not header.base_offset <= named <= header.last_offset:
+        if header.magic == MAGIC and not header.base_offset <= named <= header.last_offset:
             return False
         if header.size > _CHECKED_BYTES:
             return True
@@ -213,7 +214,7 @@ class _Reader:
 
     def _windows(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
         """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
-        decode = self._decode_old if place.is_old else self._decode
+        decode = self._decode if place.holds_batches else self._decode_old
         lowest = place.base_offset
         limit = paths.MAX_OFFSET if place.following is None else place.following
         walk = Walk(
@@ -239,7 +240,7 @@ class _Reader:
                         self._confirmed(fd, place, start + at, base)
                     self._check_gap(fd, place, start + at, lowest)
                     lowest = self._split.to_offset
-                if ended and size and not place.is_old:
+                if ended and size and place.holds_batches:
                     self._check_last(fd, place, data[at - size : at], start + at - size, first)
                 self.next_offset = max(self.next_offset, lowest)
                 if columns.rows:
@@ -249,7 +250,7 @@ class _Reader:
                 if not size:
                     break
             walk.position += at
-            if place.is_old and not at:
+            if not place.holds_batches and not at:
                 walk.needed = min(len(data) + self._window_bytes, walk.end - start)
         if place.following is not None and walk.position < self._files.size(fd):
             torn = CorruptRecord("the last batch is incomplete")

@@ -44,7 +44,7 @@ def _simple(view: memoryview, end: int) -> Iterator[tuple[int, BatchHeader]]:
     at = 0
     while at < end:
         header = parse_header(view, at)
-        assert not header.codec | header.is_control | header.is_transactional | header.is_legacy
+        assert not header.codec | header.is_control | header.is_transactional | (header.magic < 2)
         yield at, header
         at += header.size
     assert at == end

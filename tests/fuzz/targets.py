@@ -257,7 +257,7 @@ def _assert_forms(view: memoryview, at: int, size: int, records: list[Record]) -
     """A batch says the same with another codec, or as one of today's format."""
     stored: bytes | memoryview = view[at : at + size]
     header = parse_header(stored)
-    if header.is_legacy:
+    if header.magic < 2:
         stored, taken = to_v2(view, at, at + size)
         assert taken == size
     if header.is_control:

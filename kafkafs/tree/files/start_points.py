@@ -87,4 +87,4 @@ def offset_of_time(part: PartitionView, timestamp_ms: int) -> int | None:
     found = log.reader.offset_for_timestamp(timestamp_ms, isolation)
     if found is not None:
         return found[1]
-    return log.log_start_offset if log.active.always_expand else None
+    return None if log.active.holds_batches else log.log_start_offset

@@ -179,7 +179,7 @@ class Layout:
             try:
                 for extent in reversed(extents):
                     offset: int | None = None
-                    if not extent.complete and 0 < left <= FEW and not extent.segment.always_expand:
+                    if not extent.complete and 0 < left <= FEW and extent.segment.holds_batches:
                         records, offset = extent.count_back(left)
                     else:
                         if not extent.complete:

@@ -266,7 +266,7 @@ def test_vectors_of_the_older_formats() -> None:
         assert decode(entry) == [expected]
         assert decode(b"abc" + entry * 2, 3) == [expected]  # a batch is one message
         header = parse_header(b"abc" + entry, 3)
-        assert header.is_legacy
+        assert header.magic < 2
         assert (header.base_offset, header.last_offset, header.records_count) == (5, 5, 1)
         assert (header.size, header.codec) == (len(entry), 0)
         assert header.base_timestamp == header.max_timestamp == expected.timestamp
@@ -274,7 +274,7 @@ def test_vectors_of_the_older_formats() -> None:
         for size in range(len(entry)):
             with pytest.raises(CorruptRecord):
                 decode(entry[:size])
-    assert not parse_header(THREE_RECORDS).is_legacy
+    assert not parse_header(THREE_RECORDS).magic < 2
 
 
 @given(data=damaged())

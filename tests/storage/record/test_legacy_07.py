@@ -319,7 +319,7 @@ def test_headers_are_those_of_the_entries(log: list[Stored], start: int) -> None
         assert header.codec == (stored.data[5] & 3 if magic else 0)
         assert header.crc == zlib.crc32(stored.data[9 + magic :])
         assert header.records_count == (-1 if header.codec else 1)
-        assert header.is_legacy
+        assert header.magic < 2
     middle = len(log) // 2
     assert list(headers_07(Bytes(data), edges[middle], len(data), start)) == found[middle:]
     for end in {len(data) - 1, len(data) // 2} & set(range(len(data))):

@@ -87,7 +87,7 @@ def test_older_formats() -> None:
     data = V0_ENTRY + V1_ENTRY * 2 + THREE_RECORDS + EMPTY_BATCH + ABORT_MARKER + V0_ENTRY
     headers = [header for _, header in batches(Bytes(data), 0)]
     assert [header.magic for header in headers] == [0, 1, 1, 2, 2, 2, 0]
-    assert [header.is_legacy for header in headers] == [True] * 3 + [False] * 3 + [True]
+    assert [header.magic < 2 for header in headers] == [True] * 3 + [False] * 3 + [True]
     assert sum(header.size for header in headers) == len(data)
     # The last one is smaller than a header of v2.
     for entry in (V0_ENTRY, V1_ENTRY):

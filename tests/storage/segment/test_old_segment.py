@@ -16,7 +16,7 @@ from storage import Log, LogManager
 from storage.errors import CorruptRecord, OffsetOutOfRange, ReadOnlyFormat
 from storage.files import Files, FileSource
 from storage.record.compression import GZIP, SNAPPY
-from storage.segment.old_segment import OldSegment, check_entries, is_old, load
+from storage.segment.old_segment import OldSegment, check_entries, holds_entries, load
 from storage.settings.config import LogConfig
 from tests.log_check import check, faults_07
 from tests.storage.old_logs import encode_entry, encode_set
@@ -172,9 +172,9 @@ def test_a_broker_of_today_does_not_see_these_files(clicks: Path) -> None:
     (clicks / "clicks-0" / f"{0:020d}.log").touch()
     with opened(clicks) as manager:
         assert shown(manager.log("clicks", 0)) == []
-    assert is_old(["5.kafka"])
-    assert not is_old(["5.kafka", f"{0:020d}.log"])
-    assert not is_old(["x.kafka", ".kafka", "5.kafka.tmp", f"{2**63}.kafka"])
+    assert holds_entries(["5.kafka"])
+    assert not holds_entries(["5.kafka", f"{0:020d}.log"])
+    assert not holds_entries(["x.kafka", ".kafka", "5.kafka.tmp", f"{2**63}.kafka"])
 
 
 def test_nonce_stays_while_the_head_does(clicks: Path) -> None:
