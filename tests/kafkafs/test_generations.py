@@ -16,7 +16,7 @@ TEXTS = st.text("abcdefgh", max_size=6)
 
 
 @dataclass(eq=False)
-class FakePiece:
+class FakeExtent:
     """An extent that holds its text."""
 
     text: str = ""
@@ -31,12 +31,12 @@ class FakePiece:
 class Opened:
     """A generation, all of its text, and the absolute positions below which it is gone."""
 
-    generation: Generation[FakePiece]
+    generation: Generation[FakeExtent]
     text: str
     kept: list[tuple[int, int]] = field(default_factory=list)
 
 
-def read(generation: Generation[FakePiece], absolute: int, size: int) -> str:
+def read(generation: Generation[FakeExtent], absolute: int, size: int) -> str:
     """What a reader does: extent by extent."""
     text = ""
     end = min(absolute + size, generation.timeline.end)
@@ -57,11 +57,11 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.extents = [FakePiece()]
-        self.timeline: Timeline[FakePiece] = Timeline(self.extents)
+        self.extents = [FakeExtent()]
+        self.timeline: Timeline[FakeExtent] = Timeline(self.extents)
         self.timeline.position(0, 0, 1000)
         self.open: list[Opened] = []
-        self.retired: list[FakePiece] = []
+        self.retired: list[FakeExtent] = []
 
     def measured(self) -> None:
         if self.timeline.unpositioned:
@@ -76,7 +76,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.extents.append(FakePiece())
+        self.extents.append(FakeExtent())
         self.timeline.extend(self.extents[-1])
 
     @rule(inside=st.integers(0, 3))
@@ -115,7 +115,7 @@ class History(RuleBasedStateMachine):
     def clean(self, data: st.DataObject, texts: list[str]) -> None:
         count = data.draw(st.integers(1, len(self.extents) - 1))
         self.supersede(count)
-        new = [FakePiece(text) for text in texts]
+        new = [FakeExtent(text) for text in texts]
         self.timeline.replace_head(count, new)
         self.retired += self.extents[:count]
         self.extents[:count] = new
@@ -166,7 +166,7 @@ TestHistory = History.TestCase
 
 
 def test_a_placed_piece_grows_before_anybody_is_told() -> None:
-    timeline = Timeline([FakePiece("aa"), FakePiece("b"), FakePiece()])
+    timeline = Timeline([FakeExtent("aa"), FakeExtent("b"), FakeExtent()])
     timeline.position(1, 1, 10)
     timeline.positioned[1][0].text = "bbb"
     timeline.positioned[1][1].text = "c"
@@ -175,16 +175,16 @@ def test_a_placed_piece_grows_before_anybody_is_told() -> None:
 
 
 def test_places_before_and_behind_the_anchor() -> None:
-    timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
+    timeline = Timeline([FakeExtent("aa"), FakeExtent("bbb"), FakeExtent("c")])
     timeline.position(0, 1, -10)
     assert timeline.positioned[0] == (-12, -10, -7)
     assert timeline.end == -6
 
 
 def test_cleaned_pieces_end_where_the_first_uncleaned_one_begins() -> None:
-    timeline = Timeline([FakePiece("aa"), FakePiece("bbb"), FakePiece("c")])
+    timeline = Timeline([FakeExtent("aa"), FakeExtent("bbb"), FakeExtent("c")])
     timeline.position()
-    timeline.replace_head(2, [FakePiece("a longer text")])
+    timeline.replace_head(2, [FakeExtent("a longer text")])
     assert list(timeline.positioned[0]) == [5]
     timeline.position()
     assert list(timeline.positioned[0]) == [-8, 5]
@@ -192,14 +192,14 @@ def test_cleaned_pieces_end_where_the_first_uncleaned_one_begins() -> None:
 
 
 def test_empty_pieces_hold_nothing() -> None:
-    timeline = Timeline([FakePiece("aa"), FakePiece(), FakePiece("c"), FakePiece()])
+    timeline = Timeline([FakeExtent("aa"), FakeExtent(), FakeExtent("c"), FakeExtent()])
     timeline.position()
     assert timeline.locate(2)[0].text == "c"
     assert timeline.locate(1)[0].text == "aa"
 
 
 def test_what_was_kept_ends_with_the_next_cut() -> None:
-    extents = [FakePiece("abc"), FakePiece("def"), FakePiece("ghi")]
+    extents = [FakeExtent("abc"), FakeExtent("def"), FakeExtent("ghi")]
     timeline = Timeline(extents)
     timeline.position()
     generation = Generation(timeline, 1, 0)
@@ -222,7 +222,7 @@ def test_what_was_kept_ends_with_the_next_cut() -> None:
 
 def test_what_was_kept_goes_back_over_several_cuts() -> None:
     """However small the segments are: what is kept before the last cut is not less for it."""
-    extents = [FakePiece("ab"), FakePiece("cd"), FakePiece("ef"), FakePiece("gh")]
+    extents = [FakeExtent("ab"), FakeExtent("cd"), FakeExtent("ef"), FakeExtent("gh")]
     timeline = Timeline(extents)
     timeline.position()
     generation = Generation(timeline, 1, 0)
@@ -236,3 +236,34 @@ def test_what_was_kept_goes_back_over_several_cuts() -> None:
     assert generation.first_valid == 6
     assert generation.kept(0, 8) == b"abcdef"
     assert read(generation, 1, 9) == "bcdefgh"
+
+
+def test_the_example_of_the_page() -> None:
+    """`kafkafs/tree/partition/README.md`"""
+    ab, cd, e = FakeExtent("a\nb\n"), FakeExtent("c\nd\n"), FakeExtent("e\n")
+    timeline = Timeline([ab, cd, e])
+    timeline.position()
+    first = Generation(timeline, nonce=1, start=0)
+    assert (timeline.positioned[0], first.size) == ((0, 4, 8), 10)
+
+    first.supersede(4)
+    timeline.remove_head(1)
+    second = Generation(timeline, nonce=2, start=4)
+    assert (timeline.positioned[0], second.size) == ((4, 8), 6)
+    assert (first.size, read(first, 0, 10)) == (10, "a\nb\nc\nd\ne\n")
+
+    for generation in (first, second):
+        generation.supersede(8)
+    timeline.replace_head(1, [FakeExtent("d\n")])
+    timeline.position()
+    third = Generation(timeline, nonce=3, start=6)
+    assert (timeline.positioned[0], third.size) == ((6, 8), 4)
+    assert (second.size, read(second, 4, 6)) == (6, "c\nd\ne\n")
+
+    e.text += "f\n"
+    timeline.end = 12
+    assert [each.size for each in (first, second, third)] == [12, 8, 6]
+    assert read(third, 6, 6) == "d\ne\nf\n"
+    first.forget(lambda extent: extent is ab)
+    assert first.first_valid == 4
+    assert read(first, 4, 8) == "c\nd\ne\nf\n"
