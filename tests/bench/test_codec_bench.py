@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.hang import HANG_S
+
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
 def test_every_work_has_a_row() -> None:
     command = [sys.executable, f"{BENCH}/codec.py", "--tiny"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     table = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     assert [row[1:4] for row in table[:1]] == [["kafkafs", "aiokafka", "kafka-python"]]

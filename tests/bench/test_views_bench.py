@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.hang import HANG_S
 from tests.interop.kafka_tools import jars
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
@@ -14,7 +15,7 @@ BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 def test_the_table_has_every_work(tmp_path: Path) -> None:
     jars()  # fetched where they are not there yet
     command = [sys.executable, f"{BENCH}/views.py", "--tiny", "--directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     table = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     titles = [row[0] for row in table[1:]]

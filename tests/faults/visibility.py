@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.faults.fault import Fault
 
 APPEND_HANDLE = "tests/kafkafs/tree/append/test_append_handle.py"
-VIEW_FILE = "tests/kafkafs/tree/test_view_file.py"
+VIEW_FILE = "tests/kafkafs/tree/files/test_view_file.py"
 TREE_TRANSACTIONS = "tests/kafkafs/tree/partition/test_transactions.py"
 FOLLOW_FILE = "tests/kafkafs/tree/files/test_follow_file.py"
 FOLLOW_HISTORY = "tests/kafkafs/tree/files/test_follow_history.py"

@@ -25,7 +25,7 @@ SAMPLE = (
     "tests/storage/verify/test_log_checker.py",
     "tests/storage/segment/test_medium.py",
     "tests/kafkafs/test_damaged.py",
-    "tests/kafkafs/tree/test_view_file.py",
+    "tests/kafkafs/tree/files/test_view_file.py",
     "tests/mount/contract/test_appending.py",
 )
 IMAGE_BYTES = 4 << 30

@@ -242,11 +242,8 @@ def test_a_read_over_the_place_where_it_goes_on(
         assert read(late, position, 11) == expected[position : position + 11]
 
 
-@pytest.mark.parametrize("view", ["", ".jsonl", ".batches"])
-def test_a_read_in_a_worker_thread_while_what_was_read_is_cleaned(
-    beside: Beside, view: str
-) -> None:
-    """Only the owner's thread sees what has become of it; what it reads is there all the same."""
+def read_to_the_end(beside: Beside, view: str) -> BrokerPartition:
+    """The partition, of which a handle has read a sealed segment and the active one."""
     partition = beside.partition
     fill(partition, "old", 3)
     partition.roll()
@@ -254,6 +251,15 @@ def test_a_read_in_a_worker_thread_while_what_was_read_is_cleaned(
     beside.see()
     beside.mount(f"t/{view}/0".replace("//", "/"))
     beside.read_on()
+    return partition
+
+
+@pytest.mark.parametrize("view", ["", ".jsonl", ".batches"])
+def test_a_read_in_a_worker_thread_while_what_was_read_is_cleaned(
+    beside: Beside, view: str
+) -> None:
+    """Only the owner's thread sees what has become of it; what it reads is there all the same."""
+    partition = read_to_the_end(beside, view)
     partition.roll()
     clean_twice(partition, 1, KEPT["none"], 1)
     shown = in_thread(lambda: beside.handle.read(0, len(beside.shown)))
@@ -262,13 +268,7 @@ def test_a_read_in_a_worker_thread_while_what_was_read_is_cleaned(
 
 @pytest.mark.parametrize("view", ["", ".jsonl", ".batches"])
 def test_a_cut_is_still_an_error(beside: Beside, view: str) -> None:
-    partition = beside.partition
-    fill(partition, "old", 3)
-    partition.roll()
-    fill(partition, "seen", 3)
-    beside.see()
-    beside.mount(f"t/{view}/0".replace("//", "/"))
-    beside.read_on()
+    partition = read_to_the_end(beside, view)
     size = len(beside.shown)
     beside.forget()
     partition.truncate(partition.next_offset - 4)
