@@ -16,13 +16,10 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
 from storage.record._batch import Rebuild
-from storage.record.header import size_at
 from storage.segment.old_segment import OldSegment, check_entries
 from storage.segment.segment import Segment
-from storage.segment.walk import final_time_entry
+from storage.segment.walk import Walk, sealed_times
 from storage.state.producer_state import ABORT, Producer, ProducerBatch, ProducerState
-
-_CHUNK_BYTES = 16 * 1024 * 1024
 
 
 def check(manager: LogManager) -> list[str]:
@@ -112,15 +109,9 @@ class LogCheck:
 
     def _check_segment(self, segment: Segment, end: int) -> None:
         rebuild = Rebuild(segment.base_offset, self._interval)
-        wanted = _CHUNK_BYTES
-        while rebuild.position < segment.size and rebuild.fault is None:
-            at = rebuild.position
-            data = segment.read_at(at, min(wanted, segment.size - at))
-            wanted = _CHUNK_BYTES
-            if not rebuild.feed(data, len(data), at):
-                wanted = size_at(data, 0)
-                if wanted <= len(data) or wanted > segment.size - at:
-                    break
+        walk = Walk(segment.read_at, 0, segment.size)
+        for data in walk:
+            walk.position += rebuild.feed(data, len(data), walk.position)
         if rebuild.fault is not None or rebuild.position != segment.size:
             reason = rebuild.fault or "an incomplete batch"
             self.faults.append(f"{segment.log_path}: position {rebuild.position}: {reason}")
@@ -132,8 +123,7 @@ class LogCheck:
     def _check_indexes(self, segment: Segment, rebuild: Rebuild) -> None:
         if segment.offset_index.data() != bytes(rebuild.offset_entries):
             self.faults.append(f"{segment.file_path(paths.INDEX)}: differs from a rebuilt index")
-        entries = bytes(rebuild.time_entries)
-        final = entries + final_time_entry(rebuild)
+        entries, final = bytes(rebuild.time_entries), sealed_times(rebuild)
         # An active segment that was closed has the final entry too, until it is written again.
         expected = (final,) if segment.sealed else (entries, final)
         if segment.time_index.data() not in expected:

@@ -20,7 +20,7 @@ from storage.index import txn_index
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC, MAGIC_POSITION, size_at
 from storage.segment.segment import Segment
-from storage.segment.walk import feed, final_time_entry
+from storage.segment.walk import feed, sealed_times
 from storage.task import Task
 
 _EPOCH = slice(12, 16)
@@ -101,7 +101,7 @@ def hand_segment(
         # Retention goes by it where records have no timestamps.
         files.utime_ns(path, segment.mtime_ns)
     receiver.put(receiver.path(segment.base_offset, paths.INDEX), rebuild.offset_entries)
-    times = rebuild.time_entries + final_time_entry(rebuild)
+    times = sealed_times(rebuild)
     receiver.put(receiver.path(segment.base_offset, paths.TIMEINDEX), times)
     if segment.aborted:
         aborted = txn_index.encode(segment.aborted)

@@ -39,7 +39,7 @@ from storage.segment import old_segment
 from storage.segment.cut import Cut, cut_tail
 from storage.segment.old_segment import OldSegment
 from storage.segment.segment import MAX_SEGMENT_BYTES
-from storage.segment.walk import final_time_entry
+from storage.segment.walk import sealed_times
 from storage.settings.settings import Settings
 from storage.state import checkpoint
 
@@ -361,7 +361,7 @@ class _Target:
         self._files.close(self._fd)
         self._fd = -1
         rebuild = self._rebuild
-        times = rebuild.time_entries + final_time_entry(rebuild)
+        times = sealed_times(rebuild)
         self._put(paths.INDEX, rebuild.offset_entries)
         self._put(paths.TIMEINDEX, times)
         if self._files.exists(self._path + paths.TXNINDEX):

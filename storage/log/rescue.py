@@ -43,9 +43,9 @@ from storage.files import Files
 from storage.index.txn_index import encode
 from storage.log.log import Log
 from storage.record._batch import Rebuild
-from storage.segment.batch_check import Part, check_part
+from storage.segment.batch_check import Part, check_file
 from storage.segment.damage import Damage
-from storage.segment.medium import BLOCK, Medium
+from storage.segment.medium import BLOCK
 from storage.segment.segment import Segment
 from storage.segment.walk import feed
 from storage.state.producer_state import ProducerState
@@ -174,7 +174,9 @@ def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
     try:
         _copy_bytes(files, segment, fd)
         files.fdatasync(fd)
-        damages = _check(files, path, segment, log.config.max_message_bytes, task)
+        base, largest = segment.base_offset, log.config.max_message_bytes
+        part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
+        damages = check_file(files, path, part, task).damages
         offsets, times = _entries(files, fd, segment, damages, log.config.index_interval_bytes)
     finally:
         files.close(fd)
@@ -216,16 +218,6 @@ def _read(segment: Segment, view: memoryview, position: int) -> None:
         if not count:
             return
         view, position = view[count:], position + count
-
-
-def _check(files: Files, path: str, segment: Segment, largest: int, task: Task) -> list[Damage]:
-    base = segment.base_offset
-    medium = Medium(files, path)
-    try:
-        part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
-        return check_part(medium, part, task).damages
-    finally:
-        medium.close()
 
 
 def _entries(

@@ -22,21 +22,29 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from storage import paths
-from storage.record._batch import proven_size, walk_batches
+from storage.errors import CorruptRecord
+from storage.files import ByteSource, Files
+from storage.record._batch import find_next_batch, proven_size, walk_batches
 from storage.record.header import (
     FRAME_SIZE,
+    HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     SMALLEST_SIZE,
+    BatchHeader,
+    parse_header,
     size_at,
 )
 from storage.segment.damage import Damage
+from storage.segment.medium import Medium
 from storage.task import Task
 
 # So that no thread waits long for this one, which judges a chunk at a time.
 _CHUNK_BYTES = 256 * 1024
 _LEAST_BYTES = 4096
+#: A batch that is larger than this is not read whole just to be known as one.
+CHECKED_BYTES = 16 * 1024 * 1024
 
 Named = Callable[[int], int | None]
 """The first place behind a position where an index says that a batch begins."""
@@ -90,6 +98,32 @@ def check_part(source: Source, part: Part, task: Task) -> Checked:
         check.step()
         task.advance(max(check.position - before, 0))
     return Checked(check.next_offset, check.damages)
+
+
+def check_file(files: Files, path: str, part: Part, task: Task) -> Checked:
+    """Check a part of a file as it is on the disk (``medium``).  As ``check_part``."""
+    medium = Medium(files, path)
+    try:
+        return check_part(medium, part, task)
+    finally:
+        medium.close()
+
+
+def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | None:
+    """The header of the batch at ``position``, where a sound one lies there before ``end``.
+
+    Of a batch of more than 16 MiB the header has to do.  OSError.
+    """
+    try:
+        header = parse_header(source.read_at(position, max(min(HEADER_SIZE, end - position), 0)))
+    except CorruptRecord:
+        return None
+    if header.size > end - position:
+        return None
+    if header.size <= CHECKED_BYTES:
+        batch = source.read_at(position, header.size)
+        return header if find_next_batch(batch, 0, 0) == 0 else None
+    return header
 
 
 def _falls(frame: memoryview, next_offset: int) -> bool:

@@ -26,12 +26,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from storage import paths
 from storage.errors import CorruptRecord, CutShort
 from storage.files import Files, FileSource
-from storage.record._batch import find_next_batch
-from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
 from storage.record.header import FRAME_SIZE, MAGIC, MAGIC_POSITION, size_at
 from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
-from storage.segment.batch_check import Check, Part
+from storage.segment.batch_check import CHECKED_BYTES, Check, Part, sound_batch
 from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead, Known
@@ -44,9 +43,6 @@ _log = logging.getLogger(__name__)
 
 # (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
-
-# Of a batch that is larger than this the header has to do, to see whether an index fits.
-_CHECKED_BYTES = 16 * 1024 * 1024
 
 # How much is checked at a time: what takes the owner's thread 0.2 ms.
 _CHECKED_AT_ONCE = 1024 * 1024
@@ -643,7 +639,7 @@ class Segment(SegmentFiles):
         data = source.read(start, min(max(size, HEADER_SIZE) + FRAME_SIZE, left))
         if len(data) > MAGIC_POSITION:
             size = min(size_at(data, 0) + FRAME_SIZE, left)
-            if len(data) < size <= _CHECKED_BYTES:
+            if len(data) < size <= CHECKED_BYTES:
                 data = source.read(start, size)
         return data
 
@@ -779,16 +775,14 @@ class Segment(SegmentFiles):
     def _can_mean(self, offset: int, position: int) -> bool:
         """Whether a sound batch lies at ``position`` that an entry for ``offset`` can name."""
         try:
-            header = parse_header(self.read_at(position, min(HEADER_SIZE, self.size - position)))
-        except (CorruptRecord, OSError, ValueError):
+            header = sound_batch(self.source(), position, self.size)
+        except (CorruptRecord, OSError):
+            return False
+        if header is None:
             return False
         # The entries of brokers before 0.11 name any offset of a set.
         first = offset if header.magic < MAGIC else header.base_offset
-        if not first <= offset <= header.last_offset or header.size > self.size - position:
-            return False
-        if header.size > _CHECKED_BYTES:
-            return True
-        return find_next_batch(self.read_at(position, header.size), 0, 0) == 0
+        return first <= offset <= header.last_offset
 
     def position_before_time(self, timestamp_ms: int) -> int:
         """The same for the first record whose timestamp is ≥ ``timestamp_ms``.

@@ -140,11 +140,11 @@ def feed(
             return
 
 
-def final_time_entry(rebuild: Rebuild) -> bytes:
-    """What sealing adds to the time index: the largest timestamp, where it is not there yet."""
-    entries = rebuild.time_entries
+def sealed_times(rebuild: Rebuild) -> bytes:
+    """The time index of a segment that is sealed: its last entry has the largest timestamp."""
+    entries = bytes(rebuild.time_entries)
     last = int.from_bytes(entries[-12:-4], "big") if entries else -1
     if rebuild.max_timestamp <= last:
-        return b""
+        return entries
     relative = rebuild.max_timestamp_offset - rebuild.base_offset
-    return rebuild.max_timestamp.to_bytes(8, "big") + relative.to_bytes(4, "big")
+    return entries + rebuild.max_timestamp.to_bytes(8, "big") + relative.to_bytes(4, "big")

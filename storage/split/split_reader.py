@@ -23,17 +23,17 @@ from storage import paths
 from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
 from storage.files import ByteSource, Files, FileSource
 from storage.index.offset_index import OffsetIndex
-from storage.record._batch import find_next_batch, walk_batches
+from storage.record._batch import walk_batches
 from storage.record.columns._columns import AbortedSpans, Columns, decode_columns
 from storage.record.header import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     Buffer,
-    parse_header,
     size_at,
 )
 from storage.record.legacy_07 import plain_07
+from storage.segment.batch_check import sound_batch
 from storage.segment.old_segment import step_to
 from storage.segment.walk import Walk, buffered
 from storage.split.split_finder import Finder, Patience, Place, Split
@@ -42,8 +42,6 @@ from storage.split.split_finder import Finder, Patience, Place, Split
 CHUNK_BYTES = 1024 * 1024
 # Plain forms of compressed batches that are in memory at once, unless one is larger.
 _PLAIN_BYTES = 32 * 1024 * 1024
-# Of a batch that is larger than this the header has to do, to see whether a position fits.
-_CHECKED_BYTES = 16 * 1024 * 1024
 _GONE = (errno.ENOENT, errno.ESTALE)
 
 
@@ -199,18 +197,10 @@ class _Reader:
         """
         if position == 0:
             return True
-        data = source.read_at(position, HEADER_SIZE)
-        try:
-            header = parse_header(data)
-        except CorruptRecord:
+        header = sound_batch(source, position, source.size())
+        if header is None or not 0 <= header.base_offset <= offset:
             return False
-        if not 0 <= header.base_offset <= offset or header.size > source.size() - position:
-            return False
-        if header.magic == MAGIC and not header.base_offset <= named <= header.last_offset:
-            return False
-        if header.size > _CHECKED_BYTES:
-            return True
-        return find_next_batch(source.read_at(position, header.size), 0, 0) == 0
+        return header.magic < MAGIC or header.base_offset <= named <= header.last_offset
 
     def _windows(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
         """Decode the file from ``position`` on to the split's end, or to its last whole batch."""

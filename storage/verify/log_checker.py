@@ -31,9 +31,8 @@ from typing import NamedTuple
 from storage.duties import Duties
 from storage.errors import SegmentGone, StorageError
 from storage.log.log import Log
-from storage.segment.batch_check import Part, check_part
+from storage.segment.batch_check import Part, check_file
 from storage.segment.damage import Damage
-from storage.segment.medium import Medium
 from storage.segment.segment import Segment
 from storage.task import Task
 
@@ -188,11 +187,7 @@ class LogChecker:
         except SegmentGone:
             return -1
         try:
-            medium = Medium(log.files, segment.log_path)
-            try:
-                checked = check_part(medium, part, task)
-            finally:
-                medium.close()
+            checked = check_file(log.files, segment.log_path, part, task)
             if checked.damages:
                 task.by_owner(lambda: self._note(log, segment, checked.damages))
             return checked.next_offset

@@ -23,7 +23,7 @@ from struct import Struct
 
 from storage.record._batch import Rebuild
 from storage.record.batch import BatchHeader
-from storage.segment.walk import final_time_entry
+from storage.segment.walk import sealed_times
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
@@ -41,12 +41,11 @@ def without_zero_tail(data: bytes, entry_size: int) -> bytes:
 
 
 def rebuilt_times(rebuild: Rebuild, may_be_open: bool) -> tuple[bytes, ...]:
-    """The entries of a rebuilt time index: of a closed segment (the final one added), and of one
-    that is open, where it may be.
+    """The entries of a rebuilt time index: of a sealed segment, and of an active one where it may
+    be that.
     """
-    entries = bytes(rebuild.time_entries)
-    closed = entries + final_time_entry(rebuild)
-    return (closed, entries) if may_be_open else (closed,)
+    sealed = sealed_times(rebuild)
+    return (sealed, bytes(rebuild.time_entries)) if may_be_open else (sealed,)
 
 
 def offset_index_faults(

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from storage import paths
 from storage.errors import SegmentGone
 from storage.log.log import Log
-from storage.segment.batch_check import Part, check_part
-from storage.segment.medium import Medium
+from storage.segment.batch_check import Part, check_file
 from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.transactions import Seen, Transactions
@@ -139,14 +138,9 @@ def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
         *(base, 0, base, segment.size, log.config.max_message_bytes),
         named=segment.index_behind,
     )
-    medium = Medium(log.files, path)
-    try:
-        damages = check_part(medium, part, Task()).damages
-    finally:
-        medium.close()
     return [
         Fault(path, place.reason, place.start, place.first_offset)
-        for place in damages
+        for place in check_file(log.files, path, part, Task()).damages
         if place.start not in known
     ]
 

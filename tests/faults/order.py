@@ -345,8 +345,8 @@ FAULTS = [
     Fault(
         "rescue-new-files-not-synced",
         "storage/log/rescue.py",
-        "        files.fdatasync(fd)\n        damages",
-        "        damages",
+        "        files.fdatasync(fd)\n        base,",
+        "        base,",
         "What was rescued is gone after a power cut.",
         (RESCUE,),
     ),

@@ -34,7 +34,7 @@ from storage.files import Files
 from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.segment.segment import Segment
-from storage.segment.walk import feed, final_time_entry
+from storage.segment.walk import feed, sealed_times
 from storage.task import Task
 
 
@@ -174,9 +174,8 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
         raise _refused(request, f"{said.name}: position {rebuild.position}: {reason}")
     if rebuild.next_offset > said.next_offset:
         raise _refused(request, f"{said.name} goes on beyond {said.next_offset}")
-    expected = bytes(rebuild.offset_entries), bytes(rebuild.time_entries)
-    found = segment.offset_index.data(), segment.time_index.data()
-    if found != (expected[0], expected[1] + final_time_entry(rebuild)):
+    expected = bytes(rebuild.offset_entries), sealed_times(rebuild)
+    if (segment.offset_index.data(), segment.time_index.data()) != expected:
         raise _refused(request, f"{said.name}: its indexes are not those of its batches")
     segment.restore(
         size=said.size,

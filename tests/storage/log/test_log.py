@@ -1,4 +1,4 @@
-"""One partition: offsets, reads, rolls, lookups by time, flushes, refusals."""
+"""One partition: offsets, rolls, flushes, refusals."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record, encode, paths
 from storage.errors import (
     InvalidRecord,
     LogClosed,
-    OffsetOutOfRange,
     ReadOnlyLog,
     RecordTooLarge,
     SegmentGone,
 )
 from storage.files import Files
-from storage.record.batch import decode, parse_header
+from storage.record.batch import decode
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
@@ -63,43 +60,6 @@ def test_every_field_of_a_record_comes_back(tmp_path: Path) -> None:
         append(log, b"before")
         log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
         assert [record._replace(offset=record.offset - 1) for record in log.records(1)] == records
-
-
-def test_read_returns_whole_segment_bytes_from_the_batch_of_the_offset(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        for n in range(10):
-            append(log, b"%d" % n, b"x" * 50)
-        data = log.read(7, 1)
-        assert parse_header(data).base_offset == 6
-        assert len(data) == parse_header(data).size, "the first batch comes whole"
-        assert [record.offset for record in decode(data)] == [6, 7]
-        both = log.read(7, 2 * len(data))
-        assert both[: len(data)] == data
-        assert parse_header(both, len(data)).base_offset == 8
-        assert len(log.read(0, 1 << 20)) == log.size
-        assert len(log.read(0, len(data) + 5)) == len(data) + 5, "the last batch may be cut"
-
-
-def test_read_outside_of_the_log(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        append(log, b"a", b"b")
-        assert log.read(2, 100) == b""
-        for offset in (-1, 3):
-            with pytest.raises(OffsetOutOfRange) as caught:
-                log.read(offset, 100)
-            assert (caught.value.log_start, caught.value.log_end) == (0, 2)
-
-
-def test_no_read_crosses_a_segment(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        log = new_log(manager)
-        append(log, b"a")
-        assert log.roll(NOW_MS)
-        append(log, b"b")
-        assert [record.value for record in decode(log.read(0, 1 << 20))] == [b"a"]
-        assert [record.value for record in decode(log.read(1, 1 << 20))] == [b"b"]
 
 
 def test_an_empty_segment_does_not_roll(tmp_path: Path) -> None:
@@ -378,63 +338,6 @@ def test_an_index_that_cannot_be_written_takes_the_append_back(tmp_path: Path) -
             assert list(log.active.offset_index.entries()) == []
             assert list(log.active.time_index.entries()) == []
         assert append(log, b"c") == 1
-
-
-timestamps = st.lists(
-    st.lists(st.one_of(st.just(-1), st.integers(NOW_MS, NOW_MS + 20)), min_size=1, max_size=3),
-    min_size=1,
-    max_size=25,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(timestamps, st.integers(0, 500), st.integers(100, 2000))
-def test_lookup_by_time_is_kafka_s(
-    tmp_path_factory: pytest.TempPathFactory,
-    blocks: list[list[int]],
-    interval: int,
-    segment_bytes: int,
-) -> None:
-    """Against the rule read off the records: the first segment that reaches the time decides."""
-    with opened(tmp_path_factory.mktemp("d")) as manager:
-        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=segment_bytes)
-        for block in blocks:
-            records = [Record(n, ts, 0, None, b"v" * 20) for n, ts in enumerate(block)]
-            log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
-        everything = list(log.records())
-        bounds = [*(s.base_offset for s in log.segments[1:]), log.log_end_offset]
-        for wanted in range(NOW_MS - 1, NOW_MS + 22):
-            expected = None
-            for segment, end in zip(log.segments, bounds, strict=True):
-                held = [r for r in everything if segment.base_offset <= r.offset < end]
-                largest = max((r.timestamp for r in held), default=-1)
-                if (largest if largest >= 0 else NOW_MS) >= wanted:
-                    found = [r for r in held if r.timestamp >= wanted]
-                    expected = (found[0].timestamp, found[0].offset) if found else None
-                    break
-            assert log.reader.offset_for_timestamp(wanted) == expected
-        newest = max(record.timestamp for record in everything)
-        if newest >= 0:
-            first = next(record for record in everything if record.timestamp == newest)
-            assert log.reader.offset_for_timestamp(newest) == (newest, first.offset)
-        assert log.reader.offset_for_timestamp(NOW_MS + 1000) is None
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=40), st.integers(0, 400))
-def test_every_offset_is_found(
-    tmp_path_factory: pytest.TempPathFactory, counts: list[int], interval: int
-) -> None:
-    with opened(tmp_path_factory.mktemp("d")) as manager:
-        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=1500)
-        for count in counts:
-            append(log, *[b"v" * 10] * count)
-        for offset in range(sum(counts)):
-            header = parse_header(log.read(offset, 1))
-            assert header.base_offset <= offset <= header.last_offset
-        assert [record.offset for record in log.records(sum(counts) // 2)] == list(
-            range(sum(counts) // 2, sum(counts))
-        )
 
 
 def test_deleted_segments_of_one_base_stay_apart(tmp_path: Path) -> None:

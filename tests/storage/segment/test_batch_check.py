@@ -14,9 +14,8 @@ from storage import Record, encode
 from storage.files import Files
 from storage.paths import MAX_OFFSET
 from storage.record.header import HEADER_SIZE
-from storage.segment.batch_check import Part, check_part
+from storage.segment.batch_check import Part, check_file, sound_batch
 from storage.segment.damage import Damage
-from storage.segment.medium import Medium
 from storage.task import Task
 from tests.storage.logs import NOW_MS
 
@@ -46,14 +45,9 @@ def checked(
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "log")
         path.write_bytes(data)
-        medium = Medium(Files(), str(path))
         task = Task()
-        found = check_part(
-            medium,
-            Part(BASE, 0, BASE, len(data) if end is None else end, 1 << 20, limit, named),
-            task,
-        )
-        medium.close()
+        part = Part(BASE, 0, BASE, len(data) if end is None else end, 1 << 20, limit, named)
+        found = check_file(Files(), str(path), part, task)
     return found.next_offset, found.damages, task.done
 
 
@@ -171,3 +165,62 @@ def test_a_whole_one() -> None:
     assert checked(data) == (BASE + 10, [], len(data))
     assert checked(b"") == (BASE, [], 0)
     assert len(batches[0]) > HEADER_SIZE
+
+
+# -- one batch -------------------------------------------------------------------------------------
+
+
+class Bytes:
+    """A log in memory."""
+
+    path = "bytes"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        assert size >= 0
+        return self.data[position : position + size]
+
+
+def test_a_sound_batch_is_where_one_begins() -> None:
+    first, second = written([10, 20])
+    log = Bytes(first + second)
+    header = sound_batch(log, len(first), log.size())
+    assert header is not None
+    assert (header.base_offset, header.size) == (BASE + 3, len(second))
+    for position in range(log.size() + 100):
+        found = sound_batch(log, position, log.size())
+        assert (found is not None) == (position in (0, len(first))), position
+
+
+@pytest.mark.parametrize("missing", [1, 30, 85])
+def test_no_sound_batch_reaches_beyond_the_end(missing: int) -> None:
+    (batch,) = written([10])
+    log = Bytes(batch)
+    assert sound_batch(log, 0, log.size() - missing) is None
+    assert sound_batch(Bytes(batch[:-missing]), 0, log.size()) is None
+
+
+@pytest.mark.parametrize("at", [8, 17, 25, 70])
+def test_a_damaged_batch_is_not_sound(at: int) -> None:
+    batch = bytearray(written([10])[0])
+    batch[at] ^= 1
+    assert sound_batch(Bytes(bytes(batch)), 0, len(batch)) is None
+
+
+def test_of_a_very_large_batch_the_header_has_to_do() -> None:
+    class Sparse(Bytes):
+        def read_at(self, position: int, size: int) -> bytes:
+            assert size <= HEADER_SIZE
+            return super().read_at(position, size)
+
+        def size(self) -> int:
+            return 1 << 30
+
+    batch = bytearray(written([10])[0])
+    batch[8:12] = (17 << 20).to_bytes(4, "big")
+    assert sound_batch(Sparse(bytes(batch)), 0, 1 << 30) is not None

@@ -1,0 +1,175 @@
+"""Reading a log: by offset, by time, batch by batch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import Log, LogManager, Record, encode
+from storage.errors import CorruptRecord, OffsetOutOfRange
+from storage.log.read import plain_batches
+from storage.record.batch import decode, decode_plain, parse_header
+from storage.record.plain import recompress
+from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened
+
+
+def new_log(manager: LogManager, **overrides: object) -> Log:
+    topic = manager.create_topic("t", 1)
+    for name, value in overrides.items():
+        manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
+    return topic.partitions[0]
+
+
+def test_read_returns_whole_segment_bytes_from_the_batch_of_the_offset(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for n in range(10):
+            append(log, b"%d" % n, b"x" * 50)
+        data = log.read(7, 1)
+        assert parse_header(data).base_offset == 6
+        assert len(data) == parse_header(data).size, "the first batch comes whole"
+        assert [record.offset for record in decode(data)] == [6, 7]
+        both = log.read(7, 2 * len(data))
+        assert both[: len(data)] == data
+        assert parse_header(both, len(data)).base_offset == 8
+        assert len(log.read(0, 1 << 20)) == log.size
+        assert len(log.read(0, len(data) + 5)) == len(data) + 5, "the last batch may be cut"
+
+
+def test_read_outside_of_the_log(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a", b"b")
+        assert log.read(2, 100) == b""
+        for offset in (-1, 3):
+            with pytest.raises(OffsetOutOfRange) as caught:
+                log.read(offset, 100)
+            assert (caught.value.log_start, caught.value.log_end) == (0, 2)
+
+
+def test_no_read_crosses_a_segment(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"a")
+        assert log.roll(NOW_MS)
+        append(log, b"b")
+        assert [record.value for record in decode(log.read(0, 1 << 20))] == [b"a"]
+        assert [record.value for record in decode(log.read(1, 1 << 20))] == [b"b"]
+
+
+TIMESTAMPS = st.lists(
+    st.lists(st.one_of(st.just(-1), st.integers(NOW_MS, NOW_MS + 20)), min_size=1, max_size=3),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TIMESTAMPS, st.integers(0, 500), st.integers(100, 2000))
+def test_lookup_by_time_is_kafka_s(
+    tmp_path_factory: pytest.TempPathFactory,
+    blocks: list[list[int]],
+    interval: int,
+    segment_bytes: int,
+) -> None:
+    """Against the rule read off the records: the first segment that reaches the time decides."""
+    with opened(tmp_path_factory.mktemp("d")) as manager:
+        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=segment_bytes)
+        for block in blocks:
+            records = [Record(n, ts, 0, None, b"v" * 20) for n, ts in enumerate(block)]
+            log.append(bytearray(encode(records)), now_ns=NOW_MS * 1_000_000)
+        everything = list(log.records())
+        bounds = [*(s.base_offset for s in log.segments[1:]), log.log_end_offset]
+        for wanted in range(NOW_MS - 1, NOW_MS + 22):
+            expected = None
+            for segment, end in zip(log.segments, bounds, strict=True):
+                held = [r for r in everything if segment.base_offset <= r.offset < end]
+                largest = max((r.timestamp for r in held), default=-1)
+                if (largest if largest >= 0 else NOW_MS) >= wanted:
+                    found = [r for r in held if r.timestamp >= wanted]
+                    expected = (found[0].timestamp, found[0].offset) if found else None
+                    break
+            assert log.reader.offset_for_timestamp(wanted) == expected
+        newest = max(record.timestamp for record in everything)
+        if newest >= 0:
+            first = next(record for record in everything if record.timestamp == newest)
+            assert log.reader.offset_for_timestamp(newest) == (newest, first.offset)
+        assert log.reader.offset_for_timestamp(NOW_MS + 1000) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=40), st.integers(0, 400))
+def test_every_offset_is_found(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], interval: int
+) -> None:
+    with opened(tmp_path_factory.mktemp("d")) as manager:
+        log = new_log(manager, index_interval_bytes=interval, internal_segment_bytes=1500)
+        for count in counts:
+            append(log, *[b"v" * 10] * count)
+        for offset in range(sum(counts)):
+            header = parse_header(log.read(offset, 1))
+            assert header.base_offset <= offset <= header.last_offset
+        assert [record.offset for record in log.records(sum(counts) // 2)] == list(
+            range(sum(counts) // 2, sum(counts))
+        )
+
+
+# -- batch by batch -------------------------------------------------------------------------------
+
+
+def read(log: Log, position: int = 0, end: int | None = None) -> list[bytes | None]:
+    """The values of the active segment's batches."""
+    segment = log.active
+    found = plain_batches(segment, position, segment.size if end is None else end)
+    return [record.value for made, _ in found for record in decode_plain(made)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 200_000), st.integers(0, 4)), min_size=1, max_size=8))
+def test_batches_of_any_size_and_codec(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]]
+) -> None:
+    """Larger ones than what is read at a time, too."""
+    with opened(tmp_path_factory.mktemp("d")) as manager:
+        log = new_log(manager)
+        written = [os.urandom(size) for size, _ in batches]
+        for value, (_, codec) in zip(written, batches, strict=True):
+            data = recompress(batch([value]), codec)
+            log.appender.append_batches(data, now_ns=NOW_NS)
+        assert read(log) == written
+        second = next((at for at, _ in log.active.batches() if at), log.active.size)
+        assert read(log, second) == written[1:]
+        assert read(log, 0, second) == written[:1]
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_a_batch_that_is_not_whole_before_the_end_is_left_out(tmp_path: Path, size: int) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        append(log, b"whole")
+        append(log, b"x" * size)
+        assert read(log, 0, log.active.size - 1) == [b"whole"]
+
+
+def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path))
+    log = new_log(manager)
+    append(log, b"sound")
+    second = log.active.size
+    append(log, b"damaged")
+    path = log.active.log_path
+    manager.abandon()
+    with open(path, "r+b") as file:
+        file.seek(second + 70)
+        file.write(b"?")
+    with LogManager.open(str(tmp_path), read_only=True) as again:
+        segment = again.log("t", 0).active
+        segment.size = os.path.getsize(path)
+        found = plain_batches(segment, 0, segment.size)
+        with pytest.raises(CorruptRecord) as caught:
+            list(found)
+        assert (caught.value.path, caught.value.position) == (path, second)
