@@ -3,7 +3,7 @@
 What they said is rebuilt from elsewhere, or taken for unknown; who wants to know what is in one
 finds it there until ``repair --purge``.  Brokers ignore the suffix.
 
-Not here: what is rebuilt from what (``data_directory``, ``history``, ``recovery``).
+Not here: what is rebuilt from what (``checkpoints``, ``loader``, ``history``, ``recovery``).
 """
 
 from __future__ import annotations

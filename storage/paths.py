@@ -59,7 +59,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-# Partitions whose log start is not known any more (``data_directory``).
+# Partitions whose log start is not known any more (``checkpoints``).
 LOST_STARTS = "kafkafs.lost-log-starts"
 # Who has it open and shows it (``owner_file``).
 OWNER = "kafkafs.owner"

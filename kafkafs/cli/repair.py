@@ -12,7 +12,7 @@ from kafkafs.cli import fail
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
-    from storage.directory.data_directory import Mending
+    from storage.directory.checkpoints import Mending
 
 _FIRST = "first"
 
@@ -102,7 +102,7 @@ def command(
                 offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
                 state = f"{len(short)} of them lack a part" if short else "whole"
                 click.echo(f"{len(logs)} partitions with {offsets} offsets: {state}")
-            faulty = len(manager.faulty)
+            faulty = len(manager.topics.faulty)
     except (OSError, StorageError) as error:
         raise fail(str(error)) from None
     if faulty:
@@ -112,7 +112,7 @@ def command(
 def _mending(log_starts: tuple[str, ...]) -> Mending:
     """What the options say.  BadParameter."""
     from storage import paths
-    from storage.directory.data_directory import Mending
+    from storage.directory.checkpoints import Mending
 
     told: dict[tuple[str, int], int] = {}
     for text in log_starts:

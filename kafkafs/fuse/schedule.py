@@ -112,7 +112,7 @@ class Schedule:
     # -- retention -----------------------------------------------------------------------------
 
     async def _retention(self) -> float:
-        cleaned = set(self._manager.compacted if self._cleans else ())
+        cleaned = set(self._manager.topics.compacted if self._cleans else ())
         await self._retain([log for log in self._manager.logs() if log not in cleaned])
         self._mount.counters.retention_passes += 1
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
@@ -159,7 +159,7 @@ class Schedule:
         waiting = self._cleans_again.waiting
         log = await _looked(lambda: cleaner.filthiest(now_ms, waiting))
         cleaned = log is not None and await self._clean(cleaner, log)
-        await self._retain(self._manager.compacted)
+        await self._retain(self._manager.topics.compacted)
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
 
     async def _clean(self, cleaner: LogCleaner, log: Log) -> bool:

@@ -120,7 +120,7 @@ class Ticks:
         while remove is not None:
             await in_thread(None, remove)
             async with self._operations.structural:
-                remove = self._manager.remove_deleted(self._manager.monotonic_ms())
+                remove = self._manager.deleted.remove(self._manager.monotonic_ms())
 
     async def _checkpoint(self) -> None:
         await in_thread(None, lambda: trio.from_thread.run(self._start_checkpoint)())

@@ -44,7 +44,7 @@ def delete(data: Path, home: Path, count: int) -> dict[str, float]:
         assert outcome.segments == count, outcome
         begun = time.monotonic()
         later_ms = time.time_ns() // 1_000_000 + log.config.file_delete_delay_ms
-        while (remove := manager.remove_deleted(later_ms)) is not None:
+        while (remove := manager.deleted.remove(later_ms)) is not None:
             remove()
         assert not log.retired
         removed = time.monotonic() - begun

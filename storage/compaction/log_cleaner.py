@@ -62,7 +62,7 @@ class LogCleaner:
         share of dirty bytes (``grabFilthiestCompactedLog``), but for ``waiting`` ones.
         """
         due = []
-        for log in self._manager.compacted:
+        for log in self._manager.topics.compacted:
             if log.closed or log.cleaning or log in waiting:
                 continue
             if log.config.may_be_cleaned:

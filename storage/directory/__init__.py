@@ -1,6 +1,9 @@
 """A data directory: its lock, its topics and partitions, its checkpoints, its periodic work.
 
-`manager` opens one and is what users of this library hold; `data_directory` finds and loads the
-partitions; `retain` carries retention out; `reserve` keeps room on the disk for what makes room,
-`make_room` makes some where a disk is found full; `detach` makes a broker's directory our own.
+`manager` opens one and is what users of this library hold.  Its parts: `topics` are the partitions
+by topic, `loader` finds and loads them, `checkpoints` keeps the offset checkpoints, `deleted`
+removes what was deleted.
+
+`retain` carries retention out; `reserve` keeps room on the disk for what makes room, `make_room`
+makes some where a disk is found full; `detach` makes a broker's directory our own.
 """

@@ -11,8 +11,11 @@ then the marker.
 Invariants: one writer per directory, also across processes; a checkpoint never claims more than
 has been fsynced.
 
-Not here: how partitions are found and loaded (``data_directory``), and threads of its own:
-``due_flushes``, ``checkpoint`` and ``sweep`` are for the owner to call, often enough.
+Its parts: the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions, and what was
+``deleted``.
+
+It has no threads of its own: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often
+enough.
 """
 
 from __future__ import annotations
@@ -21,18 +24,28 @@ import contextlib
 import errno
 import logging
 import os
-import stat
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from storage import clock, paths
 from storage.adopt.adopt import recover as recover_adoption
-from storage.directory.data_directory import CHECKPOINTS, DataDirectory, Mending, Progress, Topic
+from storage.adopt.adoptions import Adoptions
+from storage.counters import CleanerCounters, LogCounters
+from storage.directory.checkpoints import Checkpoints, Mending
+from storage.directory.deleted import Deleted, remove_directory
+from storage.directory.loader import Loader
 from storage.directory.make_room import Opening, is_full, make_room
 from storage.directory.reserve import Reserve
+from storage.directory.topics import Item, Topic, Topics
+from storage.duties import Duties
 from storage.errors import (
+    CorruptCheckpoint,
     HandoverRefused,
     InvalidTopic,
     PolicyViolation,
+    ReadOnlyFormat,
     ReadOnlyLog,
     StorageError,
     TopicExists,
@@ -44,6 +57,7 @@ from storage.log.log import Log
 from storage.log.rescue import rescue
 from storage.recovery.recovery import Origin, recover
 from storage.retention.retention import check_policy
+from storage.segment.cut import Cut
 from storage.segment.segment_files import opened
 from storage.settings.settings import Settings, no_check
 from storage.settings.topic_file import Owner
@@ -58,11 +72,24 @@ _log = logging.getLogger(__name__)
 # A log that is closed waits for several fsyncs, of which the disk does many at once: that of many
 # logs takes a third of the time, or less where others use the disk too.
 CLOSING_THREADS = 8
-# Deleted segments that are let go of at a time, some 50 µs each, while nobody else gets a turn.
-SWEPT_AT_ONCE = 100
 # How often expired producers are looked for (``producer.id.expiration.check.interval.ms``).
 EXPIRATION_CHECK_MS = 600_000
 CLOSED_BY_ONE = 32
+# How many topics a line names.
+_NAMED = 10
+# What the whole machine or disk lacks is not the fault of the partition that met it first.
+_EVERYBODYS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far opening has come: bytes read by recovery, partitions loaded of all."""
+
+    bytes_read: int
+    partitions: int
+    partitions_total: int
 
 
 def check_topic(files: Files, path: str, topic: str) -> None:
@@ -74,8 +101,84 @@ def check_topic(files: Files, path: str, topic: str) -> None:
     raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
 
 
-class LogManager(DataDirectory):
-    """An open data directory.  One thread owns it; see ``Log`` for what others may do."""
+class LogManager:
+    """An open data directory.  One thread owns it; see ``Log`` for what others may do.
+
+    ``cuts``, ``faults``: what recovery has cut off, and a line for each thing that was wrong.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        settings: Settings,
+        *,
+        read_only: bool,
+        clean: bool,
+        wanted: Callable[[str], bool] | None,
+        keeps_faulty: bool,
+        mending: Mending | None,
+        clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.settings = settings
+        self.read_only = read_only
+        self.clean = clean
+        self.clock_ms = clock_ms
+        self.monotonic_ms = monotonic_ms
+        self.reserve = Reserve(files, path)
+        # Whether a partition that cannot be opened is a fault of its own, or an error for all.
+        self.keeps_faulty = keeps_faulty
+        self._mending = mending or Mending()
+        self.faults: list[str] = []
+        self.topics = Topics(path, settings, self.faults)
+        self.checkpoints = Checkpoints(files, path, self.faults, read_only=read_only)
+        self.listeners: list[LogListener[Log]] = []
+        self.counters = LogCounters()
+        self.duties = Duties()
+        self.cleaner_counters = CleanerCounters()
+        # Up to where each log has been cleaned, by topic and partition.
+        self.cleaner_offsets: dict[Item, int] = {}
+        # Why logs could not be cleaned when that was tried last.
+        self.uncleanable: dict[Log, str] = {}
+        # What was adopted; one at a time may adopt. What the disk is to say of it before anything
+        # else is done, as it could not be told.
+        self.adoptions = Adoptions()
+        self.adopting = threading.Lock()
+        self.undecided: Adoptions | None = None
+        # Why it is not known what was adopted, so that nothing may be.
+        self.adoptions_fault: CorruptCheckpoint | None = None
+        # What opening took: bytes of log that recovery has read, and the time.
+        self.opening_bytes = 0
+        self.opening_s = 0.0
+        self._lock_fd = -1
+        # Whether nobody else uses ``files``.
+        self._made_files = False
+        # Logs that have something to flush.
+        self._dirty: set[Log] = set()
+        self.deleted = Deleted(files, self.duties, self.reserve, read_only=read_only)
+        self.loader = Loader(
+            files,
+            path,
+            settings,
+            self.checkpoints,
+            self.faults,
+            read_only=read_only,
+            clean=clean,
+            wanted=wanted,
+            mends_ids=mending is not None,
+            dirty=self._dirty,
+            retiring=self.deleted.retiring,
+            counters=self.counters,
+            monotonic_ms=monotonic_ms,
+        )
+        # Whether files of segments may be open that age closes.
+        self._opened_before = -1
+        self._left_open = False
+        # When expired producers are looked for next, by the monotonic clock.
+        self._expiring_ms = 0
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -128,6 +231,9 @@ class LogManager(DataDirectory):
                 settings,
                 read_only=read_only,
                 clean=clean,
+                wanted=wanted,
+                keeps_faulty=keeps_faulty,
+                mending=mending,
                 clock_ms=clock_ms or clock.wall_ms,
                 monotonic_ms=monotonic_ms or clock_ms or clock.monotonic_ms,
             )
@@ -136,9 +242,6 @@ class LogManager(DataDirectory):
             if not read_only:
                 files.reserve = manager.reserve
                 manager._make_room()
-            manager.wanted = wanted
-            manager.keeps_faulty = keeps_faulty
-            manager.mending = mending
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
             if not read_only and not clean:
@@ -164,8 +267,8 @@ class LogManager(DataDirectory):
             self.files,
             self.path,
             self.settings,
-            self._readable_offsets(paths.RECOVERY_POINTS),
-            self._readable_offsets(paths.LOG_STARTS),
+            self.checkpoints.readable(paths.RECOVERY_POINTS),
+            self.checkpoints.readable(paths.LOG_STARTS),
             self.clock_ms(),
         )
         for each in make_room(opening, has_reserve=self.reserve.is_there):
@@ -203,39 +306,145 @@ class LogManager(DataDirectory):
         finally:
             files.unlock(lock_fd)
 
+    # -- loading -------------------------------------------------------------------------------
+
+    def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
+        started = time.monotonic()
+        now_ms = self.clock_ms()
+        found, doomed = self.loader.scan()
+        if not self.read_only:
+            self.loader.refuse_old(found)
+        recovery_points, log_starts, are_known = self.checkpoints.read_at_open(found, self._mending)
+        self.loader.stopped_clean = self.clean and are_known
+        cleaned = self.checkpoints.cleaned_before
+        # Not of a topic that is gone: another one of its name has not been cleaned.
+        self.cleaner_offsets = {item: cleaned[item] for item in found if item in cleaned}
+        if not self.read_only:
+            self.checkpoints.set_others_aside()
+            checkpoint.remove_marker(self.files, self.path)
+        # Who holds the lock has recovered it, or is about to.
+        written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
+        clean = (self.loader.stopped_clean or written) and not verify
+        state = [0, 0]
+
+        def advance(size: int, partitions: int = 0) -> None:
+            state[0] += size
+            state[1] += partitions
+            if progress is not None:
+                progress(Progress(state[0], state[1], len(found)))
+
+        logs: list[Log] = []
+
+        def load(item: Item) -> Log | None:
+            log = None
+            with self._as_fault(item):
+                self.checkpoints.check_log_start(item)
+                log = self.loader.load_partition(
+                    item,
+                    clean=clean,
+                    recovery_point=recovery_points.get(item),
+                    verify=verify,
+                    log_start=log_starts.get(item, 0),
+                    now_ms=now_ms,
+                    advance=advance,
+                    awaits_swap=True,
+                )
+                # A living writer's checkpoint may be ahead of what was seen of its log.
+                if log is not None and not written:
+                    self.loader.compare_end(log, recovery_points.get(item, 0))
+            if log is not None:
+                logs.append(log)
+            advance(0, 1)
+            return log
+
+        try:
+            threads = self.files.parallel
+            if not clean:
+                threads = max(threads, self.settings.broker.num_recovery_threads_per_data_dir)
+            loaded = side_by_side(load, found, threads, "recovery")
+            # Those first that know their topic's id.
+            for log in sorted(filter(None, loaded), key=lambda log: not log.topic_id):
+                with self._as_fault((log.topic, log.partition), log):
+                    self.add(log)
+        except BaseException:
+            for log in logs:
+                log.abandon()
+            raise
+        self.opening_bytes = state[0]
+        self.opening_s = time.monotonic() - started
+        self._say_what_was_found()
+        for name in doomed:
+            self.deleted.add(self.monotonic_ms(), os.path.join(self.path, name), None)
+
+    def _say_what_was_found(self) -> None:
+        for cut in self.loader.cuts:
+            _log.warning("%s", cut)
+        for fault in self.faults:
+            _log.warning("%s", fault)
+        if not self.read_only:
+            for line in [*self.settings.notes, *self.kept_topics()]:
+                _log.warning("%s", line)
+
+    def kept_topics(self) -> list[str]:
+        """Of which topics nothing goes as their settings are not known: a line for each reason."""
+        topics: dict[str, list[str]] = {}
+        for name in sorted(self.topics):
+            why = self.settings.why_kept(name, "TOPIC")
+            if why is not None:
+                topics.setdefault(why, []).append(name)
+        return [
+            f"nothing is deleted or compacted of {_some(names)}: {why}"
+            for why, names in topics.items()
+        ]
+
+    @contextlib.contextmanager
+    def _as_fault(self, item: Item, log: Log | None = None) -> Iterator[None]:
+        """What goes wrong with a partition in this block is its own fault, where those are kept."""
+        try:
+            yield
+        except Exception as error:
+            everybodys = isinstance(error, MemoryError) or (
+                isinstance(error, OSError) and error.errno in _EVERYBODYS
+            )
+            if not self.keeps_faulty or everybodys or isinstance(error, ReadOnlyFormat):
+                raise
+            if log is not None:
+                log.abandon()
+            self.topics.set_fault(item, error)
+
+    def add(self, log: Log) -> None:
+        """Make a loaded partition part of its topic; all of a topic's share one id.
+
+        CorruptCheckpoint where they do not, or nothing tells what the id was.
+        """
+        if not log.topic_id:
+            self.loader.find_topic_id(log, self.topics.id_of(log.topic))
+        log.listeners = self.listeners
+        self.topics.add(log)
+        # What recovery has cut is dirty when it is written again
+        # (``LogCleanerManager.maybeTruncateCheckpoint``).
+        item = (log.topic, log.partition)
+        if self.cleaner_offsets.get(item, 0) > log.log_end_offset:
+            self.cleaner_offsets[item] = log.log_end_offset
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """What recovery has cut off."""
+        return self.loader.cuts
+
     # -- topics --------------------------------------------------------------------------------
 
     def logs(self) -> Iterator[Log]:
-        """Every partition, by topic and number."""
-        for topic in list(self.topics.values()):
-            yield from list(topic.partitions.values())
-
-    @property
-    def compacted(self) -> tuple[Log, ...]:
-        """Every partition of a compacted topic.  Any thread."""
-        changes, logs = self._compacted
-        if changes != self._changes:
-            changes = self._changes
-            logs = tuple(log for log in self.logs() if log.config.is_compacted)
-            self._compacted = changes, logs
-        return logs
-
-    def topic(self, name: str) -> Topic:
-        """UnknownTopicOrPartition where there is none."""
-        topic = self.topics.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name!r}", path=self.path)
-        return topic
+        """``Topics.logs``"""
+        return self.topics.logs()
 
     def log(self, topic: str, partition: int) -> Log:
-        """UnknownTopicOrPartition where there is none, FaultyPartition where it is not open."""
-        self.topic(topic).check(partition)
-        log = self.topic(topic).partitions.get(partition)
-        if log is None:
-            raise UnknownTopicOrPartition(
-                f"topic {topic!r} has no partition {partition}", path=self.path
-            )
-        return log
+        """``Topics.log``"""
+        return self.topics.log(topic, partition)
+
+    def topic(self, name: str) -> Topic:
+        """``Topics.topic``"""
+        return self.topics.topic(name)
 
     def create_topic(
         self, name: str, partitions: int | None = None, *, owner: Owner | None = None
@@ -260,7 +469,7 @@ class LogManager(DataDirectory):
         count = self.settings.broker.num_partitions if partitions is None else partitions
         topic = Topic(name, checkpoint.new_topic_id())
         self.settings.identify(name, topic.id)
-        if name in self._checkpointed():
+        if name in self.checkpoints.topics():
             # Of a topic that is gone: this one begins at offset 0.
             self.start_checkpoint(snapshots=False)()
         try:
@@ -269,11 +478,11 @@ class LogManager(DataDirectory):
             self.files.sync_directory(self.path)
         except OSError:
             for log in reversed(topic.partitions.values()):
-                self._remove_directory(log.directory)
+                remove_directory(self.files, log.directory)
             self.settings.forget(name)
             raise
         self.topics[name] = topic
-        self._changes += 1
+        self.topics.changes += 1
         return topic
 
     def _check_collisions(self, name: str) -> None:
@@ -302,7 +511,7 @@ class LogManager(DataDirectory):
             self.settings.begin(name, unfinished, owner)
             self.files.rename(unfinished, directory)
         except OSError:
-            self._remove_directory(unfinished)
+            remove_directory(self.files, unfinished)
             raise
 
     def create_partition(self, topic_name: str, partition: int) -> Log:
@@ -311,7 +520,7 @@ class LogManager(DataDirectory):
         """
         self._check_writable()
         self.files.check_room()
-        topic = self.topic(topic_name)
+        topic = self.topics.topic(topic_name)
         topic.check(partition)
         following = max(topic.numbers, default=-1) + 1
         if partition != following:
@@ -323,7 +532,7 @@ class LogManager(DataDirectory):
         log = self._create_log(topic, partition)
         self.files.sync_directory(self.path)
         topic.partitions[partition] = log
-        self._changes += 1
+        self.topics.changes += 1
         return log
 
     def check_may_create(self) -> None:
@@ -363,7 +572,7 @@ class LogManager(DataDirectory):
             recovered = recover(origin)
             self.files.sync_directory(directory)
         except OSError:
-            self._remove_directory(directory)
+            remove_directory(self.files, directory)
             raise
         log = Log(
             self.files,
@@ -379,7 +588,7 @@ class LogManager(DataDirectory):
             clean=True,
             read_only=False,
             dirty=self._dirty,
-            retiring=self._retiring,
+            retiring=self.deleted.retiring,
             counters=self.counters,
             monotonic_ms=self.monotonic_ms,
         )
@@ -398,7 +607,7 @@ class LogManager(DataDirectory):
         """
         self._check_writable()
         self.settings.check_known()
-        topic = self.topic(name)
+        topic = self.topics.topic(name)
         delay_ms = self.settings.log_config(name).file_delete_delay_ms
         due_ms = self.monotonic_ms() + delay_ms
         renamed: list[tuple[str, str, Log | None]] = []
@@ -417,14 +626,14 @@ class LogManager(DataDirectory):
                     self.files.rename(directory, where)
             raise
         del self.topics[name]
-        self._changes += 1
+        self.topics.changes += 1
         for _, directory, log in renamed:
             if log is not None:
                 log.relocate(directory)
                 log.retire(due_ms)
                 self.duties.forget(log.name)
                 self._dirty.discard(log)
-            self._doomed.append((due_ms, directory, log))
+            self.deleted.add(due_ms, directory, log)
         for partition in topic.numbers:
             self.cleaner_offsets.pop((name, partition), None)
         topic.partitions.clear()
@@ -432,8 +641,8 @@ class LogManager(DataDirectory):
         self.settings.forget(name)
         try:
             # A new topic of that name must not find the old one's offsets.
-            self.forget_lost_starts(name)
-            if name in self._checkpointed():
+            self.checkpoints.forget_lost_starts(name)
+            if name in self.checkpoints.topics():
                 self.start_checkpoint(snapshots=False)()
         except OSError as error:
             # The topic is gone all the same; ``create_topic`` looks for what is left of it.
@@ -457,7 +666,7 @@ class LogManager(DataDirectory):
         assert self.read_only
         topic = self.topics[log.topic]
         del topic.partitions[log.partition]
-        self._changes += 1
+        self.topics.changes += 1
         if not topic.numbers:
             del self.topics[log.topic]
             self.settings.forget(log.topic)
@@ -465,7 +674,7 @@ class LogManager(DataDirectory):
             log.relocate(directory)
         due_ms = self.monotonic_ms() + log.config.file_delete_delay_ms
         log.retire(due_ms)
-        self._doomed.append((due_ms, log.directory, log))
+        self.deleted.add(due_ms, log.directory, log)
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -480,12 +689,12 @@ class LogManager(DataDirectory):
         UnknownTopicOrPartition.
         """
         self._check_writable()
-        partitions = self.topic(topic).partitions
+        partitions = self.topics.topic(topic).partitions
         self.settings.change_topic(topic, values)
         config = self.settings.log_config(topic)
         for log in partitions.values():
             log.set_config(config)
-        self._changes += 1
+        self.topics.changes += 1
 
     # -- periodic work -------------------------------------------------------------------------
 
@@ -523,12 +732,18 @@ class LogManager(DataDirectory):
             if (start := log.remembered_log_start) is not None
         }
         cleaned = dict(self.cleaner_offsets)
-        kept = {name: self._kept_offsets(name) for name in CHECKPOINTS}
-        topics = frozenset(self.topics) | {topic for topic, _ in cleaned}
+        write_offsets = self.checkpoints.start(
+            {
+                paths.RECOVERY_POINTS: recovery_points,
+                paths.LOG_STARTS: log_starts,
+                paths.HIGH_WATERMARKS: high_watermarks,
+                paths.CLEANER_OFFSETS: cleaned,
+            },
+            frozenset(self.topics) | {topic for topic, _ in cleaned},
+            self.topics.faulty,
+        )
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.snapshots.start()) is not None]
-        self._checkpoints_started += 1
-        number = self._checkpoints_started
 
         def write() -> None:
             failure: OSError | None = None
@@ -538,23 +753,7 @@ class LogManager(DataDirectory):
                     log.book.save()
                 except OSError as error:
                     failure = failure or error
-            with self._checkpoint_lock:
-                if number > self._checkpoint_written:
-                    self._in_checkpoints = self._checkpointed() | topics
-                    for name, offsets in (
-                        (paths.RECOVERY_POINTS, recovery_points),
-                        (paths.LOG_STARTS, log_starts),
-                        (paths.HIGH_WATERMARKS, high_watermarks),
-                        (paths.CLEANER_OFFSETS, cleaned),
-                    ):
-                        offsets = kept[name] | offsets
-                        if offsets != self._written_offsets.pop(name, None):
-                            path = os.path.join(self.path, name)
-                            checkpoint.write_offsets(self.files, path, offsets)
-                        # Where that has failed nobody knows what the file says.
-                        self._written_offsets[name] = offsets
-                    self._in_checkpoints = topics
-                    self._checkpoint_written = number
+            write_offsets()
             for write_snapshot in started:
                 try:
                     self.files.spend(write_snapshot)
@@ -570,21 +769,13 @@ class LogManager(DataDirectory):
         """Write the recovery points, log starts, high watermarks and snapshots now."""
         self.start_checkpoint()()
 
-    def _checkpointed(self) -> frozenset[str]:
-        """The topics that the checkpoints on disk may speak of."""
-        if self._in_checkpoints is None:
-            self._in_checkpoints = frozenset(
-                topic for name in CHECKPOINTS for topic, _ in self._read_offsets(name)[0]
-            )
-        return self._in_checkpoints
-
     def _checkpoint_anew(self) -> None:
         """Write the checkpoints where there is something to say or to take back."""
-        if self.topics or self._checkpointed():
+        if self.topics or self.checkpoints.topics():
             self.start_checkpoint(snapshots=False)()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
-        """Age descriptors, forget producers, and ``remove_deleted``, also what it could not.
+        """Age descriptors, forget producers, and remove what was deleted (``Deleted.remove``).
 
         Where nothing was opened, and nothing is to be removed, no log is looked at.
         """
@@ -592,7 +783,7 @@ class LogManager(DataDirectory):
         if now_ms >= self._expiring_ms:
             self._expiring_ms = now_ms + EXPIRATION_CHECK_MS
             self._expire_producers()
-        return self.remove_deleted(now_ms, self._unremoved)
+        return self.deleted.remove(now_ms, again=True)
 
     def _age_descriptors(self) -> None:
         count = opened()
@@ -612,70 +803,6 @@ class LogManager(DataDirectory):
             if log.producers.by_id:
                 log.producers.expire(wall_ms, expiration_ms)
 
-    def remove_deleted(
-        self, now_ms: int, again: Iterable[tuple[str, bool]] = ()
-    ) -> Callable[[], None] | None:
-        """Let go of deleted files that have waited long enough, a part of them at a time.
-
-        Returns a function that removes them and ``again`` (paths, and whether it is a directory)
-        from the disk, in any thread, or None: there are none.  What it cannot remove now, a later
-        ``sweep`` tries again.
-        """
-        doomed_paths = list(again)
-        left = SWEPT_AT_ONCE
-        for log in list(self._retiring):
-            if left:
-                count = len(log.retired)
-                with self.duties.attempt("letting go of what was deleted", log.name):
-                    gone = log.release_retired(now_ms, left)
-                    doomed_paths += [(path, False) for path in gone]
-                left -= count - len(log.retired)
-        waiting: list[tuple[int, str, Log | None]] = []
-        for due_ms, directory, doomed in self._doomed:
-            released = due_ms <= now_ms
-            if released and doomed is not None:
-                count = len(doomed.retired)
-                released = left > 0 and doomed.release_all(left)
-                left -= count - len(doomed.retired)
-            if released:
-                doomed_paths.append((directory, True))
-            else:
-                waiting.append((due_ms, directory, doomed))
-        self._doomed = waiting
-        if self.read_only or (left == SWEPT_AT_ONCE and not doomed_paths):
-            return None
-
-        # Also where the function is never called.
-        self._unremoved.update(doomed_paths)
-
-        def remove() -> None:
-            failure: OSError | None = None
-            for path, is_directory in doomed_paths:
-                try:
-                    # That of a topic which was deleted meanwhile lies elsewhere, and goes with it.
-                    with contextlib.suppress(FileNotFoundError):
-                        if is_directory:
-                            self._remove_directory(path)
-                        else:
-                            self.files.unlink(path)
-                except OSError as error:
-                    failure = failure or error
-                else:
-                    self._unremoved.discard((path, is_directory))
-            self.reserve.restore()
-            if failure is not None:
-                raise failure
-
-        return remove
-
-    def _remove_directory(self, directory: str) -> None:
-        if stat.S_ISLNK(self.files.file_stat(directory).st_mode):
-            self.files.unlink(directory)  # deleted as a partition that never was one
-            return
-        for name, _ in self.files.scan(directory):
-            self.files.unlink(os.path.join(directory, name))
-        self.files.rmdir(directory)
-
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -692,7 +819,7 @@ class LogManager(DataDirectory):
             if not self.read_only:
                 self.checkpoint()
                 # Of what could not be opened nobody can say that it was closed.
-                if failure is None and (self.clean or not self.faulty):
+                if failure is None and (self.clean or not self.topics.faulty):
                     checkpoint.write_marker(self.files, self.path)
         finally:
             self._release()
@@ -737,11 +864,16 @@ class LogManager(DataDirectory):
         self._release()
 
     def _release(self) -> None:
-        for _, _, doomed in self._doomed:
-            if doomed is not None:
-                doomed.abandon()
+        self.deleted.abandon()
         if self._lock_fd >= 0:
             self.files.unlock(self._lock_fd)
             self._lock_fd = -1
         if self._made_files:
             self.files.close_root()
+
+
+def _some(names: list[str]) -> str:
+    """Some names, and how many more there are."""
+    shown = ", ".join(names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{len(names)} topics ({shown} and {more} more)" if more > 0 else shown

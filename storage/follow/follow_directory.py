@@ -74,7 +74,7 @@ class DirectoryFollower:
         except (StorageError, OSError) as error:
             self._end(log)
             if not isinstance(error, (FileNotFoundError, SegmentGone)):
-                self._manager.set_fault((log.topic, log.partition), error)
+                self._manager.topics.set_fault((log.topic, log.partition), error)
             return False
         return True
 
@@ -128,19 +128,19 @@ class DirectoryFollower:
         stamp = self._files.file_stat(manager.path).st_mtime_ns
         if stamp == self._names_seen:
             return []
-        found, _ = manager.scan()
+        found, _ = manager.loader.scan()
         there = {item: self._identity(self._path(item)) for item in found}
-        manager.forget_faults(there)
+        manager.topics.forget_faults(there)
         for log in list(manager.logs()):
             if there.get((log.topic, log.partition)) != self._directories.get(log):
                 self._end(log)
         known = {(log.topic, log.partition) for log in manager.logs()}
         waiting = [item for item in found if item not in known]
         if waiting:
-            manager.look_at_cleaner_offsets()
+            manager.checkpoints.look_at_cleaner_offsets()
         appeared = [new for item in waiting if (new := self._appear(item)) is not None]
         # Those that could not be opened are tried again when something has changed.
-        waiting = [item for item in waiting if item not in manager.faulty]
+        waiting = [item for item in waiting if item not in manager.topics.faulty]
         if len(appeared) >= len(waiting) and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
         return appeared
@@ -161,12 +161,12 @@ class DirectoryFollower:
         directory = self._path(item)
         has_metadata = self._files.exists(os.path.join(directory, paths.PARTITION_METADATA))
         try:
-            log = manager.load_partition(
+            log = manager.loader.load_partition(
                 item, clean=True, recovery_point=0, log_start=0, now_ms=manager.clock_ms()
             )
         except (StorageError, OSError) as error:
-            if item in manager.faulty:
-                manager.set_fault(item, error)
+            if item in manager.topics.faulty:
+                manager.topics.set_fault(item, error)
             else:
                 _log.warning("%s: cannot be shown yet: %s", directory, error)
             return None

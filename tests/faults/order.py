@@ -221,24 +221,24 @@ FAULTS = [
     # -- the data directory --------------------------------------------------------------------
     Fault(
         "checkpoint-older-one-after-a-later-one",
-        "storage/directory/manager.py",
-        "                if number > self._checkpoint_written:",
-        "                if number > 0:",
+        "storage/directory/checkpoints.py",
+        "                if number < self._done:",
+        "                if number < 0:",
         "Recovery points and log starts go back: deleted records return after a kill.",
         (MANAGER,),
     ),
     Fault(
         "clean-marker-though-a-log-could-not-be-closed",
         "storage/directory/manager.py",
-        "                if failure is None and (self.clean or not self.faulty):",
-        "                if self.clean or not self.faulty:",
+        "                if failure is None and (self.clean or not self.topics.faulty):",
+        "                if self.clean or not self.topics.faulty:",
         "The next start trusts a log that was not flushed.",
         (MANAGER,),
     ),
     Fault(
         "clean-marker-over-faulty-partitions",
         "storage/directory/manager.py",
-        "                if failure is None and (self.clean or not self.faulty):",
+        "                if failure is None and (self.clean or not self.topics.faulty):",
         "                if failure is None:",
         "A partition that could not be opened counts as cleanly closed.",
         (MANAGER,),
@@ -249,11 +249,11 @@ FAULTS = [
         """\
                 self.checkpoint()
                 # Of what could not be opened nobody can say that it was closed.
-                if failure is None and (self.clean or not self.faulty):
+                if failure is None and (self.clean or not self.topics.faulty):
                     checkpoint.write_marker(self.files, self.path)
 """,
         """\
-                if failure is None and (self.clean or not self.faulty):
+                if failure is None and (self.clean or not self.topics.faulty):
                     checkpoint.write_marker(self.files, self.path)
                 self.checkpoint()
 """,

@@ -96,9 +96,9 @@ FAULTS = [
     ),
     Fault(
         "files-removal-of-a-deleted-partition-through-a-link",
-        "storage/directory/manager.py",
-        "        if stat.S_ISLNK(self.files.file_stat(directory).st_mode):\n",
-        "        if self.files.file_stat(directory).st_mode < 0:\n",
+        "storage/directory/deleted.py",
+        "    if stat.S_ISLNK(files.file_stat(directory).st_mode):\n",
+        "    if files.file_stat(directory).st_mode < 0:\n",
         "A link that is called like a deleted partition stays for ever, with a line each time.",
         (MANAGER, DATA_DIRECTORY, BAD_FILES),
     ),
@@ -128,12 +128,12 @@ FAULTS = [
     ),
     Fault(
         "links-as-partitions-are-loaded",
-        "storage/directory/data_directory.py",
+        "storage/directory/loader.py",
         '            if kind != "directory":\n'
         "                # A link that leads to a directory elsewhere would be shown if it were"
         " followed.\n"
-        "                if parsed is not None and (self.wanted is None or"
-        " self.wanted(parsed[0])):\n"
+        "                if parsed is not None and (self._wanted is None or"
+        " self._wanted(parsed[0])):\n"
         "                    found.append(parsed)\n"
         "                continue\n",
         '            if kind != "directory":\n                continue\n',
@@ -142,7 +142,7 @@ FAULTS = [
     ),
     Fault(
         "directories-of-others-are-swept",
-        "storage/directory/data_directory.py",
+        "storage/directory/loader.py",
         '            if aside is not None and aside.kind == "delete":\n',
         "            if aside is not None:\n",
         "-stray and -future directories are emptied.",
@@ -213,9 +213,9 @@ FAULTS = [
     Fault(
         "mkdir-that-fails-leaves-its-owner",
         "storage/directory/manager.py",
-        "                self._remove_directory(log.directory)\n"
+        "                remove_directory(self.files, log.directory)\n"
         "            self.settings.forget(name)\n",
-        "                self._remove_directory(log.directory)\n",
+        "                remove_directory(self.files, log.directory)\n",
         "A topic that is made later belongs to who was refused.",
         (MANAGER, DIRECTORIES, "tests/storage/settings/test_settings.py"),
         unseen="A topic that is made begins with settings of its own (Settings.begin).",

@@ -245,8 +245,8 @@ FAULTS = [
     ),
     Fault(
         "a-restored-partition-begins-at-its-first-record",
-        "storage/directory/data_directory.py",
-        "        if recovery_point is None or not self._has_log_starts:\n",
+        "storage/directory/loader.py",
+        "        if recovery_point is None or not self._checkpoints.has_log_starts:\n",
         "        if False:\n",
         "Deleted records are shown again in a partition that came from a backup.",
         ("tests/storage/directory/test_restored_partition.py",),
@@ -277,7 +277,7 @@ FAULTS = [
     ),
     Fault(
         "removal-ends-with-the-first-that-fails",
-        "storage/directory/manager.py",
+        "storage/directory/deleted.py",
         "                except OSError as error:\n                    failure = failure or error\n"
         "                else:",
         "                except OSError:\n                    raise\n                else:",
@@ -286,7 +286,7 @@ FAULTS = [
     ),
     Fault(
         "what-could-not-be-removed-is-forgotten",
-        "storage/directory/manager.py",
+        "storage/directory/deleted.py",
         "                    self._unremoved.discard((path, is_directory))\n",
         "                    self._unremoved.clear()\n",
         "Deleted files stay on the disk until the next start.",

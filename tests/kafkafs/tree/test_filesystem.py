@@ -72,7 +72,7 @@ def test_of_a_deleted_topic_nothing_stays_mapped(tree: Tree) -> None:
     manager = tree.fs.mount.manager
     tree.fs.root.rmdir("t")
     assert tree.fs.mount.store.mapped_bytes > 0
-    while (remove := manager.remove_deleted(2 * manager.clock_ms())) is not None:
+    while (remove := manager.deleted.remove(2 * manager.clock_ms())) is not None:
         remove()
     assert tree.fs.mount.store.mapped_bytes == 0
     assert [partition.log.topic for partition in tree.fs.partitions] == ["u"]

@@ -70,7 +70,7 @@ def test_files_are_renamed_some_at_a_time(tmp_path: Path) -> None:
 
 
 def remove(manager: LogManager) -> None:
-    while (unlink := manager.remove_deleted(2 * NOW_MS)) is not None:
+    while (unlink := manager.deleted.remove(2 * NOW_MS)) is not None:
         unlink()
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, paths
-from storage.directory.manager import SWEPT_AT_ONCE, Progress
+from storage.directory.deleted import SWEPT_AT_ONCE
+from storage.directory.manager import Progress
 from storage.errors import (
     CorruptCheckpoint,
     InvalidConfig,
@@ -148,7 +149,7 @@ def test_a_large_topic_is_let_go_of_some_at_a_time(tmp_path: Path) -> None:
         logs = list(topic.partitions.values())
         manager.delete_topic("gone")
         turns = 0
-        while (remove := manager.remove_deleted(2 * manager.clock_ms())) is not None:
+        while (remove := manager.deleted.remove(2 * manager.clock_ms())) is not None:
             turns += 1
             left = sum(len(log.retired) for log in logs)
             assert left == max(2 * (SWEPT_AT_ONCE + 1) - turns * SWEPT_AT_ONCE, 0)
@@ -343,7 +344,7 @@ def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "t-0.0123456789abcdef0123456789abcdef-stray").mkdir()
     with opened(tmp_path) as manager:
         assert manager.topics == {}
-        assert len(manager.skipped) == 2
+        assert len(manager.loader.skipped) == 2
     assert (tmp_path / "lost+found").is_dir()
     assert (tmp_path / "meta.properties").read_text() == "version=1\n"
 
@@ -558,6 +559,6 @@ def test_of_what_could_not_be_opened_nobody_says_that_it_was_closed(tmp_path: Pa
         if not is_clean:
             marker.unlink()
         manager = LogManager.open(str(tmp_path), keeps_faulty=True, clock_ms=lambda: NOW_MS)
-        assert manager.faulty == [("t", 1)]
+        assert manager.topics.faulty == [("t", 1)]
         manager.close()
         assert marker.exists() == is_clean

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage import Log, LogManager
-from storage.directory.manager import SWEPT_AT_ONCE
+from storage.directory.deleted import SWEPT_AT_ONCE
 from storage.directory.retain import Retained, delete_records, plan_retention, remove_now, retain
 from storage.errors import (
     InvalidConfig,
@@ -87,7 +87,7 @@ def test_many_are_removed_some_at_a_time(tmp_path: Path) -> None:
         log = segmented(manager, count=2 * SWEPT_AT_ONCE + 2, retention_bytes="1")
         assert run(manager, NOW_MS).segments == 2 * SWEPT_AT_ONCE + 1
         left = []
-        while (remove := manager.remove_deleted(2 * NOW_MS)) is not None:
+        while (remove := manager.deleted.remove(2 * NOW_MS)) is not None:
             remove()
             left.append(len(names(log, ".log.deleted")))
         assert left == [SWEPT_AT_ONCE + 1, 1, 0]

@@ -72,7 +72,7 @@ def test_it_is_rewritten_while_it_is_opened(
             follower = DirectoryFollower(manager, until_high_watermark=until is not None)
             files.end()
             follower.look_for_partitions()
-            assert manager.faulty == []
+            assert manager.topics.faulty == []
             log = manager.log("t", 0)
             follower.look(log)
             follower.look(log)

@@ -10,7 +10,7 @@ import pytest
 
 from storage import LogManager, Record, encode, paths
 from storage.compaction.log_cleaner import LogCleaner
-from storage.directory.data_directory import Mending
+from storage.directory.checkpoints import Mending
 from storage.directory.retain import delete_records, plan_retention
 from storage.errors import CorruptCheckpoint, FaultyPartition, InvalidConfig, InvalidRecord
 from storage.settings import topic_file
@@ -110,7 +110,7 @@ def test_a_bad_checkpoint(
     for _ in range(2):
         with opened(data) as manager:
             assert everything(manager) == ALL
-            assert manager.faulty == []
+            assert manager.topics.faulty == []
             assert not check(manager)
         assert (data / name).is_file()
 
@@ -125,7 +125,7 @@ def test_deleted_records_are_never_shown_again(
     for _ in range(2):
         for read_only in (True, False):
             with opened(data, read_only=read_only) as manager:
-                assert manager.faulty == [("a", 0)]
+                assert manager.topics.faulty == [("a", 0)]
                 with pytest.raises(FaultyPartition, match="--log-start a-0=OFFSET"):
                     manager.log("a", 0)
                 assert values(manager, "a", 1) == [b"x"]
@@ -141,7 +141,7 @@ def test_the_repair_may_be_told_that_nothing_was_deleted(data: Path) -> None:
     for directory in ("a-0", "a-1"):
         (data / directory / HISTORY).unlink()
     with opened(data) as manager:
-        assert manager.faulty == [("a", 0), ("a", 1)]
+        assert manager.topics.faulty == [("a", 0), ("a", 1)]
     with opened(data, mending=Mending(rest_at_first=True)) as manager:
         assert values(manager, "a", 0) == [b"1", b"2", b"3", b"4"]
 
@@ -166,7 +166,7 @@ def test_a_topic_id_comes_from_a_sibling(data: Path, rubbish: Callable[[Path], o
     before = path.read_bytes()
     spoil(path, rubbish)
     with opened(data, read_only=True) as manager:
-        assert manager.faulty == []
+        assert manager.topics.faulty == []
         assert manager.log("a", 0).topic_id == manager.log("a", 1).topic_id
     with opened(data) as manager:
         assert everything(manager) == ALL
@@ -182,7 +182,7 @@ def test_without_one_the_repair_gives_a_new_id(
     spoil(path, rubbish)
     for read_only in (True, False):
         with opened(data, read_only=read_only) as manager:
-            assert manager.faulty == [("b", 0)]
+            assert manager.topics.faulty == [("b", 0)]
             with pytest.raises(FaultyPartition, match="kafkafs repair"):
                 manager.log("b", 0)
     with opened(data, mending=Mending()) as manager:
@@ -200,7 +200,7 @@ def test_a_topic_id_comes_from_the_metadata_log(data: Path) -> None:
     MetadataLog(data).append(metadata_log.topic("b", topic_id))
     path.write_bytes(b"?")
     with opened(data) as manager:
-        assert manager.faulty == []
+        assert manager.topics.faulty == []
         assert manager.topics["b"].id == topic_id
     assert path.read_bytes() == before
     assert aside(path)
@@ -249,7 +249,7 @@ def test_a_log_that_is_none_is_its_partitions_fault(data: Path, kind: str) -> No
     RUBBISH[kind](path)
     for read_only in (True, False):
         with opened(data, read_only=read_only) as manager:
-            assert manager.faulty == [("a", 0)]
+            assert manager.topics.faulty == [("a", 0)]
             assert str(path) in manager.topics["a"].faults[0]
             assert values(manager, "a", 1) == [b"x"]
             if not read_only:
@@ -271,7 +271,7 @@ def test_a_partition_that_is_a_link(data: Path, tmp_path: Path) -> None:
     before = sorted(os.listdir(elsewhere))
     for read_only in (True, False):
         with opened(data, read_only=read_only) as manager:
-            assert manager.faulty == [("a", 0)]
+            assert manager.topics.faulty == [("a", 0)]
             assert manager.topics["a"].numbers == [0, 1]
             if not read_only:
                 assert manager.create_partition("a", 2).partition == 2
@@ -279,8 +279,8 @@ def test_a_partition_that_is_a_link(data: Path, tmp_path: Path) -> None:
     with opened(data) as manager:
         manager.delete_topic("a")
         manager.create_topic("a", 1)
-        assert manager.faulty == []
-        remove = manager.remove_deleted(NOW_MS + 3_600_000)
+        assert manager.topics.faulty == []
+        remove = manager.deleted.remove(NOW_MS + 3_600_000)
         assert remove is not None
         remove()
     assert sorted(os.listdir(elsewhere)) == before
@@ -298,7 +298,7 @@ def test_what_is_swept_is_never_a_link(data: Path, tmp_path: Path) -> None:
     link = data / f"foo-0.{'0' * 32}-delete"
     link.symlink_to(precious)
     with opened(data) as manager:
-        remove = manager.remove_deleted(NOW_MS + 3_600_000)
+        remove = manager.deleted.remove(NOW_MS + 3_600_000)
         if remove is not None:
             remove()
     assert os.listdir(precious) == ["file"]
@@ -308,7 +308,7 @@ def test_of_two_topic_ids_one_is_a_fault(data: Path) -> None:
     other = (data / "b-0" / paths.PARTITION_METADATA).read_bytes()
     (data / "a-1" / paths.PARTITION_METADATA).write_bytes(other)
     with opened(data) as manager:
-        assert manager.faulty == [("a", 1)]
+        assert manager.topics.faulty == [("a", 1)]
         assert values(manager, "a", 0) == [b"3", b"4"]
     with pytest.raises(CorruptCheckpoint, match="differs from"):
         LogManager.open(str(data))

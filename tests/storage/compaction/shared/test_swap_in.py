@@ -302,7 +302,7 @@ def test_the_topic_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
         task = Task(Turns(turn, lambda: manager.delete_topic("t")))
         with pytest.raises((TaskCancelled, UnknownTopicOrPartition)):
             swap(manager, request, task)
-        while (unlink := manager.remove_deleted(2 * NOW_MS)) is not None:
+        while (unlink := manager.deleted.remove(2 * NOW_MS)) is not None:
             unlink()
         assert not [name for name in os.listdir(tmp_path) if name.startswith("t")]
 

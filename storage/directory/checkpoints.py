@@ -1,0 +1,252 @@
+"""The offset checkpoints of a data directory: what they said when it was opened, what they say now.
+
+A file that cannot be read is set aside by name (``bad_file``):
+
+- recovery points and the cleaner's offsets count as 0: all is checked and cleaned again;
+- log starts come from ``kafkafs.history``; a partition without one is a fault until ``repair`` is
+  told where it begins, since records that were deleted must not be shown again.  Until then
+  ``kafkafs.lost-log-starts`` names it.
+
+Invariants: what the checkpoints say of partitions that could not be opened stays; an older state
+is never written after a later one.
+
+Not here: what a log has to say (``Log.flushed_end``, ``Log.remembered_log_start``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.bad_file import set_aside
+from storage.directory.topics import Item
+from storage.errors import CorruptCheckpoint
+from storage.files import Files, unusable
+from storage.state import checkpoint, history
+
+CHECKPOINTS = (
+    paths.RECOVERY_POINTS,
+    paths.LOG_STARTS,
+    paths.HIGH_WATERMARKS,
+    paths.CLEANER_OFFSETS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What a repair has been told.  ``log_starts``: where partitions begin whose log start is not
+    known any more; ``rest_at_first``: all others of them at their first record.
+    """
+
+    log_starts: dict[Item, int] = field(default_factory=dict)
+    rest_at_first: bool = False
+
+
+class Checkpoints:
+    """``cleaned_before``: up to where each partition had been cleaned before it was loaded, also of
+    topics that are gone.  ``has_log_starts``: whether there was a checkpoint of log starts; each
+    directory of ours has one, if an empty one.  ``lost_starts``: partitions whose log start is not
+    known any more, with one that is not above it.
+    """
+
+    def __init__(self, files: Files, path: str, faults: list[str], *, read_only: bool) -> None:
+        """``faults`` gets a line for each file that cannot be read."""
+        self._files = files
+        self._path = path
+        self._faults = faults
+        self._read_only = read_only
+        self.cleaned_before: dict[Item, int] = {}
+        self.has_log_starts = True
+        self.lost_starts: dict[Item, int] = {}
+        # What each said when the directory was opened, by the file's name.
+        self._at_open: dict[str, dict[Item, int]] = {}
+        # Any thread writes them.
+        self._lock = threading.Lock()
+        self._started = 0
+        self._done = 0
+        # What each says, as far as this process has written it.
+        self._written: dict[str, dict[Item, int]] = {}
+        # The topics that those on disk may speak of; None: they were not read for it.
+        self._topics: frozenset[str] | None = None
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(self, name: str) -> tuple[dict[Item, int], bool]:
+        """An offset checkpoint, and whether it could be read; else it has no entries."""
+        path = os.path.join(self._path, name)
+        try:
+            return checkpoint.read_offsets(self._files, path), True
+        except CorruptCheckpoint as error:
+            self.set_aside(path, error)
+            return {}, False
+
+    def readable(self, name: str) -> dict[Item, int]:
+        """An offset checkpoint, without entries where it cannot be read; nothing is set aside."""
+        try:
+            return checkpoint.read_offsets(self._files, os.path.join(self._path, name))
+        except CorruptCheckpoint:
+            return {}
+
+    def read_at_open(
+        self, found: Sequence[Item], mending: Mending
+    ) -> tuple[dict[Item, int], dict[Item, int], bool]:
+        """The recovery points, the log starts, and whether the former could be read.
+
+        ``found``: the partitions that are there.
+        """
+        points, are_known = self.read(paths.RECOVERY_POINTS)
+        starts = self._read_log_starts(found, mending)
+        self._at_open = {
+            paths.RECOVERY_POINTS: points,
+            paths.LOG_STARTS: starts,
+            paths.CLEANER_OFFSETS: self.look_at_cleaner_offsets(),
+        }
+        return points, starts, are_known
+
+    def look_at_cleaner_offsets(self) -> dict[Item, int]:
+        """Before partitions are loaded: up to where each has been cleaned."""
+        self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
+        return self.cleaned_before
+
+    def _kept(self, name: str, faulty: Sequence[Item]) -> dict[Item, int]:
+        """What a checkpoint says of partitions that are faults, which has to outlive that."""
+        if not faulty:
+            return {}
+        if name not in self._at_open:
+            self._at_open[name] = self.read(name)[0]
+        offsets = self._at_open[name]
+        return {item: offsets[item] for item in faulty if item in offsets}
+
+    def set_aside(self, path: str, error: Exception) -> None:
+        """A small file cannot be read: give it another name, where that may be, and say so."""
+        line = str(error)
+        if not self._read_only:
+            line += f"; kept as {set_aside(self._files, path)}"
+        if line not in self._faults:
+            self._faults.append(line)
+
+    def set_others_aside(self) -> None:
+        """What is in the place of small files that are written here and not read."""
+        for name in (paths.HIGH_WATERMARKS, paths.CLEAN_SHUTDOWN):
+            path = os.path.join(self._path, name)
+            with contextlib.suppress(FileNotFoundError):
+                mode = self._files.file_stat(path).st_mode
+                if not stat.S_ISREG(mode):
+                    self.set_aside(path, unusable(path, mode))
+
+    # -- log starts ----------------------------------------------------------------------------
+
+    def _read_log_starts(self, found: Sequence[Item], mending: Mending) -> dict[Item, int]:
+        """Where logs start; ``lost_starts`` are those of which nothing tells."""
+        path = os.path.join(self._path, paths.LOG_STARTS)
+        self.has_log_starts = self._files.exists(path)
+        fault: CorruptCheckpoint | None = None
+        starts: dict[Item, int] = {}
+        try:
+            starts = checkpoint.read_offsets(self._files, path)
+        except CorruptCheckpoint as error:
+            fault = error
+        lost, lost_known = self.read(paths.LOST_STARTS)
+        if fault is not None or not lost_known:
+            lost |= {item: 0 for item in found if item not in starts}
+        if not lost:
+            return starts
+        self.lost_starts = {item: offset for item, offset in lost.items() if item in found}
+        if fault is not None and not self._read_only:
+            # Before anything else: the bad file is all that says it, and goes.
+            self._write_lost_starts()
+        for item in list(self.lost_starts):
+            start = self._told_log_start(item, mending)
+            if start is not None:
+                starts[item] = start
+                del self.lost_starts[item]
+        if fault is not None:
+            self.set_aside(path, fault)
+        if not self._read_only:
+            checkpoint.write_offsets(self._files, path, starts)
+            self._write_lost_starts()
+        return starts
+
+    def _told_log_start(self, item: Item, mending: Mending) -> int | None:
+        """By the repair, or by the partition's own history."""
+        if item in mending.log_starts:
+            return mending.log_starts[item]
+        directory = os.path.join(self._path, paths.partition_directory(*item))
+        try:
+            start = history.recorded_start(self._files, directory)
+        except (CorruptCheckpoint, OSError):
+            start = None
+        return 0 if start is None and mending.rest_at_first else start
+
+    def check_log_start(self, item: Item) -> None:
+        """CorruptCheckpoint where the partition's log start is not known any more."""
+        if item in self.lost_starts:
+            name = paths.partition_directory(*item)
+            raise CorruptCheckpoint(
+                "its log start is not known any more, and records that were deleted are not shown "
+                f"again: kafkafs repair {self._path} --log-start {name}=OFFSET tells it (or "
+                f"{name}=first: nothing was deleted)",
+                path=os.path.join(self._path, paths.LOG_STARTS),
+            )
+
+    def forget_lost_starts(self, topic: str) -> None:
+        """The topic has been deleted.  OSError."""
+        lost = {item: start for item, start in self.lost_starts.items() if item[0] != topic}
+        if lost != self.lost_starts:
+            self.lost_starts = lost
+            self._write_lost_starts()
+
+    def _write_lost_starts(self) -> None:
+        path = os.path.join(self._path, paths.LOST_STARTS)
+        if self.lost_starts:
+            checkpoint.write_offsets(self._files, path, self.lost_starts)
+        elif self._files.exists(path):
+            self._files.unlink(path)
+            self._files.sync_directory(self._path)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def topics(self) -> frozenset[str]:
+        """The topics that the checkpoints on disk may speak of."""
+        if self._topics is None:
+            self._topics = frozenset(
+                topic for name in CHECKPOINTS for topic, _ in self.read(name)[0]
+            )
+        return self._topics
+
+    def start(
+        self,
+        offsets: Mapping[str, dict[Item, int]],
+        topics: frozenset[str],
+        faulty: Sequence[Item],
+    ) -> Callable[[], None]:
+        """Take what the checkpoints should say now; returns a function that writes it (any thread).
+
+        ``offsets``: by the file's name.  ``topics``: all that these speak of.  ``faulty``: the
+        partitions that could not be opened.  Where a later state has been written, the function
+        writes nothing: when it returns, this state or a later one is durable.  OSError.
+        """
+        stated = {name: self._kept(name, faulty) | each for name, each in offsets.items()}
+        self._started += 1
+        number = self._started
+
+        def write() -> None:
+            with self._lock:
+                if number < self._done:
+                    return
+                self._topics = self.topics() | topics
+                for name, each in stated.items():
+                    if each != self._written.pop(name, None):
+                        path = os.path.join(self._path, name)
+                        checkpoint.write_offsets(self._files, path, each)
+                    # Where that has failed nobody knows what the file says.
+                    self._written[name] = each
+                self._topics = topics
+                self._done = number
+
+        return write

@@ -1,0 +1,109 @@
+"""What was deleted, and is removed when nobody is to read it any more.
+
+A segment that has left its log, and a topic's directory, are renamed at once and removed when
+file.delete.delay.ms is over; segments that are read longer wait for their readers.  A file that
+cannot be removed is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+
+from storage.directory.reserve import Reserve
+from storage.duties import Duties
+from storage.files import Files
+from storage.log.log import Log
+
+# Deleted segments that are let go of at a time, some 50 µs each, while nobody else gets a turn.
+SWEPT_AT_ONCE = 100
+
+
+def remove_directory(files: Files, directory: str) -> None:
+    """Remove the directory of a partition with the files in it.  OSError."""
+    if stat.S_ISLNK(files.file_stat(directory).st_mode):
+        files.unlink(directory)  # deleted as a partition that never was one
+        return
+    for name, _ in files.scan(directory):
+        files.unlink(os.path.join(directory, name))
+    files.rmdir(directory)
+
+
+class Deleted:
+    """The deleted files of a data directory.  ``retiring``: the logs that segments have left."""
+
+    def __init__(self, files: Files, duties: Duties, reserve: Reserve, *, read_only: bool) -> None:
+        self._files = files
+        self._duties = duties
+        self._reserve = reserve
+        self._read_only = read_only
+        self.retiring: set[Log] = set()
+        # Directories, with when they are due and the partition that was there.
+        self._doomed: list[tuple[int, str, Log | None]] = []
+        # What could not be removed, to be tried again: paths, and whether it is a directory.
+        self._unremoved: set[tuple[str, bool]] = set()
+
+    def add(self, due_ms: int, directory: str, log: Log | None) -> None:
+        """Remove a partition's directory from ``due_ms`` on, by the monotonic clock."""
+        self._doomed.append((due_ms, directory, log))
+
+    def remove(self, now_ms: int, *, again: bool = False) -> Callable[[], None] | None:
+        """Let go of deleted files that have waited long enough, a part of them at a time.
+
+        Returns a function that removes them from the disk, in any thread, or None: there are none.
+        ``again``: with them goes what could not be removed before.
+        """
+        doomed_paths = list(self._unremoved) if again else []
+        left = SWEPT_AT_ONCE
+        for log in list(self.retiring):
+            if left:
+                count = len(log.retired)
+                with self._duties.attempt("letting go of what was deleted", log.name):
+                    gone = log.release_retired(now_ms, left)
+                    doomed_paths += [(path, False) for path in gone]
+                left -= count - len(log.retired)
+        waiting: list[tuple[int, str, Log | None]] = []
+        for due_ms, directory, doomed in self._doomed:
+            released = due_ms <= now_ms
+            if released and doomed is not None:
+                count = len(doomed.retired)
+                released = left > 0 and doomed.release_all(left)
+                left -= count - len(doomed.retired)
+            if released:
+                doomed_paths.append((directory, True))
+            else:
+                waiting.append((due_ms, directory, doomed))
+        self._doomed = waiting
+        if self._read_only or (left == SWEPT_AT_ONCE and not doomed_paths):
+            return None
+
+        # Also where the function is never called.
+        self._unremoved.update(doomed_paths)
+
+        def remove() -> None:
+            failure: OSError | None = None
+            for path, is_directory in doomed_paths:
+                try:
+                    # That of a topic which was deleted meanwhile lies elsewhere, and goes with it.
+                    with contextlib.suppress(FileNotFoundError):
+                        if is_directory:
+                            remove_directory(self._files, path)
+                        else:
+                            self._files.unlink(path)
+                except OSError as error:
+                    failure = failure or error
+                else:
+                    self._unremoved.discard((path, is_directory))
+            self._reserve.restore()
+            if failure is not None:
+                raise failure
+
+        return remove
+
+    def abandon(self) -> None:
+        """Let go of everything; the next start removes it."""
+        for _, _, doomed in self._doomed:
+            if doomed is not None:
+                doomed.abandon()

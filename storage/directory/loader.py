@@ -1,0 +1,382 @@
+"""Finds the partitions of a data directory and loads them.
+
+What is there is one directory per partition (``TOPIC-N``).  Loading is recovery.  Small files of a
+partition that cannot be read are rebuilt, and set aside by name (``bad_file``):
+
+- ``leader-epoch-checkpoint`` comes from the epochs of the batches;
+- ``partition.metadata`` comes from another partition of the topic, or the broker's metadata log,
+  else the partition is a fault until ``repair``.
+
+Not here: what the directory's own checkpoints say (``checkpoints``), which partitions are known
+(``topics``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from storage import paths
+from storage.counters import LogCounters
+from storage.directory.checkpoints import Checkpoints
+from storage.directory.topics import Item
+from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
+from storage.files import Files, is_temporary
+from storage.log.log import Log
+from storage.log.rescue import decided, finish
+from storage.recovery.recovery import Origin, Recovered, recover
+from storage.segment.cut import Cut
+from storage.segment.old_segment import holds_entries, refusal
+from storage.settings.settings import Settings
+from storage.state import book_file, checkpoint, history
+
+_log = logging.getLogger(__name__)
+
+# How often a partition is loaded again whose files its writer renames meanwhile.
+_TRIES = 5
+# How long its cleaner may take to name what it puts into the log, and how often one looks.
+_SWAP_S = 1.0
+_LOOK_S = 0.005
+
+
+class Loader:
+    """``stopped_clean``: whether the directory was closed cleanly, and its checkpoints can be read.
+    ``cuts``, ``skipped``: what recovery has cut off, and which names are no partition's.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        settings: Settings,
+        checkpoints: Checkpoints,
+        faults: list[str],
+        *,
+        read_only: bool,
+        clean: bool,
+        wanted: Callable[[str], bool] | None,
+        mends_ids: bool,
+        dirty: set[Log],
+        retiring: set[Log],
+        counters: LogCounters,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """``wanted``: which topics to look at, by name; None: all.  ``mends_ids``: whether a topic
+        whose id nothing tells gets a new one.  The last four are those of every log.
+        """
+        self._files = files
+        self._path = path
+        self._settings = settings
+        self._checkpoints = checkpoints
+        self._faults = faults
+        self._read_only = read_only
+        self._clean = clean
+        self._wanted = wanted
+        self._mends_ids = mends_ids
+        self._dirty = dirty
+        self._retiring = retiring
+        self._counters = counters
+        self._monotonic_ms = monotonic_ms
+        self.stopped_clean = clean
+        self.cuts: list[Cut] = []
+        self.skipped: list[str] = []
+
+    def scan(self) -> tuple[list[tuple[str, int]], list[str]]:
+        """Partitions to load, in order, and the names of directories to delete."""
+        found: list[tuple[str, int]] = []
+        doomed: list[str] = []
+        for name, kind in self._files.listing(self._path):
+            if kind == "file" and is_temporary(name) and not self._read_only:
+                # What a kill has left; nobody else writes here.
+                self._files.unlink(os.path.join(self._path, name))
+            if kind == "file" or name in paths.BROKERS_OWN:
+                continue
+            parsed = paths.parse_partition_directory(name)
+            if kind != "directory":
+                # A link that leads to a directory elsewhere would be shown if it were followed.
+                if parsed is not None and (self._wanted is None or self._wanted(parsed[0])):
+                    found.append(parsed)
+                continue
+            aside = paths.parse_aside_directory(name)
+            if aside is not None and aside.kind == "delete":
+                if not self._read_only:
+                    doomed.append(name)
+                continue
+            if parsed is not None:
+                if self._wanted is None or self._wanted(parsed[0]):
+                    found.append(parsed)
+            elif name not in self.skipped:
+                self.skipped.append(name)
+                _log.warning("%s: not a partition's directory, left alone", name)
+        return sorted(found), doomed
+
+    def refuse_old(self, found: Sequence[Item]) -> None:
+        """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
+        for item in found:
+            directory = os.path.join(self._path, paths.partition_directory(*item))
+            # What cannot be looked into is found out where it is loaded.
+            with contextlib.suppress(OSError):
+                if holds_entries([name for name, _ in self._files.scan(directory)]):
+                    raise refusal(directory)
+
+    def load_partition(
+        self,
+        item: tuple[str, int],
+        *,
+        clean: bool,
+        recovery_point: int | None,
+        log_start: int,
+        now_ms: int,
+        advance: Callable[[int], None] = lambda size: None,
+        awaits_swap: bool = False,
+        verify: bool = False,
+    ) -> Log | None:
+        """Load a partition.
+
+        None where another process, whose directory this is, removes it meanwhile; where that one
+        renames files under us, they are looked for anew.  ``awaits_swap``: wait until a cleaner has
+        given what it puts into the log its names.
+        """
+        facts = (clean, recovery_point, log_start, now_ms, advance, verify)
+        tries = _TRIES if self._read_only else 1
+        while True:
+            tries -= 1
+            try:
+                if self._read_only and awaits_swap:
+                    self._await_swap(item)
+                return self._load_partition(item, *facts)
+            except (FileNotFoundError, SegmentGone):
+                directory = os.path.join(self._path, paths.partition_directory(*item))
+                if self._read_only and not self._files.exists(directory):
+                    return None
+                if not tries:
+                    raise
+
+    def _await_swap(self, item: tuple[str, int]) -> None:
+        """Wait while a cleaner that lives replaces segments, so that files keep their names
+        meanwhile.  Of one that was stopped all is shown as if it had finished.
+        """
+        directory = os.path.join(self._path, paths.partition_directory(*item))
+        end = time.monotonic() + _SWAP_S
+        while any(name.endswith(paths.LOG + paths.SWAP) for name, _ in self._files.scan(directory)):
+            lock = os.path.join(self._path, paths.LOCK)
+            if time.monotonic() > end or self._files.locked_by(lock) is None:
+                return
+            time.sleep(_LOOK_S)
+
+    def _load_partition(
+        self,
+        item: tuple[str, int],
+        clean: bool,
+        recovery_point: int | None,
+        log_start: int,
+        now_ms: int,
+        advance: Callable[[int], None],
+        verify: bool,
+    ) -> Log:
+        topic, partition = item
+        directory = os.path.join(self._path, paths.partition_directory(topic, partition))
+        topic_id = self._topic_id(directory)
+        self._settings.identify(topic, topic_id)
+        config = self._settings.log_config(topic)
+        if recovery_point is None or not self._checkpoints.has_log_starts:
+            log_start = max(log_start, self._own_log_start(directory))
+        may_be_cleaned = self._may_be_cleaned(item)
+        rescued_to = 0 if clean else decided(self._files, directory)
+        if rescued_to and not self._read_only:
+            finish(self._files, directory, [name for name, _ in self._files.scan(directory)])
+            recovery_point = max(recovery_point or 0, rescued_to)
+        flushed_to = 0 if verify or recovery_point is None else recovery_point
+        holes_to = self._holes_to(item, recovery_point)
+        origin = Origin(
+            self._files,
+            directory,
+            config,
+            clean=clean,
+            # What lies below the log start is not read: a deletion may have been half done.
+            recovery_point=max(flushed_to, log_start),
+            log_start=log_start,
+            writable=not self._read_only,
+            now_ms=now_ms,
+            may_be_cleaned=may_be_cleaned,
+            holes_to=holes_to,
+            booked_to=self._booked_to(recovery_point),
+            flushed_end=self._flushed_end(recovery_point, log_start),
+            producer_expiration_ms=self._settings.broker.producer_id_expiration_ms,
+            progress=advance,
+        )
+        recovered = self._files.spend(lambda: recover(origin))
+        self.cuts.extend(recovered.cuts)
+        self._faults.extend(recovered.faults)
+        start = max(log_start, recovered.segments[0].base_offset)
+        end = recovered.segments[-1].next_offset
+        log = Log(
+            self._files,
+            directory,
+            topic,
+            partition,
+            topic_id,
+            config,
+            recovered,
+            log_start=log_start,
+            recovery_point=end if clean and not recovered.damaged else flushed_to,
+            epochs=self._load_epochs(
+                directory, start, end, recovered.epochs, lambda: self._epochs_of(recovered)
+            ),
+            clean=self._clean,
+            read_only=self._read_only,
+            may_be_cleaned=may_be_cleaned,
+            point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
+            dirty=self._dirty,
+            retiring=self._retiring,
+            counters=self._counters,
+            monotonic_ms=self._monotonic_ms,
+        )
+        unsynced = os.path.join(directory, paths.UNSYNCED)
+        if not clean and not self._read_only and self._files.exists(unsynced):
+            log.durability.distrust_as_before()
+        return log
+
+    def _own_log_start(self, directory: str) -> int:
+        """Where a partition that has come without its lines in the checkpoints begins, by its own
+        files; 0 where nothing tells, or a broker may know more.
+
+        Of one that has its lines these count alone: what is to go is written down here before it is
+        decided there.
+        """
+        if self._settings.is_brokers or not self._files.in_order:
+            return 0
+        start = 0
+        with contextlib.suppress(CorruptCheckpoint, OSError):
+            start = book_file.read(self._files, directory).log_start
+        with contextlib.suppress(CorruptCheckpoint, OSError):
+            start = max(start, history.recorded_start(self._files, directory) or 0)
+        return start
+
+    def compare_end(self, log: Log, flushed_end: int) -> None:
+        """Hold where a log ends against what was written down when it was flushed."""
+        if flushed_end > log.log_end_offset:
+            log.note_lost_end(flushed_end)
+            self._faults.append(f"{log.directory}: {log.what_is_lost}")
+
+    def _may_be_cleaned(self, item: tuple[str, int]) -> bool:
+        """Whether a cleaner was there or may have been: of a broker's topics nothing tells.
+
+        But for what it has written down, where records may be missing for other reasons.
+        """
+        if self._settings.is_brokers_topic(item[0]) and self._files.in_order:
+            return True
+        return item in self._checkpoints.cleaned_before
+
+    def _holes_to(self, item: tuple[str, int], recovery_point: int | None) -> int:
+        """Up to where a cleaner may have left gaps between segments, whatever the topic's settings
+        say now.
+
+        Ours has the recovery point written down first, and leaves none behind it.  A broker's may
+        have come further; so may that of whoever copied segments without their checkpoints.
+        """
+        if self._settings.is_brokers or self._checkpoints.cleaned_before.get(item, 0) > (
+            recovery_point or 0
+        ):
+            return paths.MAX_OFFSET
+        if recovery_point is not None:
+            return recovery_point
+        directory = os.path.join(self._path, paths.partition_directory(*item))
+        return 0 if book_file.is_blank(self._files, directory) else paths.MAX_OFFSET
+
+    def _booked_to(self, recovery_point: int | None) -> int | None:
+        """Up to where a log's book counts, all of which was flushed; None: a broker keeps none."""
+        if self._settings.is_brokers or not self._files.in_order:
+            return None
+        return paths.MAX_OFFSET if self.stopped_clean else recovery_point or 0
+
+    def _flushed_end(self, recovery_point: int | None, log_start: int) -> int | None:
+        """Where a batch of a log ended when it was flushed; None where that is not known, as the
+        recovery point was moved up to the log start, or a broker's is told by another cluster.
+        """
+        if self._settings.is_brokers or not self._files.in_order:
+            return None
+        is_end = recovery_point is not None and recovery_point > log_start
+        return recovery_point if is_end else None
+
+    def _topic_id(self, directory: str) -> str:
+        """That of ``partition.metadata``; empty where ``find_topic_id`` has to find it out."""
+        path = os.path.join(directory, paths.PARTITION_METADATA)
+        try:
+            return checkpoint.read_partition_metadata(self._files, path) or ""
+        except CorruptCheckpoint:
+            return ""
+
+    def _load_epochs(
+        self,
+        directory: str,
+        start: int,
+        end: int,
+        seen: list[tuple[int, int]],
+        all_epochs: Callable[[], list[tuple[int, int]]],
+    ) -> list[tuple[int, int]]:
+        """The leader epochs within the log, as ``LeaderEpochFileCache`` keeps them.
+
+        ``seen``: those that recovery has come across; ``all_epochs`` reads the whole log for them.
+        """
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        try:
+            recorded: list[tuple[int, int]] | None = checkpoint.read_epochs(self._files, path)
+        except CorruptCheckpoint as error:
+            recorded, seen = None, all_epochs()
+            self._checkpoints.set_aside(path, error)
+        epochs: list[tuple[int, int]] = []
+        for epoch, offset in recorded or []:
+            # The one that holds at the log start also where the log is empty.
+            if offset < end or offset <= start:
+                if offset <= start:
+                    epochs.clear()
+                epochs.append((epoch, max(offset, start)))
+        for epoch, offset in seen:
+            if epoch > (epochs[-1][0] if epochs else -1):
+                checkpoint.begin_epoch(epochs, epoch, max(offset, start))
+        if epochs != recorded and not self._read_only:
+            checkpoint.write_epochs(self._files, path, epochs)
+        return epochs
+
+    @staticmethod
+    def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
+        """(epoch, offset of its first batch), rising, of all batches that are there."""
+        epochs: list[tuple[int, int]] = []
+        for segment in recovered.segments:
+            with contextlib.suppress(CorruptRecord):  # up to what is damaged
+                for _, header in segment.batches():
+                    if header.leader_epoch > (epochs[-1][0] if epochs else -1):
+                        epochs.append((header.leader_epoch, header.base_offset))
+            segment.close_descriptors()
+        return epochs
+
+    def find_topic_id(self, log: Log, known: str) -> None:
+        """Give a log the id of its topic's other partitions, else that of the broker's metadata log
+        where its own is there and cannot be read, else a new one.
+
+        CorruptCheckpoint where its own cannot be read and there are no others: until ``repair``.
+        """
+        path = os.path.join(log.directory, paths.PARTITION_METADATA)
+        fault: CorruptCheckpoint | None = None
+        try:
+            checkpoint.read_partition_metadata(self._files, path)
+        except CorruptCheckpoint as error:
+            fault = error
+            known = known or self._settings.id_at_broker(log.topic)
+            if not known and not self._mends_ids:
+                remedy = f"kafkafs repair {self._path} gives the topic a new id"
+                raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
+        if known:
+            log.topic_id = known
+        elif self._read_only:
+            log.topic_id = checkpoint.stand_in_topic_id(self._path, log.topic)
+        else:
+            log.topic_id = checkpoint.new_topic_id()
+        if fault is not None:
+            self._checkpoints.set_aside(path, fault)
+        if not self._read_only:
+            checkpoint.write_partition_metadata(self._files, path, log.topic_id)

@@ -1,0 +1,154 @@
+"""The topics of a data directory, with those of their partitions that lie in it.
+
+A partition that is there and could not be opened is a fault of its topic, of which the others know
+nothing.
+
+Not here: finding and loading partitions (``loader``), making and deleting them (``manager``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+
+from storage import paths
+from storage.errors import (
+    CorruptCheckpoint,
+    FaultyPartition,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage.log.log import Log
+from storage.settings.settings import Settings
+from storage.state import checkpoint
+
+_log = logging.getLogger(__name__)
+
+Item = tuple[str, int]
+"""A partition: its topic and number."""
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic and those of its partitions that lie in this directory, by number.
+
+    ``faults``: why those that could not be opened could not be.
+    """
+
+    name: str
+    id: str
+    partitions: dict[int, Log] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of all partitions that are there, rising."""
+        return sorted({*self.partitions, *self.faults})
+
+    def check(self, partition: int) -> None:
+        """FaultyPartition where there is such a partition and it could not be opened."""
+        if partition in self.faults:
+            raise FaultyPartition(self.faults[partition])
+
+
+class Topics(dict[str, Topic]):
+    """The topics by name.  ``changes``: how often partitions or settings of any have changed."""
+
+    def __init__(self, path: str, settings: Settings, faults: list[str]) -> None:
+        """``faults`` gets a line for each partition that cannot be opened."""
+        super().__init__()
+        self._path = path
+        self._settings = settings
+        self._faults = faults
+        self.changes = 0
+        # The logs of compacted topics, and the count of changes when they were listed.
+        self._compacted: tuple[int, tuple[Log, ...]] = (-1, ())
+
+    # -- what is there -------------------------------------------------------------------------
+
+    def logs(self) -> Iterator[Log]:
+        """Every partition, by topic and number."""
+        for topic in list(self.values()):
+            yield from list(topic.partitions.values())
+
+    @property
+    def compacted(self) -> tuple[Log, ...]:
+        """Every partition of a compacted topic.  Any thread."""
+        changes, logs = self._compacted
+        if changes != self.changes:
+            changes = self.changes
+            logs = tuple(log for log in self.logs() if log.config.is_compacted)
+            self._compacted = changes, logs
+        return logs
+
+    def topic(self, name: str) -> Topic:
+        """UnknownTopicOrPartition where there is none."""
+        topic = self.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}", path=self._path)
+        return topic
+
+    def log(self, topic: str, partition: int) -> Log:
+        """UnknownTopicOrPartition where there is none, FaultyPartition where it is not open."""
+        self.topic(topic).check(partition)
+        log = self.topic(topic).partitions.get(partition)
+        if log is None:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has no partition {partition}", path=self._path
+            )
+        return log
+
+    def id_of(self, name: str) -> str:
+        """The id that the topic's partitions share; empty where none is there."""
+        topic = self.get(name)
+        return topic.id if topic is not None and topic.partitions else ""
+
+    def add(self, log: Log) -> None:
+        """Make a loaded partition part of its topic.
+
+        CorruptCheckpoint where its topic id is not that of the topic's other partitions.
+        """
+        known = self.id_of(log.topic)
+        if known and log.topic_id != known:
+            raise CorruptCheckpoint(
+                f"topic id {log.topic_id} differs from {known} of the topic's other partitions",
+                path=os.path.join(log.directory, paths.PARTITION_METADATA),
+            )
+        topic = self.setdefault(log.topic, Topic(log.topic, log.topic_id))
+        topic.id = log.topic_id
+        topic.faults.pop(log.partition, None)
+        topic.partitions[log.partition] = log
+        self.changes += 1
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def set_fault(self, item: Item, error: Exception) -> None:
+        """A partition that is there cannot be shown; said once as long as it is for one reason."""
+        name, number = item
+        if not isinstance(error, (StorageError, OSError)):
+            _log.error("%s-%d: not foreseen", name, number, exc_info=error)
+        reason = f"{name}-{number}: cannot be opened: {str(error) or type(error).__name__}"
+        topic = self.get(name)
+        if topic is None:
+            stand_in = checkpoint.stand_in_topic_id(self._path, name)
+            topic = self.setdefault(name, Topic(name, stand_in))
+        if topic.faults.get(number) != reason:
+            topic.faults[number] = reason
+            self._faults.append(reason)
+
+    def forget_faults(self, there: Container[Item]) -> None:
+        """Those of partitions that are not there any more."""
+        for item in self.faulty:
+            if item not in there:
+                topic = self[item[0]]
+                del topic.faults[item[1]]
+                if not topic.numbers:
+                    del self[topic.name]
+                    self._settings.forget(topic.name)
+
+    @property
+    def faulty(self) -> list[Item]:
+        """The partitions that are there and could not be opened."""
+        return [(topic.name, number) for topic in list(self.values()) for number in topic.faults]
