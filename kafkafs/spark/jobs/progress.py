@@ -1,4 +1,4 @@
-"""How far Spark is with a job, on standard error: a bar on a terminal, else a line now and then.
+"""How far Spark is with a job, in tasks (`kafkafs.progress`).
 
 A thread asks the session's status tracker for the tasks of the job's group.  How many there will be
 in all Spark only knows stage by stage, so the total grows.  Where the session has no tracker (Spark
@@ -10,27 +10,22 @@ Ctrl-C.
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkafs.progress import LINE_S, PATIENCE_S, Bar, on_stderr
 from storage.errors import NoThread
 from storage.threads import start
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
-    from rich.progress import Progress as Bar
 
-#: Work that takes longer than this shows how far it is, in seconds.
-PATIENCE_S = 0.5
-#: How often the bar moves, and how often there is a line where there is no terminal, in seconds.
+#: How often the bar moves, in seconds.
 BAR_S = 0.2
-LINE_S = 10.0
 _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -114,66 +109,23 @@ class _Watcher(threading.Thread):
         self._tracker = tracker
         self._work = work
         self._ended = threading.Event()
-        self._bar: Bar | None = None
+        self._progress = on_stderr()
 
     def run(self) -> None:
-        on_terminal = sys.stderr.isatty()
         if self._ended.wait(PATIENCE_S):
             return
-        next_line = time.monotonic() + LINE_S
-        while not self._ended.wait(BAR_S):
-            if not on_terminal and time.monotonic() < next_line:
-                continue
+        on_terminal = isinstance(self._progress, Bar)
+        while not self._ended.wait(BAR_S if on_terminal else LINE_S):
             try:
                 tasks = tasks_of(self._tracker, self._work.groups)
             except Exception:  # the session is being stopped
                 return
-            if on_terminal:
-                self._draw(tasks)
-            elif tasks.total:
-                next_line = time.monotonic() + LINE_S
-                line = f"kafkafs: {self._work.what}: {tasks.done} of {tasks.total} tasks"
-                print(line, file=sys.stderr, flush=True)
-
-    def _draw(self, tasks: Tasks) -> None:
-        if self._bar is None:
-            self._bar = _begin()
-        self._bar.update(
-            self._bar.task_ids[0],
-            description=self._work.what,
-            completed=tasks.done,
-            total=tasks.total or None,
-        )
+            if on_terminal or tasks.total:
+                self._progress.show(self._work.what, tasks.done, tasks.total, "tasks")
 
     def end(self) -> None:
         """Take the bar away."""
         self._ended.set()
         if self.ident is not None:  # it was started
             self.join()
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-
-def _begin() -> Bar:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("tasks"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    bar.add_task("", total=None)
-    bar.start()
-    return bar
+        self._progress.end()

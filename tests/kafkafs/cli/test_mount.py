@@ -177,7 +177,7 @@ def test_progress_of_a_slow_opening_is_shown_on_a_terminal(place: Place) -> None
     place.umount()
     (place.data / ".kafka_cleanshutdown").unlink()
     impatient = (
-        "from kafkafs.cli import main, progress\nprogress.PATIENCE_S = 0\n"
+        "from kafkafs import progress\nfrom kafkafs.cli import main\nprogress.PATIENCE_S = 0\n"
         f"main(['mount', {str(place.data)!r}, {str(place.path)!r}])"
     )
     terminal, end = pty.openpty()

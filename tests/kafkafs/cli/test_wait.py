@@ -73,9 +73,8 @@ def served(tmp_path: Path) -> Served:
 def waiting(
     file: Path, *before: str, stderr: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    program = "\n".join(
-        ["from kafkafs.cli import main, progress", *before, f"main(['wait', {str(file)!r}])"]
-    )
+    imports = "from kafkafs import progress; from kafkafs.cli import main"
+    program = "\n".join([imports, *before, f"main(['wait', {str(file)!r}])"])
     with subprocess.Popen(
         [PROGRAM[0], "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT
     ) as process:
