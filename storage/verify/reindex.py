@@ -29,7 +29,7 @@ from storage.segment.walk import feed
 from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
 from storage.state.producer_state import ABORT, ProducerBatch, ProducerState
-from storage.verify.transactions import Seen, Transactions
+from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import rebuilt_times, without_zero_tail
 
 Progress = Callable[[int], None]
@@ -47,7 +47,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Outcome:
+class Reindexed:
     """Segments that were read, files that differed, logs that are damaged."""
 
     segments: int = 0
@@ -61,13 +61,13 @@ def reindex(
     check_only: bool = False,
     files: Files | None = None,
     progress: Progress = lambda size: None,
-) -> Outcome:
+) -> Reindexed:
     """Reindex data directories, partitions' directories and single segments (any file of one).
 
     ``check_only`` takes no lock and changes nothing.  LogLocked, NotADirectoryError, OSError.
     """
     files = files or Files()
-    outcome = Outcome()
+    outcome = Reindexed()
     with ExitStack() as locks:
         partitions = list(find(targets, files))
         data_dirs = {os.path.dirname(partition.directory) for partition in partitions}
@@ -81,36 +81,38 @@ def reindex(
 
 
 @dataclass(slots=True)
-class Found:
+class ReindexTarget:
     """A partition's directory and those of its segments that are meant: None for all."""
 
     directory: str
     bases: set[int] | None
 
 
-def find(targets: Iterable[str], files: Files) -> Iterator[Found]:
+def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
     """The partitions that these paths name.
 
     NotADirectoryError where one is no data directory, no partition and no segment's file.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, ReindexTarget] = {}
     for target in targets:
         path = os.path.realpath(target)
         name = os.path.basename(path)
         base = paths.base_offset_of(name)
         if base is not None and not os.path.isdir(path):
-            partition = found.setdefault(os.path.dirname(path), Found(os.path.dirname(path), set()))
+            partition = found.setdefault(
+                os.path.dirname(path), ReindexTarget(os.path.dirname(path), set())
+            )
             if partition.bases is not None:
                 partition.bases.add(base)
         elif not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "no directory, and no segment's file", target)
         elif paths.parse_partition_directory(name) is not None:
-            found[path] = Found(path, None)
+            found[path] = ReindexTarget(path, None)
         else:
             for entry, is_directory in sorted(files.scan(path)):
                 if is_directory and paths.is_partition_directory(entry):
                     directory = os.path.join(path, entry)
-                    found[directory] = Found(directory, None)
+                    found[directory] = ReindexTarget(directory, None)
     yield from found.values()
 
 
@@ -136,7 +138,12 @@ def _bases(files: Files, directory: str) -> list[int]:
 
 class _Partition:
     def __init__(
-        self, found: Found, files: Files, outcome: Outcome, check_only: bool, progress: Progress
+        self,
+        found: ReindexTarget,
+        files: Files,
+        outcome: Reindexed,
+        check_only: bool,
+        progress: Progress,
     ) -> None:
         self.directory = found.directory
         self.wanted: Collection[int] | None = found.bases
@@ -254,7 +261,9 @@ class _Partition:
         path = self._path(base, paths.TXNINDEX)
         data = self.files.read_whole(path) if self.files.exists(path) else b""
         # What was open before the segment the producers' state knows.
-        faults = list(Transactions().faults(Seen(txn_index.decode(data), aborts)))
+        faults = list(
+            OpenTransactions().faults(SegmentTransactions(txn_index.decode(data), aborts))
+        )
         if not self._is_wanted(base):
             return
         if len(data) % txn_index.ENTRY_SIZE:

@@ -3,9 +3,9 @@
 Each entry names an ABORT marker of its producer in this segment, and each marker that ended a
 transaction has an entry.
 
-A segment is read apart from the others, in any order, perhaps in another process: ``Seen`` is what
-it tells on its own.  ``Transactions`` then goes over the segments of a log in order, knows what is
-open where each begins, and judges it.
+A segment is read apart from the others, in any order, perhaps in another process:
+``SegmentTransactions`` is what it tells on its own.  ``OpenTransactions`` then goes over the
+segments of a log in order, knows what is open where each begins, and judges it.
 
 Pure.  Not here: what a transaction index is made of (``producer_state``).
 """
@@ -22,7 +22,7 @@ from storage.verify.verify_index import Finding
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SegmentTransactions:
     """What one segment tells of transactions.  ``entries``: those of its ``.txnindex``.
 
     ``aborts``: of each ABORT marker, by its offset, the producer, and where its transaction begins
@@ -37,7 +37,9 @@ class Seen:
     open: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, producers: Iterable[tuple[int, ...]], entries: tuple[TxnEntry, ...]) -> Seen:
+    def of(
+        cls, producers: Iterable[tuple[int, ...]], entries: tuple[TxnEntry, ...]
+    ) -> SegmentTransactions:
         """``producers``: the batches that ``Rebuild`` collected, in order."""
         seen = cls(entries)
         for base, last, producer_id, _, _, attributes, _, _, marker, _ in producers:
@@ -51,7 +53,7 @@ class Seen:
         return seen
 
 
-class Transactions:
+class OpenTransactions:
     """The transactions of a log that are open where its next segment begins.
 
     ``log_start``: of those that ended below it a cleaner keeps no entry
@@ -63,7 +65,7 @@ class Transactions:
         # By producer the first offset.
         self._open: dict[int, int] = {}
 
-    def faults(self, seen: Seen) -> Iterator[Finding]:
+    def faults(self, seen: SegmentTransactions) -> Iterator[Finding]:
         """The faults of the next segment's ``.txnindex``."""
         markers = dict(seen.aborts)
         for producer_id, offset in seen.first_markers.items():
@@ -85,7 +87,7 @@ class Transactions:
                 reason = f"the aborted transaction of producer {producer_id} has no entry"
                 yield reason, None, offset
 
-    def pass_over(self, seen: Seen) -> None:
+    def pass_over(self, seen: SegmentTransactions) -> None:
         """Go on behind the next segment."""
         for producer_id in seen.first_markers:
             self._open.pop(producer_id, None)

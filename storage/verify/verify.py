@@ -29,17 +29,17 @@ from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint, producer_state
-from storage.verify.transactions import Transactions
+from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_piece import (
-    Found,
+    LogPiece,
     OldLog,
     OldVerified,
-    Piece,
+    PieceVerified,
     Progress,
     verify_old_log,
     verify_patiently,
 )
-from storage.verify.verify_segment import Fault, Place, Verified
+from storage.verify.verify_segment import Fault, SegmentPlace, Verified
 
 _CHECKPOINTS = (
     (paths.RECOVERY_POINTS, "recovery point"),
@@ -61,11 +61,11 @@ _LEFT_OVER = {
 
 _ANEW = "the next start makes it anew"
 
-ReadAhead: TypeAlias = Callable[[Sequence[Piece]], Sequence[Found]]
+ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[PieceVerified]]
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """What was found: faults, what is left over, and how much was read (sizes in bytes)."""
 
     faults: list[Fault] = field(default_factory=list)
@@ -107,7 +107,7 @@ def verify(
     progress: Progress = lambda size: None,
     wanted: Callable[[str, int], bool] | None = None,
     read_ahead: ReadAhead | None = None,
-) -> Report:
+) -> VerifyReport:
     """Read a data directory, or a partition's, whole; ``progress`` is told the bytes of log read.
 
     ``wanted``: which partitions of a directory.  ``read_ahead`` is handed all of their pieces, has
@@ -141,7 +141,7 @@ class _Partition:
     topic: str
     names: list[str]
     epochs: list[tuple[int, int]]
-    pieces: list[Piece]
+    pieces: list[LogPiece]
 
 
 class _Directory:
@@ -152,7 +152,7 @@ class _Directory:
         self.files = files
         self.progress = progress
         self.read_ahead = read_ahead
-        self.report = Report()
+        self.report = VerifyReport()
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
         self.was_killed = not self.is_live and not checkpoint.has_marker(files, path)
         self.recovery_points: dict[tuple[str, int], int] = {}
@@ -160,9 +160,9 @@ class _Directory:
         self.log_starts: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, tuple[str, str]] = {}
         # What was found by who has read ahead.
-        self.found: dict[Piece, Found] = {}
+        self.found: dict[LogPiece, PieceVerified] = {}
 
-    def run(self, partitions: list[str]) -> Report:
+    def run(self, partitions: list[str]) -> VerifyReport:
         """Check these partitions, and what the checkpoints say of them."""
         claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
         self.log_starts = claims[paths.LOG_STARTS]
@@ -249,7 +249,7 @@ class _Directory:
         pieces = self._pieces(directory, topic, names)
         return _Partition(directory, topic, names, epochs, pieces)
 
-    def _pieces(self, directory: str, topic: str, names: list[str]) -> list[Piece]:
+    def _pieces(self, directory: str, topic: str, names: list[str]) -> list[LogPiece]:
         old = tuple(file for file in names if paths.old_base_offset_of(file) is not None)
         if old:
             return [OldLog(self.files, self.path, directory, topic, old, self.is_live)]
@@ -261,7 +261,7 @@ class _Directory:
         interval = self.settings.log_config(topic).index_interval_bytes
         flushed_end = None if self.is_live else self._flushed_end(directory)
         return [
-            Place(
+            SegmentPlace(
                 self.files,
                 directory,
                 base,
@@ -286,7 +286,7 @@ class _Directory:
         """Check one partition; its log end, as far as it can be told."""
         directory = listed.directory
         parsed = paths.parse_partition_directory(os.path.basename(directory))
-        transactions = Transactions(self.log_starts.get(parsed, 0) if parsed else 0)
+        transactions = OpenTransactions(self.log_starts.get(parsed, 0) if parsed else 0)
         end = 0
         is_end_known = True
         seen: list[tuple[int, int]] = []
@@ -308,7 +308,7 @@ class _Directory:
         # Behind a damaged batch nobody knows what there is.
         bound = end if is_end_known else paths.MAX_OFFSET
         self._compare_epochs(directory, listed.epochs, seen, bound)
-        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, Place)]
+        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, SegmentPlace)]
         self._snapshots(directory, listed.names, bound, first=min(bases, default=0))
         return bound
 
@@ -318,7 +318,7 @@ class _Directory:
         parsed = paths.parse_partition_directory(os.path.basename(directory))
         if self.settings.is_brokers or parsed is None or book_file.FILE_NAME not in listed.names:
             return
-        places = [piece for piece in listed.pieces if isinstance(piece, Place)]
+        places = [piece for piece in listed.pieces if isinstance(piece, SegmentPlace)]
         sizes: dict[int, int] = {}
         for place in places:
             with contextlib.suppress(FileNotFoundError):
@@ -349,7 +349,7 @@ class _Directory:
             return set()
         parsed = paths.parse_partition_directory(os.path.basename(listed.directory))
         recovery_point = self.recovery_points.get(parsed, 0) if parsed is not None else 0
-        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, Place)]
+        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, SegmentPlace)]
         followings = [*bases[1:], paths.MAX_OFFSET]
         return {
             base
@@ -364,7 +364,7 @@ class _Directory:
             else:
                 self.report.faults.append(fault)
 
-    def _segment(self, place: Place, transactions: Transactions) -> Verified | None:
+    def _segment(self, place: SegmentPlace, transactions: OpenTransactions) -> Verified | None:
         found = None
         if self.read_ahead is not None:
             ahead = self.found[place]
@@ -388,7 +388,7 @@ class _Directory:
         return found.end
 
     def _orphans(self, listed: _Partition) -> None:
-        bases = {piece.base_offset for piece in listed.pieces if isinstance(piece, Place)}
+        bases = {piece.base_offset for piece in listed.pieces if isinstance(piece, SegmentPlace)}
         for name in listed.names:
             base = paths.base_offset_of(name)
             if base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES):

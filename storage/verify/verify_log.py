@@ -18,10 +18,10 @@ from storage.log.log import Log
 from storage.segment.batch_check import Part, check_file
 from storage.segment.segment import Segment
 from storage.task import Task
-from storage.verify.transactions import Seen, Transactions
+from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_segment import (
     Fault,
-    Place,
+    SegmentPlace,
     Verified,
     transaction_faults,
     verify_segment,
@@ -39,7 +39,7 @@ def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
     segments = records = size = 0
     faults: list[str] = []
     for log in logs:
-        transactions = Transactions(log.log_start_offset)
+        transactions = OpenTransactions(log.log_start_offset)
         end = 0
         for segment in log.segments:
             task.check()
@@ -61,7 +61,9 @@ def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
     ]
 
 
-def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) -> Verified | None:
+def _verify(
+    log: Log, segment: Segment, transactions: OpenTransactions, task: Task
+) -> Verified | None:
     """None where it has left the log."""
     try:
         segment.lease()
@@ -73,7 +75,7 @@ def _verify(log: Log, segment: Segment, transactions: Transactions, task: Task) 
             # While it is appended to its end may be half written and its index pre-sized.
             active = segment is log.active
             renamed = _renamed(segment)
-            place = Place(
+            place = SegmentPlace(
                 log.files,
                 log.directory,
                 segment.base_offset,
@@ -121,7 +123,7 @@ def _gone(segment: Segment) -> Verified:
         is_read_whole=False,
         epochs=[],
         faults=[Fault(segment.log_path, reason, 0, segment.base_offset)],
-        transactions=Seen(),
+        transactions=SegmentTransactions(),
     )
 
 

@@ -1,7 +1,7 @@
 """Reads a segment, or a whole log of 0.7, for ``verify``, in this process or in another one.
 
-A ``Piece`` says what to read.  Which transactions are open where a segment begins nobody knows who
-reads it apart from those before it: that is judged later, in order.
+A ``LogPiece`` says what to read.  Who reads a segment apart from those before it does not know
+which transactions are open where it begins: its transaction index is judged later, in order.
 
 A living writer's segment that has faults is read again: what was seen half written is whole then.
 
@@ -21,16 +21,16 @@ from storage.log.read import plain_batches
 from storage.segment import old_segment
 from storage.segment.old_segment import OldSegment, check_entries
 from storage.settings.settings import Settings
-from storage.verify.transactions import Transactions
+from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_segment import (
     Fault,
-    Place,
+    SegmentPlace,
     Verified,
     transaction_faults,
     verify_segment,
 )
 
-# So often, and so many seconds apart.
+# How often a living writer's segment is read, and how many seconds apart.
 _ATTEMPTS = 4
 _PAUSE_S = 0.2
 
@@ -57,12 +57,12 @@ class OldVerified:
     end: int | None = None
 
 
-Piece: TypeAlias = Place | OldLog
+LogPiece: TypeAlias = SegmentPlace | OldLog
 Progress: TypeAlias = Callable[[int], None]
-Found: TypeAlias = Verified | OldVerified | None
+PieceVerified: TypeAlias = Verified | OldVerified | None
 
 
-def verify_piece(piece: Piece, progress: Progress = lambda size: None) -> Found:
+def verify_piece(piece: LogPiece, progress: Progress = lambda size: None) -> PieceVerified:
     """Read a piece; None where it has vanished.  OSError from the disk, InvalidConfig."""
     if isinstance(piece, OldLog):
         return verify_old_log(piece, progress)
@@ -70,9 +70,9 @@ def verify_piece(piece: Piece, progress: Progress = lambda size: None) -> Found:
 
 
 def verify_patiently(
-    place: Place,
+    place: SegmentPlace,
     progress: Progress,
-    before: Transactions | None = None,
+    before: OpenTransactions | None = None,
     found: Verified | None = None,
 ) -> Verified | None:
     """Read a segment, a living writer's with faults again; None where it has vanished.

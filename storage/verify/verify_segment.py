@@ -26,7 +26,7 @@ from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced
 from storage.segment.walk import Walk, feed
-from storage.verify.transactions import Seen, Transactions
+from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import (
     Finding,
     offset_index_faults,
@@ -57,7 +57,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SegmentPlace:
     """A segment to be read: its log, whether it is the last one, whether its writer lives.
 
     ``was_killed``: its writer has not ended orderly, and nobody has put in order what that left.
@@ -93,10 +93,10 @@ class Verified:
     is_read_whole: bool
     epochs: list[tuple[int, int]]
     faults: list[Fault]
-    transactions: Seen
+    transactions: SegmentTransactions
 
 
-def verify_segment(place: Place, progress: Callable[[int], None]) -> Verified:
+def verify_segment(place: SegmentPlace, progress: Callable[[int], None]) -> Verified:
     """Read one segment whole; ``progress`` is told the bytes read.  OSError from the disk."""
     log_path = place.path(paths.LOG)
     # The indexes first: a living writer's log only grows beyond what they say.
@@ -108,11 +108,11 @@ def verify_segment(place: Place, progress: Callable[[int], None]) -> Verified:
         faults = [Fault(log_path, *finding) for finding in walk.run()]
         if place.is_last and rebuild.fault is None:
             faults += _last_fault(place, fd, rebuild)
-        seen = Seen()
+        seen = SegmentTransactions()
         if not faults or rebuild.fault is None:
             faults += _index_faults(place, rebuild, indexes, fd)
             entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
-            seen = Seen.of(rebuild.producers, entries)
+            seen = SegmentTransactions.of(rebuild.producers, entries)
     finally:
         place.files.close(fd)
     return Verified(
@@ -126,7 +126,7 @@ def verify_segment(place: Place, progress: Callable[[int], None]) -> Verified:
     )
 
 
-def _last_fault(place: Place, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
+def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
     """The last batch of a log, where that lies across where the log has ended."""
 
     def read(position: int, size: int) -> bytes:
@@ -137,12 +137,14 @@ def _last_fault(place: Place, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
         yield Fault(place.path(paths.LOG), found.reason, found.start, found.first_offset)
 
 
-def transaction_faults(place: Place, before: Transactions, seen: Seen) -> Iterator[Fault]:
+def transaction_faults(
+    place: SegmentPlace, before: OpenTransactions, seen: SegmentTransactions
+) -> Iterator[Fault]:
     """What is wrong in a segment's transaction index; ``before``: of the segments before it."""
     return _some(place.path(paths.TXNINDEX), 0, before.faults(seen))
 
 
-def _read(place: Place, suffix: str) -> bytes | None:
+def _read(place: SegmentPlace, suffix: str) -> bytes | None:
     try:
         return place.files.read_whole(place.path(suffix))
     except FileNotFoundError:
@@ -153,7 +155,12 @@ class _Walk:
     """Takes a log's file through ``Rebuild`` and the records in it through their decoder."""
 
     def __init__(
-        self, place: Place, fd: int, size: int, rebuild: Rebuild, progress: Callable[[int], None]
+        self,
+        place: SegmentPlace,
+        fd: int,
+        size: int,
+        rebuild: Rebuild,
+        progress: Callable[[int], None],
     ) -> None:
         self.place = place
         self.fd = fd
@@ -221,7 +228,7 @@ class _Walk:
 
 
 def _index_faults(
-    place: Place,
+    place: SegmentPlace,
     rebuild: Rebuild,
     indexes: dict[str, bytes | None],
     fd: int,
@@ -255,7 +262,7 @@ def _index_faults(
     yield from _some(place.path(paths.TXNINDEX), odd, iter(()))
 
 
-def _entries(place: Place, data: bytes, size: int) -> tuple[bytes, int]:
+def _entries(place: SegmentPlace, data: bytes, size: int) -> tuple[bytes, int]:
     """The whole entries that are used, and how many bytes are left behind them."""
     if place.is_last:
         # Its writer, living or killed, had it extended.

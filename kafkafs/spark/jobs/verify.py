@@ -22,7 +22,7 @@ from storage import paths
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.verify.verify import verify
-from storage.verify.verify_piece import Found, OldLog, Piece, verify_piece
+from storage.verify.verify_piece import LogPiece, OldLog, PieceVerified, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report
     context = session.sparkContext
     pieces_read = 0
 
-    def read_ahead(pieces: Sequence[Piece]) -> list[Found]:
+    def read_ahead(pieces: Sequence[LogPiece]) -> list[PieceVerified]:
         nonlocal pieces_read
         pieces_read = len(pieces)
         slots = context.defaultParallelism
@@ -72,7 +72,7 @@ def plan(path: str, choice: Choice = EVERYTHING) -> Report:
     files = where.files()
     sizes: list[int] = []
 
-    def count(pieces: Sequence[Piece]) -> list[Found]:
+    def count(pieces: Sequence[LogPiece]) -> list[PieceVerified]:
         sizes.extend(_size(files, piece) for piece in pieces)
         raise _Counted
 
@@ -92,7 +92,7 @@ def _wanted(choice: Choice) -> Callable[[str, int], bool] | None:
     return choice.wants if choice.places else None
 
 
-def _size(files: Files, piece: Piece) -> int:
+def _size(files: Files, piece: LogPiece) -> int:
     """Bytes of log that reading it takes; 0 where it has vanished."""
     if isinstance(piece, OldLog):
         names = [f"{piece.directory}/{name}" for name in piece.names]
@@ -105,10 +105,10 @@ def _size(files: Files, piece: Piece) -> int:
     return size
 
 
-def _bundles(pieces: Sequence[Piece], sizes: Sequence[int], slots: int) -> list[list[Piece]]:
+def _bundles(pieces: Sequence[LogPiece], sizes: Sequence[int], slots: int) -> list[list[LogPiece]]:
     """The pieces, in order, in bundles of a task each."""
     wanted = fair_bytes(sum(sizes), slots)
-    bundles: list[list[Piece]] = []
+    bundles: list[list[LogPiece]] = []
     room = 0
     for piece, size in zip(pieces, sizes, strict=True):
         if room < size or not bundles:
@@ -120,7 +120,7 @@ def _bundles(pieces: Sequence[Piece], sizes: Sequence[int], slots: int) -> list[
     return bundles
 
 
-def _read(where: Place, pieces: Sequence[Piece]) -> Iterator[Found]:
+def _read(where: Place, pieces: Sequence[LogPiece]) -> Iterator[PieceVerified]:
     """In a task."""
     files = where.files()
     for piece in pieces:

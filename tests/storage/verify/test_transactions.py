@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage.index.txn_index import TxnEntry
 from storage.record.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from storage.state.producer_state import ABORT, ProducerBatch, ProducerState
-from storage.verify.transactions import Seen, Transactions
+from storage.verify.transactions import OpenTransactions, SegmentTransactions
 
 COMMIT = 1
 
@@ -50,8 +50,8 @@ def faults(
     log: Sequence[tuple[Sequence[ProducerBatch], Sequence[TxnEntry]]], log_start: int = 0
 ) -> list[str]:
     """Of all segments, seen in any order and judged in theirs."""
-    seen = [Seen.of(batches, tuple(entries)) for batches, entries in reversed(log)]
-    transactions = Transactions(log_start)
+    seen = [SegmentTransactions.of(batches, tuple(entries)) for batches, entries in reversed(log)]
+    transactions = OpenTransactions(log_start)
     found = []
     for each in reversed(seen):
         told = list(transactions.faults(each))

@@ -21,8 +21,8 @@ from storage.record.batch import encode as encode_batch
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.state.book_file import drop
 from storage.state.producer_state import ProducerEntry, encode
-from storage.verify.verify import Report, log_bytes, verify
-from storage.verify.verify_piece import Found, Piece, verify_piece
+from storage.verify.verify import VerifyReport, log_bytes, verify
+from storage.verify.verify_piece import LogPiece, PieceVerified, verify_piece
 from tests import oracle
 from tests.crash.failing_disk import FailingDisk
 from tests.log_check import check
@@ -70,7 +70,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def checked(data: Path) -> Report:
+def checked(data: Path) -> VerifyReport:
     """Verify, here and piece by piece elsewhere, and see that nothing has changed."""
     before = content(data)
     found = verify(str(data))
@@ -79,7 +79,7 @@ def checked(data: Path) -> Report:
     return found
 
 
-def read_elsewhere(pieces: Sequence[Piece]) -> Sequence[Found]:
+def read_elsewhere(pieces: Sequence[LogPiece]) -> Sequence[PieceVerified]:
     """As other processes may: in any order, and what they find is sent back."""
     found = {piece: pickle.dumps(verify_piece(piece)) for piece in reversed(pieces)}
     return [pickle.loads(found[piece]) for piece in pieces]
@@ -117,7 +117,7 @@ def test_what_we_wrote_is_whole(tmp_path: Path) -> None:
 
 
 def test_an_empty_directory_is_whole(tmp_path: Path) -> None:
-    assert checked(tmp_path) == Report()
+    assert checked(tmp_path) == VerifyReport()
 
 
 def test_one_partition_is_checked_alone(tmp_path: Path) -> None:
