@@ -1,0 +1,274 @@
+"""One segment: what is appended is indexed and found, damage is not read, and it ends in order."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import Record, encode, paths
+from storage.errors import CorruptRecord, CutShort, SegmentGone
+from storage.files import Files
+from storage.record._batch import Rebuild
+from storage.segment.damage import Damage
+from storage.segment.segment import Segment
+from storage.segment.walk import sealed_times
+from storage.settings.config import LogConfig
+from tests.storage.logs import NOW_MS, NOW_NS
+
+BASE = 100
+CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
+
+
+def create(path: Path, files: Files | None = None) -> Segment:
+    return Segment.create(files or Files(), str(path), BASE, CONFIG, now_ms=NOW_MS)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = create(tmp_path)
+    yield made
+    made.close_descriptors()
+
+
+def put(segment: Segment, *values: bytes, timestamp_ms: int = NOW_MS) -> bytes:
+    """Append one batch of these records."""
+    first = segment.next_offset
+    records = [Record(first + n, timestamp_ms, 0, None, value) for n, value in enumerate(values)]
+    data = encode(records)
+    segment.append(data, [(0, len(data), first + len(values) - 1, timestamp_ms)], NOW_NS)
+    segment.stable_size = segment.size
+    return data
+
+
+def fill(segment: Segment, count: int = 6) -> list[int]:
+    """Where each of so many batches of two records begins."""
+    starts = []
+    for number in range(count):
+        starts.append(segment.size)
+        put(segment, b"a" * 50, b"b" * 50, timestamp_ms=NOW_MS + number)
+    return starts
+
+
+def names(path: Path) -> set[str]:
+    return {each.name.removeprefix(f"{BASE:020}") for each in path.iterdir()}
+
+
+# -- appending -----------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(-3, 3)), min_size=1, max_size=25))
+def test_its_indexes_are_those_of_a_rebuild(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]]
+) -> None:
+    segment = create(tmp_path_factory.mktemp("d"))
+    log = b"".join(put(segment, b"x" * size, timestamp_ms=NOW_MS + at) for size, at in batches)
+    segment.seal()
+    rebuild = Rebuild(BASE, CONFIG.index_interval_bytes)
+    assert rebuild.feed(log, len(log), 0) == segment.size
+    assert segment.offset_index.data() == bytes(rebuild.offset_entries)
+    assert segment.time_index.data() == sealed_times(rebuild)
+    assert segment.next_offset == rebuild.next_offset
+    segment.close()
+
+
+def test_what_is_sealed_by_mistake_goes_on(segment: Segment) -> None:
+    starts = fill(segment)
+    before = list(segment.time_index.entries())
+    segment.seal()
+    segment.unseal()
+    assert list(segment.time_index.entries()) == before
+    put(segment, b"more")
+    assert [at for at, _ in segment.batches()][:-1] == starts
+
+
+class Full(Files):
+    """A disk that takes half of a write, and no more."""
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        super().pwrite(fd, bytes(data[: len(data) // 2]), position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_refused_append_leaves_nothing(tmp_path: Path) -> None:
+    segment = create(tmp_path, Full())
+    with pytest.raises(OSError, match="No space"):
+        put(segment, b"value")
+    assert (segment.size, segment.next_offset) == (0, BASE)
+    assert os.path.getsize(segment.log_path) == 0
+    segment.close()
+
+
+def test_nothing_is_written_behind_what_somebody_has_cut(segment: Segment) -> None:
+    fill(segment)
+    os.truncate(segment.log_path, segment.size - 1)
+    with pytest.raises(CutShort):
+        put(segment, b"value")
+    with pytest.raises(CutShort):
+        segment.check_whole()
+
+
+# -- finding -------------------------------------------------------------------------------------
+
+
+def test_every_offset_is_found(segment: Segment) -> None:
+    starts = fill(segment, 12)
+    for offset in range(BASE, segment.next_offset):
+        start = starts[(offset - BASE) // 2]
+        found = segment.locate(offset)
+        assert found is not None
+        assert (found[0], segment.position_of(offset)) == (start, start)
+        assert segment.position_before(offset) <= start
+    assert segment.locate(segment.next_offset) is None
+    last = segment.last_batch()
+    assert last is not None
+    assert last[0] == starts[-1]
+
+
+def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
+    segment: Segment, tmp_path: Path
+) -> None:
+    starts = fill(segment, 12)
+    segment.seal()
+    segment.close()
+    index = tmp_path / f"{BASE:020}.index"
+    entries = index.read_bytes()
+    offset = segment.next_offset - 1
+    for damage in (0, 1, 60):
+        # The positions of all entries are wrong by so many bytes.
+        index.write_bytes(
+            b"".join(
+                entries[at : at + 4]
+                + (int.from_bytes(entries[at + 4 : at + 8], "big") + damage).to_bytes(4, "big")
+                for at in range(0, len(entries), 8)
+            )
+        )
+        other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=False)
+        other.restore(
+            size=segment.size,
+            next_offset=segment.next_offset,
+            first_timestamp=NOW_MS,
+            max_timestamp=NOW_MS,
+            max_timestamp_offset=BASE,
+            last_indexed_position=0,
+            mtime_ns=0,
+            sealed=True,
+        )
+        assert (other.position_before(offset) > 0) == (damage == 0)
+        found = other.locate(offset)
+        assert found is not None
+        assert found[0] == starts[-1]
+        other.close()
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def test_no_read_enters_or_crosses_damage(segment: Segment) -> None:
+    starts = fill(segment)
+    lost = range(BASE + 4, BASE + 6)
+    place = Damage(starts[2], starts[3], lost.start, lost.stop, "a test")
+    segment.damages = (place,)
+    buffer = bytearray(segment.size)
+    assert segment.read_into(buffer, 0) == starts[2]
+    assert segment.sound_end(0, segment.size) == starts[2]
+    for position in (starts[2], starts[3] - 1):
+        with pytest.raises(CorruptRecord, match="a test"):
+            segment.read_into(buffer, position)
+        with pytest.raises(CorruptRecord, match="a test"):
+            segment.read_at(position, 1)
+    assert segment.read_into(buffer, starts[3]) == segment.size - starts[3]
+    assert [at for at, _ in segment.batches()] == [*starts[:2], *starts[3:]]
+    for offset in lost:
+        with pytest.raises(CorruptRecord, match="a test"):
+            segment.locate(offset)
+        assert segment.position_of(offset) == starts[2]
+    assert segment.position_of(lost.stop) == starts[3]
+
+
+def test_damage_is_found_by_the_first_reader(segment: Segment) -> None:
+    starts = fill(segment)
+    segment.seal()
+    with open(segment.log_path, "r+b") as file:
+        file.seek(starts[1] + 70)
+        file.write(b"?")
+    buffer = bytearray(segment.size)
+    assert segment.read_into(buffer, 0) == starts[1]
+    (place,) = segment.damages
+    assert place[:4] == (starts[1], starts[2], BASE + 2, BASE + 4)
+
+
+def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
+    fill(segment)
+    segment.seal()
+    segment.close_descriptors()
+    os.unlink(segment.log_path)
+    assert not segment.open_log()
+    assert segment.is_missing
+    with pytest.raises(CorruptRecord, match="the file is gone"):
+        segment.read_into(bytearray(1), 0)
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+def test_a_lease_keeps_descriptors(segment: Segment) -> None:
+    fill(segment)
+    segment.seal()
+    segment.lease()
+    assert not segment.close_descriptors()
+    assert segment.close_descriptors(own_leases=1)
+    segment.read_at(0, 10)
+    segment.release()
+    assert segment.close_descriptors()
+    assert not segment.is_open
+
+
+@pytest.mark.parametrize("kind", [paths.DELETED, paths.CUT])
+def test_who_reads_what_has_left_goes_on_until_it_is_let_go(
+    segment: Segment, tmp_path: Path, kind: str
+) -> None:
+    fill(segment)
+    segment.seal()
+    before = segment.deleted
+    segment.leave(kind)
+    assert (before, segment.deleted) == (False, True)
+    assert names(tmp_path) == {f".log{kind}", f".index{kind}", f".timeindex{kind}"}
+    segment.close_descriptors()
+    assert len(segment.read_at(0, segment.size)) == segment.size
+    left = segment.let_go()
+    assert {os.path.basename(path).removeprefix(f"{BASE:020}") for path in left} == names(tmp_path)
+    assert left[-1] == segment.log_path, "as long as it is there its names are taken"
+    with pytest.raises(SegmentGone):
+        segment.read_at(0, 1)
+    with pytest.raises(SegmentGone):
+        segment.lease()
+
+
+def test_those_that_leave_under_one_name_stay_apart(tmp_path: Path) -> None:
+    for _ in range(3):
+        create(tmp_path).leave(paths.DELETED)
+    logs = {name for name in names(tmp_path) if name.startswith(".log")}
+    assert logs == {".log.deleted", ".log.1.deleted", ".log.2.deleted"}
+
+
+def test_what_was_never_of_the_log_is_removed(segment: Segment, tmp_path: Path) -> None:
+    fill(segment)
+    segment.discard()
+    assert names(tmp_path) == set()
+    create(tmp_path).close()
+
+
+def test_a_new_one_begins_empty_whatever_lies_there(tmp_path: Path) -> None:
+    for suffix in (paths.LOG, paths.INDEX, paths.TIMEINDEX, paths.TXNINDEX):
+        (tmp_path / f"{BASE:020}{suffix}").write_bytes(b"left over")
+    segment = create(tmp_path)
+    assert (segment.size, os.path.getsize(segment.log_path)) == (0, 0)
+    assert segment.aborted == ()
+    segment.close()
