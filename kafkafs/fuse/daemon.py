@@ -40,10 +40,8 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.fuse.workers import Workers
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.inodes import KEEP_S
 from storage import clock, paths
 from storage.directory.manager import LogManager, Progress
 from storage.errors import StorageError
@@ -81,19 +79,13 @@ def run(
         notices = KernelNotices(events)
         try:
             _keep_reserve(manager, events)
-            options = mount.options
-            shown = TreeOptions(
-                read_only=options.read_only,
-                show_dot=options.show_dot,
-                uid=options.uid,
-                gid=options.gid,
-                umask=options.umask,
-                isolation=options.isolation,
-                out_of_range=options.out_of_range,
-                until_high_watermark=options.until == "high-watermark",
-                attr_timeout=0.0 if _written_by_another(manager) else KEEP_S,
+            tree = FileSystem(
+                manager,
+                mount.options,
+                follows=_written_by_another(manager),
+                notices=notices,
+                events=events,
             )
-            tree = FileSystem(manager, shown, notices=notices, events=events, mounted_with=options)
             daemon = Daemon(mount, tree, notices, ready)
             # Once it is mounted it ends in order, also if it is told to before it serves.
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)

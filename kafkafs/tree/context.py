@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from kafkafs.config import MountOptions
 from kafkafs.line_index import LineStore
 from kafkafs.metrics import MountCounters
 from kafkafs.tree.events import Events
@@ -36,35 +36,15 @@ ABOUT = ".kafkafs"
 """The directory in which the mount shows itself: no topic of that name is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeOptions:
-    """Mount options that change what the tree shows."""
-
-    read_only: bool = False
-    show_dot: bool = False
-    """readdir lists the dot names too."""
-    uid: int | None = None
-    gid: int | None = None
-    """Shown as everything's owner, whatever chown has set."""
-    umask: int = 0
-    """Permission bits that nothing shows."""
-    isolation: str = "read_committed"
-    until_high_watermark: bool = False
-    """A log ends at the high watermark that its broker has written down."""
-    out_of_range: str = "reset"
-    """`error`: an offset outside of the log is no file (`N@OFFSET`)."""
-    attr_timeout: float = KEEP_S
-    """Seconds; 0 where another process appends and nobody tells us."""
-
-
 class MountContext:
     """See the module."""
 
     def __init__(
         self,
         manager: LogManager,
-        options: TreeOptions,
+        options: MountOptions,
         *,
+        follows: bool = False,
         notices: Notices | None = None,
         events: Events | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -77,7 +57,7 @@ class MountContext:
         manager.duties.say = self.events
         self.notices = notices or NoNotices()
         self.stopping = False
-        self.attr_timeout = options.attr_timeout
+        self.attr_timeout = 0.0 if follows else KEEP_S
         self.name_timeout = self.attr_timeout
         """How long the kernel may keep names that can come to lead elsewhere, in seconds: not at
         all where it cannot be told of that.
@@ -86,10 +66,10 @@ class MountContext:
         if manager.read_only:
             self.follower = DirectoryFollower(
                 manager,
-                until_high_watermark=options.until_high_watermark,
+                until_high_watermark=options.until == "high-watermark",
                 clock_ns=clock_ns,
             )
-        self.follows = manager.read_only and self.attr_timeout == 0
+        self.follows = follows
         """Whether another process writes the directory, so that each stat looks for it."""
         committed = options.isolation == "read_committed"
         self.dot_views: dict[str, View] = {

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from kafkafs.config import MountOptions
 from kafkafs.tree.append.append_handle import AppendHandle
-from kafkafs.tree.context import MountContext, TreeOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import About
 from kafkafs.tree.directories.root import Root
 from kafkafs.tree.events import Events
@@ -29,28 +29,31 @@ from storage.errors import StorageError
 
 
 class FileSystem:
-    """See the module. `mounted_with` is what its user said."""
+    """See the module. `follows`: another process writes the directory, which is read only here."""
 
     def __init__(
         self,
         manager: LogManager,
-        options: TreeOptions | None = None,
+        options: MountOptions | None = None,
         *,
+        follows: bool = False,
         notices: Notices | None = None,
         events: Events | None = None,
-        mounted_with: MountOptions | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.mount = MountContext(
-            manager, options or TreeOptions(), notices=notices, events=events, clock_ns=clock_ns
+            manager,
+            options or MountOptions(),
+            follows=follows,
+            notices=notices,
+            events=events,
+            clock_ns=clock_ns,
         )
         self.inodes = self.mount.inodes
         self.handles = HandleTable()
         self.partitions = Partitions(self.mount)
         self.owner_requests = OwnerRequests(self.mount)
-        self.about = About(
-            self.partitions, self.handles, self.owner_requests, mounted_with or MountOptions()
-        )
+        self.about = About(self.partitions, self.handles, self.owner_requests)
         self.root = Root(self.partitions, self.about)
         self.inodes.remember(self.root)
 

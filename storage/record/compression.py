@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import cramjam
 
 from storage.errors import CorruptRecord
-from storage.record._codec import uninitialised, xxh32, zstd_bound
+from storage.record._codec import uninitialised, zstd_bound
 
 if TYPE_CHECKING:
     from storage.record.header import Buffer
@@ -236,7 +236,7 @@ def _unlz4(data: Buffer, magic: int, limit: int) -> bytes | bytearray:
         block = view[at:end]
         if flags & 0x10:
             end += 4
-            if xxh32(block) != int.from_bytes(view[end - 4 : end], "little"):
+            if _xxh32(block) != int.from_bytes(view[end - 4 : end], "little"):
                 raise CorruptRecord("lz4: a block's checksum is wrong")
         if length & _LZ4_STORED:
             parts.append(block)
@@ -265,9 +265,15 @@ def _lz4_header(data: Buffer, magic: int) -> tuple[int, int, int]:
         raise CorruptRecord(f"lz4: no frame has flags {flags:#04x} {descriptor:#04x}")
     if not flags & 0x20:
         raise CorruptRecord("lz4: Kafka knows no blocks that depend on each other")
-    if magic > 0 and data[:7] != _LZ4_HEADER and data[at] != xxh32(data[4:at]) >> 8 & 0xFF:
+    if magic > 0 and data[:7] != _LZ4_HEADER and data[at] != _xxh32(data[4:at]) >> 8 & 0xFF:
         raise CorruptRecord("lz4: the frame header's checksum is wrong")
     return at + 1, flags, 1 << (2 * (descriptor >> 4) + 8)
+
+
+def _xxh32(data: Buffer) -> int:
+    from xxhash import xxh32_intdigest  # Kafka's own frames need none
+
+    return xxh32_intdigest(data)
 
 
 def _lz4_bound(data: Buffer) -> int:

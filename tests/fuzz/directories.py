@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from storage import Log, LogManager
 from storage.errors import StorageError
 from storage.log.read import plain_batches
@@ -186,7 +186,7 @@ def shown(data: bytes) -> None:
     with directory_of(data) as path:
         os.environ["XDG_CACHE_HOME"] = str(path / "cache")
         try:
-            tree = Tree(path / "data", TreeOptions(read_only=True))
+            tree = Tree(path / "data", MountOptions(read_only=True))
         except StorageError:
             return
         try:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from tests.kafkafs.trees import Clock, Tree, read
@@ -274,7 +274,7 @@ def test_a_directory_that_may_not_be_written(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     damage(partition, PER_SEGMENT + 8, flip(200))
-    tree = Tree(partition.parent, TreeOptions(read_only=True))
+    tree = Tree(partition.parent, MountOptions(read_only=True))
     try:
         assert read_all(tree, "t/0", 500)[0] == without(PER_SEGMENT + 8)
     finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle
@@ -88,11 +88,15 @@ def asked(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return in_thread(lambda: function(*arguments))
 
 
+class Following(MountOptions):
+    """The options of a mount beside another process that writes the directory."""
+
+
 class Tree:
     """A tree and its data directory. Paths are those under the mount point."""
 
     def __init__(
-        self, data: Path, options: TreeOptions | None = None, files: Files | None = None
+        self, data: Path, options: MountOptions | None = None, files: Files | None = None
     ) -> None:
         self.clock = Clock()
         self.notices = RecordedNotices()
@@ -100,7 +104,13 @@ class Tree:
         self.manager = LogManager.open(
             str(data), files=files, clock_ms=self.clock.ms, read_only=read_only
         )
-        self.fs = FileSystem(self.manager, options, notices=self.notices, clock_ns=self.clock)
+        self.fs = FileSystem(
+            self.manager,
+            options,
+            follows=isinstance(options, Following),
+            notices=self.notices,
+            clock_ns=self.clock,
+        )
 
     def attributes(self, node: Node) -> Attributes:
         """As `operations` asks: what a worker thread has made possible is asked for again."""
@@ -202,7 +212,7 @@ def write(handle: Handle, position: int, data: bytes) -> int:
 
 @contextlib.contextmanager
 def a_tree(
-    data: Path, options: TreeOptions | None = None, files: Files | None = None
+    data: Path, options: MountOptions | None = None, files: Files | None = None
 ) -> Iterator[Tree]:
     """A tree over a directory, which is made, and checked at the end."""
     data.mkdir(exist_ok=True)

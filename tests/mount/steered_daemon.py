@@ -31,11 +31,10 @@ import pyfuse3
 import trio
 import trio.testing
 
-from kafkafs.config import parse_mount_options
+from kafkafs.config import MountOptions, parse_mount_options
 from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.control.control_file import ControlFile, Effects
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
@@ -447,7 +446,7 @@ def main() -> None:
     disk = Disk(data)
     manager = LogManager.open(data, files=disk, read_only=options.read_only)
     notices = CountedNotices(events, epochs=not arguments.no_epochs)
-    shown = TreeOptions(read_only=options.read_only)
+    shown = MountOptions(read_only=options.read_only)
     tree = FileSystem(manager, shown, notices=notices, events=events)
     keep_house_one_by_one(tree.partitions)
     commands = Commands(tree, notices, disk)

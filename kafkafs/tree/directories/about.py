@@ -80,15 +80,13 @@ class About:
         partitions: Partitions,
         handles: HandleTable,
         requests: OwnerRequests,
-        mounted_with: config.MountOptions,
     ) -> None:
-        """`mounted_with`: what the mount's user said."""
         self.mount = partitions.mount
         self.partitions = partitions
         self.handles = handles
         self.requests = requests
         self.texts: dict[str, Callable[[], str]] = {
-            "config": lambda: config_text(self.mount.manager.settings, mounted_with),
+            "config": lambda: config_text(self.mount.manager.settings, self.mount.options),
             "help": lambda: HELP,
             "log": self.mount.events.text,
             "version": lambda: version("kafkafs") + "\n",

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from kafkafs.tree.context import MountContext, TreeOptions
+from kafkafs.config import MountOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
 
@@ -18,7 +19,7 @@ from storage.directory.manager import LogManager
 @contextlib.contextmanager
 def keeping_history(manager: LogManager) -> Iterator[None]:
     """Write down, for as long as the block lasts, what becomes of the past of the logs."""
-    partitions = Partitions(MountContext(manager, TreeOptions()))
+    partitions = Partitions(MountContext(manager, MountOptions()))
     try:
         yield
     finally:

@@ -29,7 +29,7 @@ from typing import cast
 from kafkafs.config import MountOptions
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
-from kafkafs.tree.context import MountContext, TreeOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, HandleTable
@@ -317,7 +317,7 @@ class OddTree:
     """What the daemon needs of `FileSystem`."""
 
     def __init__(self, manager: LogManager, notices: KernelNotices, events: Events) -> None:
-        self.mount = MountContext(manager, TreeOptions(), notices=notices, events=events)
+        self.mount = MountContext(manager, MountOptions(), notices=notices, events=events)
         self.inodes = self.mount.inodes
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()

@@ -14,12 +14,12 @@ import pytest
 import trio
 import trio.testing
 
+from kafkafs.config import MountOptions
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.ticks import Ticks
 from kafkafs.fuse.workers import Workers
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.partition.partitions import FOLLOW_TURNS
 from storage.directory.manager import LogManager
@@ -92,8 +92,7 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
         manager = LogManager.open(
             str(data), clock_ms=lambda: 10**12 + now_ms(), monotonic_ms=now_ms, read_only=follows
         )
-        shown = TreeOptions(read_only=follows, attr_timeout=0.0 if follows else 1.0)
-        tree = FileSystem(manager, shown)
+        tree = FileSystem(manager, MountOptions(read_only=follows), follows=follows)
         workers = Workers(tree.mount, trio.Lock())
         async with trio.open_nursery() as nursery:
             await nursery.start(workers.run)

@@ -15,15 +15,14 @@ import pytest
 import trio
 import trio.testing
 
+from kafkafs.config import MountOptions
 from kafkafs.fuse import operations
 from kafkafs.fuse.operations import TRIES, Operations
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.start_file import KEPT
-from kafkafs.tree.inodes import KEEP_S
 from storage.files import Files
 from tests.broker_files import Between, BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import Tree
+from tests.kafkafs.trees import Following, Tree
 
 T = TypeVar("T")
 CONTEXT = pyfuse3.RequestContext()
@@ -80,11 +79,8 @@ class Beside:
         self.partition.append(b"last")
         if until is not None:
             broker.write_high_watermark(self.partition, until)
-        options = TreeOptions(
-            read_only=True,
-            attr_timeout=0.0 if follows else KEEP_S,
-            until_high_watermark=until is not None,
-        )
+        make = Following if follows else MountOptions
+        options = make(read_only=True, until="log-end" if until is None else "high-watermark")
         self.tree = Tree(data, options, files)
         fs = self.tree.fs
         self.operations = Operations(fs, Spinner(), lambda: None)

@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from storage.errors import SegmentGone
 from tests.broker_files import BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import Tree, a_tree, in_thread, read
+from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
 from tests.storage.logs import NOW_NS, append
 from tests.storage.producers import Producer
 
-FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
+FOLLOWING = Following(read_only=True)
 
 
 class Beside:
     """A broker's directory and a tree that follows it."""
 
-    def __init__(self, data: Path, options: TreeOptions = FOLLOWING) -> None:
+    def __init__(self, data: Path, options: MountOptions = FOLLOWING) -> None:
         self.broker = BrokerDirectory(data)
         self.partition = self.broker.partition()
         self.partition.append(b"zero")
@@ -453,7 +453,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-UNTIL = TreeOptions(read_only=True, attr_timeout=0, until_high_watermark=True)
+UNTIL = Following(read_only=True, until="high-watermark")
 
 
 @pytest.mark.parametrize("commit", [False, True])
@@ -569,7 +569,7 @@ def test_a_broker_that_starts_after_the_mount_is_followed(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    beside = Beside(tmp_path / "data", TreeOptions(read_only=True))
+    beside = Beside(tmp_path / "data", MountOptions(read_only=True))
     tree = beside.mount()
     with contextlib.closing(_Stop(tree)):
         node = tree.file()
@@ -664,7 +664,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 def test_until_the_high_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    options = TreeOptions(read_only=True, attr_timeout=0, until_high_watermark=True)
+    options = Following(read_only=True, until="high-watermark")
     beside = Beside(tmp_path / "data", options)
     beside.partition.append(b"one")
     beside.broker.write_high_watermark(beside.partition, 1)

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle, ToldError
 from storage import paths
 from storage.errors import SegmentGone
 from tests.broker_files import BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import Tree, in_thread, read
+from tests.kafkafs.trees import Following, Tree, in_thread, read
 from tests.storage.producers import Producer
 
 VIEWS = ("", ".kv", ".jsonl", ".batches", ".follow")
@@ -39,7 +38,7 @@ class Beside:
         self.partition = self.broker.partition()
         self.limited = limited
         self.shown = b""
-        self._options = TreeOptions(read_only=True, attr_timeout=0, until_high_watermark=limited)
+        self._options = Following(read_only=True, until="high-watermark" if limited else "log-end")
 
     def see(self, end: int | None = None) -> None:
         """All up to `end`, or to the log end, lies below the high watermark now."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
@@ -239,7 +239,7 @@ def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
-    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
         handle = tree.open("t/0", APPEND)
         with pytest.raises(ReadOnlyLog):
             handle.write(0, b"x\n")

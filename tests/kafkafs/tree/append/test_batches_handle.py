@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import (
     InvalidProducerEpoch,
@@ -453,7 +453,7 @@ def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         tree.mkdir("t")
         tree.append("t/0", b"line\n")
         data = tree.read(B)
-    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
         assert tree.read(B) == data
         with pytest.raises(ReadOnlyLog):
             write(tree.open(B, APPEND), 0, data)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafkafs.config import MountOptions
 from kafkafs.tree.append.topic_append import TopicAppend
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change
 from storage import Record
@@ -132,7 +132,7 @@ def test_only_views_of_text_have_it(tree: Tree) -> None:
 def test_it_is_listed_with_the_dot_names(tmp_path: Path) -> None:
     """So that `.kv/*` is the partitions, as `*` is."""
     for show_dot in (False, True):
-        with a_tree(tmp_path / f"data{show_dot}", TreeOptions(show_dot=show_dot)) as tree:
+        with a_tree(tmp_path / f"data{show_dot}", MountOptions(show_dot=show_dot)) as tree:
             create(tree, 2)
             extra = ["append"] if show_dot else []
             for view in (".kv", ".jsonl"):
@@ -517,7 +517,7 @@ def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with a_tree(tmp_path / "data") as tree:
         create(tree)
-    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
         handle = tree.open("t/.append", APPEND)
         with pytest.raises(ReadOnlyLog):
             handle.write(0, b"x\n")

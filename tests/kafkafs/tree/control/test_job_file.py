@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.control.control_file import ControlHandle
 from kafkafs.tree.jobs import Job
 from storage.files import Files
@@ -159,7 +159,7 @@ def test_while_stopping(tree: Tree) -> None:
 def test_read_only(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
-    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
         assert shown(tree) == ["state idle", "last_outcome none"]
         with pytest.raises(OSError, match="read-only") as refused:
             write(tree, b"run\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Change
@@ -51,7 +51,7 @@ def test_topics_and_partitions_are_listed_and_nothing_else(tree: Tree) -> None:
 
 
 def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", TreeOptions(show_dot=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(show_dot=True)) as tree:
         tree.mkdir("t")
         root = tree.fs.root
         assert root.names() == [".kafkafs", "t"]
@@ -275,7 +275,7 @@ def test_everything_else_is_eperm(tree: Tree) -> None:
 def test_a_read_only_mount_makes_nothing(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
-    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
         root = tree.fs.root
         with pytest.raises(ReadOnlyLog):
             tree.mkdir("u")
@@ -319,7 +319,7 @@ def test_topics_without_owners_have_the_data_directorys(tmp_path: Path) -> None:
 
 
 def test_mount_options_override_what_is_shown(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", TreeOptions(uid=1, gid=2, umask=0o027)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(uid=1, gid=2, umask=0o027)) as tree:
         tree.mkdir("t", 0o755)
         assert owner(tree, "t") == (0o750, 1, 2)
         assert owner(tree, "t/0") == (0o640, 1, 2)

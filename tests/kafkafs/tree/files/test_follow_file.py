@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.context import TreeOptions
 from tests.broker_files import BrokerDirectory, BrokerPartition
-from tests.kafkafs.trees import Tree, a_tree, asked, read
+from tests.kafkafs.trees import Following, Tree, a_tree, asked, read
 
-FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
+FOLLOWING = Following(read_only=True)
 FOLLOW = "t/.follow/0"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.inodes import Change
 from storage.record.control import ABORT, COMMIT
@@ -189,7 +189,7 @@ def test_it_is_a_place_to_read(tree: Tree, flags: int) -> None:
 
 
 def test_not_listed(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", TreeOptions(show_dot=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(show_dot=True)) as tree:
         tree.mkdir("t")
         start_file(tree, "0@end")
         assert not any("@" in name for name in tree.directory("t").names())

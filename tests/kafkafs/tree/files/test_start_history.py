@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.handles import Handle
 from storage.errors import SegmentGone
@@ -21,7 +21,7 @@ from storage.record.control import ABORT, COMMIT
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.start_files import fill, forget, lines, start_file, text
 from tests.kafkafs.tree.partition.test_transactions import Producer
-from tests.kafkafs.trees import Tree, a_tree, clean, in_thread, read
+from tests.kafkafs.trees import Following, Tree, a_tree, clean, in_thread, read
 from tests.storage.logs import append
 from tests.storage.old_logs import encode_entry
 
@@ -131,7 +131,7 @@ def test_beside_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         partition.append(b"a%d" % number)
         partition.append(b"b%d" % number, b"c%d" % number)
         partition.roll()
-    tree = Tree(broker.data, TreeOptions(read_only=True, attr_timeout=0))
+    tree = Tree(broker.data, Following(read_only=True))
     try:
         file, ranged = start_file(tree, "0@7"), start_file(tree, "0@7..13")
         handle, of_range = tree.open(file), tree.open(ranged)
@@ -173,7 +173,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerPartition:
     return partition
 
 
-FOLLOWING = TreeOptions(read_only=True, attr_timeout=0)
+FOLLOWING = Following(read_only=True)
 
 
 @pytest.mark.parametrize("name", ["0", "0@3", ".kv/0@3", ".batches/0", ".batches/0@3"])
@@ -242,7 +242,7 @@ def test_a_log_of_kafka_0_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         path = directory / f"{base:020d}.kafka"
         path.write_bytes(data)
         os.utime(path, (mtime, mtime))
-    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
         for number in (0, 1, 29, 30, 31, 59, 60, 89):
             assert text(tree, f"0@{ids[number]}") == b"".join(texts[number:])
             # Offsets are bytes there: the next record has the next id.

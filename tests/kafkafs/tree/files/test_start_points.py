@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from storage import Record, encode
 from storage.errors import OffsetOutOfRange
 from tests.kafkafs.start_files import (
@@ -127,7 +127,7 @@ def test_outside_of_the_log(tree: Tree) -> None:
 
 
 def test_an_offset_outside_of_the_log_may_be_refused(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", TreeOptions(out_of_range="error")) as tree:
+    with a_tree(tmp_path / "data", MountOptions(out_of_range="error")) as tree:
         tree.mkdir("t")
         fill(tree)
         tree.remove_head(1)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafkafs.config import MountOptions
 from kafkafs.line_index import readers
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
@@ -24,7 +24,7 @@ from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
 from tests.hang import HANG_S
-from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, clean, in_thread, read
+from tests.kafkafs.trees import APPEND, Following, Tree, a_tree, asked, clean, in_thread, read
 from tests.storage.logs import append
 
 
@@ -612,8 +612,8 @@ def test_opening_is_as_under_chattr_a(tree: Tree, flags: int) -> None:
 
 def test_only_what_cannot_grow_is_cached_by_the_kernel(tmp_path: Path) -> None:
     paths = ("t/0", "t/.raw/0/00000000000000000000.log")
-    growing = (None, TreeOptions(read_only=True, attr_timeout=0))
-    for options in (*growing, TreeOptions(read_only=True)):
+    growing = (None, Following(read_only=True))
+    for options in (*growing, MountOptions(read_only=True)):
         with a_tree(tmp_path / "data", options) as tree:
             if options is None:
                 tree.mkdir("t")
@@ -648,7 +648,7 @@ def test_read_only_mounts_keep_their_indexes_elsewhere(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for _ in range(2):
-        with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+        with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
             assert tree.read("t/0") == lines(0, 310)
     assert sorted(path.name for path in (tmp_path / "data" / "t-0").iterdir()) == before
     cached = list((tmp_path / "cache" / "kafkafs").glob("*/*.lines"))
@@ -663,7 +663,7 @@ def test_a_read_only_mount_follows_the_writer(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    options = TreeOptions(read_only=True, attr_timeout=0)
+    options = Following(read_only=True)
     with a_tree(tmp_path / "data") as writer:
         writer.mkdir("t")
         writer.append("t/0", lines(0, 10))

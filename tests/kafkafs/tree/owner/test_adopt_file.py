@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.tree.context import TreeOptions
+from kafkafs.config import MountOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job
@@ -124,7 +124,7 @@ def test_who_may(tree: Tree) -> None:
 def test_not_where_nothing_may_be_written(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
-    with a_tree(tmp_path / "data", TreeOptions(read_only=True)) as tree:
+    with a_tree(tmp_path / "data", MountOptions(read_only=True)) as tree:
         assert "adopt" not in tree.directory(".kafkafs").names()
         with pytest.raises(FileNotFoundError):
             tree.node(FILE)

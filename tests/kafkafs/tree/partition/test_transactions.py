@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.config import MountOptions
 from kafkafs.line_index import NEVER, SegmentLines
-from kafkafs.tree.context import TreeOptions
 from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
 from storage.directory.retain import delete_records
@@ -76,13 +76,13 @@ def test_committed_records_are_shown_and_aborted_ones_are_not(tmp_path: Path, co
         assert read(handle) == text + b"after\n"
         assert read(handle, 9, 20) == (text + b"after\n")[9:29]
     for isolation, more in (("read_committed", b""), ("read_uncommitted", b"two\n")):
-        with a_tree(tmp_path / "data", TreeOptions(isolation=isolation)) as tree:
+        with a_tree(tmp_path / "data", MountOptions(isolation=isolation)) as tree:
             shown = tree.read("t/0")
             assert shown == b"before\none\nand one\n" + more + b"behind it\nand another\nafter\n"
 
 
 def test_uncommitted_records_are_shown_at_once_where_that_is_asked_for(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data", TreeOptions(isolation="read_uncommitted")) as tree:
+    with a_tree(tmp_path / "data", MountOptions(isolation="read_uncommitted")) as tree:
         tree.mkdir("t")
         file = tree.file()
         one = Producer(tree.log(), 1)
