@@ -77,7 +77,7 @@ def measure_damaged(lines: MeasuredSegment, state: Measure, place: Damage, end: 
     if place.is_empty:
         state.step_over(end - position)
         return
-    while position < end and not lines.segment.is_missing:
+    while position < end and not lines.segment.files.is_missing:
         head = bytearray(HEADER_SIZE)
         read = lines.segment.read_stored(head, position)
         size = size_at(head, 0) if read == HEADER_SIZE and head[MAGIC_POSITION] == MAGIC else 0

@@ -171,11 +171,11 @@ def _settled(segment: Segment, look: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def _leased(segment: Segment) -> Iterator[None]:
-    segment.lease()
+    segment.files.lease()
     try:
         yield
     finally:
-        segment.release()
+        segment.files.release()
 
 
 def _behind(lines: Lines, offset: int) -> Callable[[int, int], bool]:

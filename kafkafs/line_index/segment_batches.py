@@ -59,16 +59,16 @@ class SegmentBatches:
 
     def text_before(self, offset: int) -> tuple[int, int]:
         """(bytes, 0) before the batch that holds the first record with an offset ≥ `offset`."""
-        self.segment.lease()
+        self.segment.files.lease()
         try:
             found = self.segment.locate(offset)
         finally:
-            self.segment.release()
+            self.segment.files.release()
         return (self.segment.size if found is None else found[0]), 0
 
     def text_until(self, offset: int) -> int:
         """Bytes up to the end of the batch that holds the last record before `offset`. Waits."""
-        self.segment.lease()
+        self.segment.files.lease()
         try:
             found = self.segment.locate(offset - 1)
             if found is None:
@@ -83,7 +83,7 @@ class SegmentBatches:
                 ).base_offset
             return position + header.size if first < offset else position
         finally:
-            self.segment.release()
+            self.segment.files.release()
 
     def count_back(self, count: int) -> tuple[int, int | None]:
         raise AssertionError("a view of bytes counts no records")

@@ -115,7 +115,7 @@ class SegmentLines:
             return self._aside
         suffix = file_suffix(self.view.name)
         if self._cache is None:
-            return self.segment.file_path(suffix)
+            return self.segment.files.file_path(suffix)
         return os.path.join(self._cache, paths.file_name(self.segment.base_offset, suffix))
 
     @property
@@ -218,7 +218,7 @@ class SegmentLines:
             if self.covered > self.end or (inside and self.covered == self.end):
                 # A value was stepped over that lies beyond the end, or a record ends there.
                 raise self._ends_inside_a_batch(self.end)
-        if self.segment.sealed and self._state[1] is not None:
+        if self.segment.files.sealed and self._state[1] is not None:
             self.seal()
 
     def _measure_log(self, until: float) -> None:
@@ -377,7 +377,7 @@ class SegmentLines:
                 return True
             if not self.loaded or tail is None or tail.batch_end:
                 return False
-            if self.segment.is_missing:
+            if self.segment.files.is_missing:
                 # Nothing would tell whose it is.
                 return False
             entries = absolute(tail.entries, saved)
@@ -484,7 +484,7 @@ class SegmentLines:
         with self._lock:
             if self.loaded:
                 return
-            finished = self.segment.sealed and saved.covered == self.segment.size
+            finished = self.segment.files.sealed and saved.covered == self.segment.size
             self._state = (saved, None if finished else Measure(self._store.granularity))
             self.covered, self.text_length, self.records = saved[:3]
             self.loaded = True

@@ -150,7 +150,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
             each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers
         }
         for segment in segments:
-            segment.lease()
+            segment.files.lease()
         return Sources(segments, end, log.config, producers, [])
 
     sources = task.by_owner(gather)
@@ -161,7 +161,7 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
     finally:
         task.by_owner(sources.close_read)
         for segment in sources.segments:
-            segment.release()
+            segment.files.release()
 
 
 def _run(

@@ -79,7 +79,7 @@ class GroupWriter:
             start, end = some[0][0], some[-1][0] + some[-1][1]
             segment = self.segments[-1]
             while left and left[0].last_offset <= some[-1][2]:
-                segment.txn_index.append(left.pop(0))
+                segment.files.txn_index.append(left.pop(0))
             shifted = [(at - start, size, last, newest) for at, size, last, newest in some]
             segment.append(view[start:end], shifted, 0)
             first += count
@@ -116,7 +116,7 @@ class GroupWriter:
     def _seal(self, following: int) -> None:
         self.segments[-1].seal()
         self.segments[-1].next_offset = following
-        self.segments[-1].close_descriptors()
+        self.segments[-1].files.close_descriptors()
         self._begin(following)
 
     def end(self, next_offset: int, mtime_ns: int) -> int:
@@ -136,12 +136,12 @@ class GroupWriter:
             segment.sync()
             if self._suffix == paths.CLEANED:
                 # Others are as old as they are, until they are of the log.
-                segment.set_mtime(mtime_ns)
+                segment.files.set_mtime(mtime_ns)
             segment.mtime_ns = mtime_ns
-            segment.close_descriptors()
+            segment.files.close_descriptors()
         return len(self.segments)
 
     def discard(self) -> None:
         """Remove what was written."""
         for segment in self.segments:
-            segment.discard()
+            segment.files.discard()

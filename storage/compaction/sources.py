@@ -43,7 +43,7 @@ class Sources:
     def close_read(self) -> None:
         """Close what was read; the owner may read it again, as may others who have a lease."""
         for segment in self._read:
-            segment.close_descriptors(own_leases=1)
+            segment.files.close_descriptors(own_leases=1)
         self._read.clear()
 
     def aborted_within(self, start: int, end: int) -> list[TxnEntry]:
@@ -83,8 +83,8 @@ class Sources:
             SegmentSize(
                 segment.base_offset,
                 segment.size,
-                segment.file_size(paths.INDEX),
-                segment.file_size(paths.TIMEINDEX),
+                segment.files.file_size(paths.INDEX),
+                segment.files.file_size(paths.TIMEINDEX),
             )
             for segment in self.segments[:count]
         ]

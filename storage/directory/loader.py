@@ -351,7 +351,7 @@ class Loader:
                 for _, header in segment.batches():
                     if header.leader_epoch > (epochs[-1][0] if epochs else -1):
                         epochs.append((header.leader_epoch, header.base_offset))
-            segment.close_descriptors()
+            segment.files.close_descriptors()
         return epochs
 
     def find_topic_id(self, log: Log, known: str) -> None:

@@ -158,9 +158,9 @@ class LogFollower:
         """
         all_can = True
         for segment in self.log.segments:
-            if segment.is_log_open:
+            if segment.files.is_log_open:
                 # So that it stays.
-                segment.recently_used = True
+                segment.files.recently_used = True
             elif low <= segment.base_offset < high or not self._leads_to(segment):
                 try:
                     segment.open_log()
@@ -295,7 +295,7 @@ class LogFollower:
         """Where the writer was stopped in a swap it has finished that by now."""
         for segment in self.log.segments:
             if segment.log_path.endswith(paths.SWAP):
-                segment.is_called("")
+                segment.files.is_called("")
 
     def _first_kept(self, found: _Found) -> int:
         """From which segment on all are as they were, and no other is among them; how many there
@@ -397,8 +397,8 @@ class LogFollower:
         for segment in segments:
             if self._is_kept(segment, found):
                 continue
-            if not segment.deleted:
-                segment.is_called(paths.DELETED)
+            if not segment.files.deleted:
+                segment.files.is_called(paths.DELETED)
             try:
                 segment.open_log()
             except (FileNotFoundError, SegmentGone):
@@ -415,16 +415,19 @@ class LogFollower:
         now = found.get(segment.base_offset)
         is_claimed = segment.base_offset in self._claims
         if now is None:
-            return segment.is_missing and is_claimed
+            return segment.files.is_missing and is_claimed
         if (segment.lacking > 0) != is_claimed:
             return False
-        if segment.identity is None and not segment.sealed and not segment.size:
+        if segment.files.identity is None and not segment.files.sealed and not segment.size:
             # It was made after the partition's directory, in which we looked between the two.
-            segment.identity = self._identity(segment.log_path, now)
+            segment.files.identity = self._identity(segment.log_path, now)
         if not is_of(segment, now, self.log.files):
             return False
         facts = (now.st_size, now.st_mtime_ns)
-        return not segment.sealed or facts == (segment.size - segment.lacking, segment.mtime_ns)
+        return not segment.files.sealed or facts == (
+            segment.size - segment.lacking,
+            segment.mtime_ns,
+        )
 
     # -- the end of the log --------------------------------------------------------------------
 
@@ -470,7 +473,7 @@ class LogFollower:
             return False  # what lies between is still to appear
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
-        active.refresh_indexes()
+        active.files.refresh_indexes()
         return True
 
     def _begin(self, base: int, found: _Found, suffix: str = "") -> None:
@@ -487,11 +490,11 @@ class LogFollower:
             writable=False,
         )
         if base in self._swapped:
-            following.is_called(paths.SWAP)
-        following.identity = self._identity(following.log_path + suffix, found[base])
+            following.files.is_called(paths.SWAP)
+        following.files.identity = self._identity(following.log_path + suffix, found[base])
         following.mtime_ns = found[base].st_mtime_ns
         active.next_offset = base
-        active.sealed = True
+        active.files.sealed = True
         log.segments = (*log.segments, following)
         log.log_end_offset = base
         self._tail.begin_segment()
@@ -538,7 +541,7 @@ class LogFollower:
                     # It was its file when the names were looked at: what follows it came since.
                     raise Moved
                 return False
-            active.is_called(paths.DELETED)
+            active.files.is_called(paths.DELETED)
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 if self._tail.is_cut(active, active.log_stat()):
                     return False
@@ -549,7 +552,7 @@ class LogFollower:
             at = max(active.next_offset, active.base_offset + 1)
             if at in deleted:
                 self._begin(at, deleted, paths.DELETED)
-                log.active.is_called(paths.DELETED)
+                log.active.files.is_called(paths.DELETED)
                 continue
             base = next((base for base in found if base >= at), None)
             if base is None:
@@ -621,7 +624,7 @@ class LogFollower:
     def _lose(self, segment: Segment) -> None:
         """It waits for deletion, unless its file was written over or its inode given to another."""
         seen: list[os.stat_result] = []
-        if segment.is_open and not segment.is_missing:
+        if segment.files.is_open and not segment.files.is_missing:
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 seen.append(segment.log_stat())
         for suffix in ("", paths.DELETED):
@@ -629,16 +632,16 @@ class LogFollower:
                 seen.append(self.log.files.file_stat(segment.log_path + suffix))
         facts = (segment.size - segment.lacking, segment.mtime_ns)
         for now in seen:
-            same = (segment.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
+            same = (segment.files.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
             if same and (now.st_size, now.st_mtime_ns) != facts:
                 self._give_up(segment)
-        segment.is_called(paths.DELETED)
+        segment.files.is_called(paths.DELETED)
 
     @staticmethod
     def _give_up(segment: Segment) -> None:
         """Its bytes are gone, though there is a file of its inode."""
-        segment.identity = (0, 0, 0)
-        segment.close_descriptors()
+        segment.files.identity = (0, 0, 0)
+        segment.files.close_descriptors()
 
     def _load_head(
         self, bases: list[int], end: int, found: _Found, old: tuple[Segment, ...]
@@ -674,7 +677,7 @@ class LogFollower:
             segment = load_segment(origin, base, following, present)
             if claim is not None and segment.size < claim.size:
                 segment.expect(claim.size)
-        if segment.lacking or segment.is_missing:
+        if segment.lacking or segment.files.is_missing:
             _log.warning("%s", segment.loss)
         return segment
 
@@ -699,7 +702,7 @@ class LogFollower:
         for segment in old[same:]:
             now = found.get(segment.base_offset)
             if now is None or not is_of(segment, now, self.log.files):
-                segment.is_called(paths.DELETED)
+                segment.files.is_called(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
         followed_log.replace_end(log, new, recovered)
@@ -711,13 +714,13 @@ class LogFollower:
         if self._tail.limit is not None:
             self._tail.hide_from(max(self._tail.limit(), log.log_start_offset))
         for _, segment in log.retired:
-            if segment.identity == old[same].identity and segment.size > size:
+            if segment.files.identity == old[same].files.identity and segment.size > size:
                 # What an earlier cut had left is cut now.
                 self._give_up(segment)
         due_ms = self._due_ms()
         for segment in old[same:]:
             # Others may have these offsets now.
-            index = segment.txn_index
+            index = segment.files.txn_index
             index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
         log.retired = [*log.retired, *((due_ms, segment) for segment in old[same:])]
         self._tail.mark_last()

@@ -61,7 +61,7 @@ class DirectoryFollower:
         for log in list(manager.logs()):
             if self._begin(log):
                 # There may be more logs than this process may have files open.
-                log.active.close_descriptors()
+                log.active.files.close_descriptors()
             else:
                 self._appear((log.topic, log.partition))
 

@@ -96,7 +96,7 @@ class LogTail:
         try:
             found = self.log.files.file_stat(active.log_path)
             if not is_of(active, found, self.log.files):
-                if active.identity is None:
+                if active.files.identity is None:
                     return True
                 found = active.log_stat()
             elif (found.st_size, found.st_mtime_ns) == self.seen:
@@ -170,7 +170,7 @@ class LogTail:
             stable_size=segment.stable_size,
         )
         segment.stable_size = stable_size
-        segment.refresh_indexes()
+        segment.files.refresh_indexes()
         producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
         followed_log.append(self.log, segment, segment.size - taken, data[:taken], producers)
         return True
@@ -191,9 +191,9 @@ class LogTail:
     def end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
         """Up to which offset and position the two hold the same, as far as that is known."""
         nothing = old.base_offset, 0
-        if old.base_offset != new.base_offset or old.identity != new.identity:
+        if old.base_offset != new.base_offset or old.files.identity != new.files.identity:
             return nothing
-        if old.sealed:
+        if old.files.sealed:
             same = (old.size, old.mtime_ns) == (new.size, new.mtime_ns)
             return (new.next_offset, new.size) if same else nothing
         for position, header in reversed(self._marks):
@@ -229,7 +229,7 @@ class LogTail:
             mtime_ns=active.mtime_ns,
             sealed=False,
         )
-        active.close_descriptors()
+        active.files.close_descriptors()
         log.segments = segments
         log.log_end_offset = max(next_offset, active.base_offset)
         # What begins or is decided behind the end is seen again when the end moves.
@@ -241,11 +241,11 @@ class LogTail:
 
 def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
     """Whether the file that the segment's name leads to, as found, is the segment's."""
-    identity = segment.identity
+    identity = segment.files.identity
     if identity is None or identity[:2] != (found.st_dev, found.st_ino):
         return False
     # No other has its inode while it is open.
-    if segment.is_log_open:
+    if segment.files.is_log_open:
         return True
     try:
         return files.born_ns(segment.log_path) == identity[2]

@@ -31,7 +31,7 @@ def append(
         for facts in producers:
             staged.add(facts)
         for aborted in staged.aborted:
-            segment.txn_index.observe(aborted)
+            segment.files.txn_index.observe(aborted)
         log.transactions.store_producers(segment, 0, staged, producers)
     if undecided is None and log.producers.first_undecided_offset is None:
         segment.stable_size = segment.size

@@ -206,7 +206,7 @@ class FlushPlan:
         self.done = False
         self._ns = 0
         for segment in segments:
-            segment.lease()
+            segment.files.lease()
 
     def run(self) -> None:
         """The fsyncs: every segment from the recovery point on, snapshots, epochs, the directory.
@@ -232,7 +232,7 @@ class FlushPlan:
                 try:
                     segment.sync()
                 except CorruptRecord as error:
-                    if not segment.is_missing:
+                    if not segment.files.is_missing:
                         raise
                     gone = error
         for offset in self._snapshots:
@@ -271,7 +271,7 @@ class FlushPlan:
     def finish(self) -> None:
         """Move the recovery point if everything was written, and let go of the segments."""
         for segment in self._segments:
-            segment.release()
+            segment.files.release()
         self._segments = []
         log, durability = self._log, self._durability
         if not self.done:

@@ -295,7 +295,7 @@ class Log:
             self.durability.mark_dirty()
         stabilized = False
         if staged is not None:
-            if staged.aborted and len(staged.aborted) == len(active.aborted):
+            if staged.aborted and len(staged.aborted) == len(active.files.aborted):
                 # They have made the segment's transaction index.
                 self.durability.directory_dirty = True
             stabilized = self.transactions.update_stable_sizes(undecided, first)
@@ -404,7 +404,7 @@ class Log:
     @property
     def _lacking(self) -> list[Segment]:
         """The sealed segments that lack their end, or all, of what they had."""
-        return [each for each in self.segments[:-1] if each.is_missing or each.lacking]
+        return [each for each in self.segments[:-1] if each.files.is_missing or each.lacking]
 
     @property
     def losses(self) -> list[str]:
@@ -426,9 +426,9 @@ class Log:
         """
         self.lost_end = 0
         for segment in self._lacking:
-            if not segment.is_missing:
+            if not segment.files.is_missing:
                 segment.accept_size()
-        self.segments = tuple(each for each in self.segments if not each.is_missing)
+        self.segments = tuple(each for each in self.segments if not each.files.is_missing)
         if self.log_start_offset < self.segments[0].base_offset:
             self._start_at(self.segments[0].base_offset)
 
@@ -507,7 +507,7 @@ class Log:
         # The next flush makes it durable.
         self.durability.mark_dirty()
         for segment in segments:
-            segment.leave(paths.DELETED)
+            segment.files.leave(paths.DELETED)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
         """Staged segments take the place of ``old``, sealed ones one behind the other.
@@ -534,8 +534,8 @@ class Log:
 
     def finish_replacement(self, new: Segment) -> None:
         """Give a segment of a swap its name; the old ones' renaming is durable by now."""
-        if not new.deleted:
-            new.set_suffix("")
+        if not new.files.deleted:
+            new.files.set_suffix("")
         self.durability.directory_dirty = True
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
@@ -549,14 +549,14 @@ class Log:
         bases = {segment.base_offset for segment in self.segments}
         for due_ms, segment in self.retired:
             # One that was replaced and still has its name: the new one is about to get that.
-            has_others_name = not segment.deleted and segment.base_offset in bases
-            if not left or due_ms > now_ms or segment.leased or has_others_name:
+            has_others_name = not segment.files.deleted and segment.base_offset in bases
+            if not left or due_ms > now_ms or segment.files.leased or has_others_name:
                 waiting.append((due_ms, segment))
                 continue
             left -= 1
             for listener in self.listeners:
                 listener.removed(self, segment)
-            doomed += segment.let_go()
+            doomed += segment.files.let_go()
             if segment.base_offset not in bases:
                 # A cleaned segment and the one that it took the place of have the same base.
                 bases.add(segment.base_offset)
@@ -572,11 +572,11 @@ class Log:
         """
         stay = False
         for segment in self.segments:
-            if segment.is_open:
-                if segment.recently_used:
-                    segment.recently_used = False
+            if segment.files.is_open:
+                if segment.files.recently_used:
+                    segment.files.recently_used = False
                     stay = True
-                elif not segment.close_descriptors():
+                elif not segment.files.close_descriptors():
                     stay = True
         return stay
 
@@ -588,13 +588,13 @@ class Log:
         self._roll_after_ms = self._draw_roll_time()
         self.appender.set_config(config)
         for segment in self.segments:
-            segment.set_config(config)
+            segment.files.config = config
 
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed (topic deletion)."""
         self.directory = directory
         for segment in (*self.segments, *(segment for _, segment in self.retired)):
-            segment.relocate(directory)
+            segment.files.relocate(directory)
         if self._history is not None:
             self._history.relocate(directory)
 
@@ -609,12 +609,12 @@ class Log:
         False while some are left, or somebody reads one.
         """
         left = [segment for _, segment in self.retired]
-        if any(segment.leased for segment in left):
+        if any(segment.files.leased for segment in left):
             return False
         for segment in left[:most]:
             for listener in self.listeners:
                 listener.removed(self, segment)
-            segment.let_go()
+            segment.files.let_go()
         self.retired = self.retired[len(left[:most]) :]
         return not self.retired
 
@@ -640,9 +640,9 @@ class Log:
         self.closed = True
         for _, segment in self.retired:
             # Its files may be gone, with whatever their directory held.
-            segment.let_go()
+            segment.files.let_go()
         for segment in self.segments:
-            segment.close()
+            segment.files.close()
 
     # -- faults --------------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ class Reader:
 
     def _search_segment(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
         start = self._log.log_start_offset
-        segment.lease()
+        segment.files.lease()
         try:
             position = segment.position_before_time(timestamp_ms)
             position = max(position, segment.position_before(start))
@@ -173,7 +173,7 @@ class Reader:
                     return found[2], found[1]
             return None
         finally:
-            segment.release()
+            segment.files.release()
 
 
 def plain_batches(

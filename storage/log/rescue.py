@@ -136,23 +136,23 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
     segments = [
         each
         for each in log.segments[:-1]
-        if each.next_offset >= log.durability.recovery_point and not each.is_missing
+        if each.next_offset >= log.durability.recovery_point and not each.files.is_missing
     ]
     for segment in segments:
-        segment.lease()
+        segment.files.lease()
     return segments
 
 
 def _end(log: Log, segments: Sequence[Segment]) -> None:
     log.cleaning = False
     for segment in segments:
-        segment.release()
+        segment.files.release()
 
 
 def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
     """The new files have the old ones' names."""
     for segment, _, damages in copied:
-        segment.renewed()
+        segment.files.renewed()
         places = [segment.bounded(place) for place in damages]
         log.note_damage(segment, places, now_ms)
         for place in segment.damages:
@@ -182,10 +182,10 @@ def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
         files.close(fd)
     new = [path]
     kinds = [(paths.INDEX, offsets), (paths.TIMEINDEX, times)]
-    if segment.aborted:
-        kinds.append((paths.TXNINDEX, encode(segment.aborted)))
+    if segment.files.aborted:
+        kinds.append((paths.TXNINDEX, encode(segment.files.aborted)))
     for kind, data in kinds:
-        new.append(segment.file_path(kind) + _NEW)
+        new.append(segment.files.file_path(kind) + _NEW)
         _write(files, new[-1], data)
     return _Copied(segment, new, damages)
 

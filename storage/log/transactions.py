@@ -58,7 +58,7 @@ class Transactions:
 
         Any thread.  OSError from the disk.
         """
-        return [entry for segment in self._log.segments for entry in segment.aborted]
+        return [entry for segment in self._log.segments for entry in segment.files.aborted]
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
         """Whether a transaction that this producer wrote ``offset`` in has been aborted.
@@ -78,7 +78,7 @@ class Transactions:
         version, segments = self._aborted_version, self._log.segments
         # A reader may still be in a segment that has left the log.
         left = [segment for _, segment in self._log.retired]
-        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}
+        entries = {entry for segment in (*left, *segments) for entry in segment.files.aborted}
         aborted: dict[int, list[tuple[int, int]]] = {}
         for entry in sorted(entries, key=lambda entry: entry.last_offset):
             spans = aborted.setdefault(entry.producer_id, [])
@@ -124,14 +124,14 @@ class Transactions:
         The transactions that they abort are in the index before the batches are in the log.
         OSError from the disk: nothing is appended.
         """
-        known = len(active.aborted) if staged.aborted else 0
+        known = len(active.files.aborted) if staged.aborted else 0
         try:
             for aborted in staged.aborted:
-                active.txn_index.append(aborted)
+                active.files.txn_index.append(aborted)
             position = active.append(batches, entries, now_ns)
         except OSError:
             if staged.aborted:
-                active.txn_index.truncate_to(known)
+                active.files.txn_index.truncate_to(known)
                 self._forget_aborted()
             raise
         self.store_producers(active, position, staged, written)

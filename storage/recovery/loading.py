@@ -145,10 +145,10 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
         writable=origin.writable,
     )
     if base in origin.swapped:
-        segment.is_called(paths.SWAP)
+        segment.files.is_called(paths.SWAP)
     result = Loaded(segment)
     active = following is None
-    segment.sealed = not active
+    segment.files.sealed = not active
     try:
         facts = _look(origin, segment, following, present)
         unflushed = not origin.clean and (following is None or following > origin.recovery_point)
@@ -170,19 +170,19 @@ def load(origin: Origin, base: int, following: int | None, present: set[str]) ->
             )
             end = None
         else:
-            segment.close_descriptors()
-            segment.sealed = False
+            segment.files.close_descriptors()
+            segment.files.sealed = False
             _recover_segment(origin, result, facts, following, may_cut=active or unflushed)
             end = segment.next_offset
             if following is not None and not result.damaged:
                 if origin.writable and result.index is None:
                     segment.seal()
                 segment.next_offset = max(segment.next_offset, following)
-                segment.sealed = True
+                segment.files.sealed = True
         if following is not None and not origin.files.in_order:
             _refuse_gap(origin, segment, end, following)
     finally:
-        segment.close_descriptors()
+        segment.files.close_descriptors()
     return result
 
 
@@ -220,7 +220,7 @@ def _look(origin: Origin, segment: Segment, following: int | None, present: set[
         stat = files.descriptor_stat(fd)
         if not origin.writable:
             # Its writer may put another file in its place at any moment.
-            segment.identity = stat.st_dev, stat.st_ino, files.born_ns(fd)
+            segment.files.identity = stat.st_dev, stat.st_ino, files.born_ns(fd)
         first = _header_at(files, fd, 0)
         facts = _Facts(stat.st_size, stat.st_mtime_ns, first, False, None, None)
         kinds = [paths.INDEX, paths.TIMEINDEX]
@@ -228,8 +228,8 @@ def _look(origin: Origin, segment: Segment, following: int | None, present: set[
             kinds.pop()  # its messages have no time, and its broker wrote no such index
         if all(paths.file_name(segment.base_offset, kind) in present for kind in kinds):
             upper = following if following is not None else segment.base_offset + 2**31
-            facts.last_offset_entry = segment.offset_index.last_entry
-            facts.last_time_entry = segment.time_index.last_entry
+            facts.last_offset_entry = segment.files.offset_index.last_entry
+            facts.last_time_entry = segment.files.time_index.last_entry
             facts.indexes_ok = _indexes_fit(files, fd, segment, facts, upper)
             if paths.file_name(segment.base_offset, paths.TXNINDEX) in present:
                 facts.indexes_ok = facts.indexes_ok and _transactions_fit(segment, upper)
@@ -249,7 +249,10 @@ def _header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
 
 def _indexes_fit(files: Files, fd: int, segment: Segment, facts: _Facts, upper: int) -> bool:
     """Whether the last entries are possible for this log (stricter than Kafka's sanity check)."""
-    if segment.offset_index.sanity() is not None or segment.time_index.sanity() is not None:
+    if (
+        segment.files.offset_index.sanity() is not None
+        or segment.files.time_index.sanity() is not None
+    ):
         return False
     entry, time_entry = facts.last_offset_entry, facts.last_time_entry
     if entry is not None:
@@ -280,7 +283,7 @@ def _first_offset(files: Files, fd: int, position: int, header: BatchHeader) -> 
 
 
 def _transactions_fit(segment: Segment, upper: int) -> bool:
-    index = segment.txn_index
+    index = segment.files.txn_index
     return not index.odd_bytes and (
         txn_index.sanity(index.entries, segment.base_offset, upper) is None
     )
@@ -301,7 +304,7 @@ def _recover_segment(
     """
     files, segment = origin.files, result.segment
     trusted = _trusted_entry(origin, segment, facts)
-    fd = files.open(segment.log_path, os.O_RDWR) if origin.writable else segment.open_apart()
+    fd = files.open(segment.log_path, os.O_RDWR) if origin.writable else segment.files.open_apart()
     try:
         scan, rebuild, reason, trusted, places = _rebuild(
             *(origin, segment, fd, facts.size, trusted, following), may_cut=may_cut
@@ -497,12 +500,12 @@ def _walk(
 
 
 def _write_indexes(segment: Segment, rebuild: Rebuild, first_untrusted: int) -> None:
-    segment.offset_index.truncate_to_offset(first_untrusted)
-    segment.time_index.truncate_to_offset(first_untrusted)
-    segment.offset_index.extend(rebuild.offset_entries)
-    segment.time_index.extend(rebuild.time_entries)
-    segment.offset_index.trim()
-    segment.time_index.trim()
+    segment.files.offset_index.truncate_to_offset(first_untrusted)
+    segment.files.time_index.truncate_to_offset(first_untrusted)
+    segment.files.offset_index.extend(rebuild.offset_entries)
+    segment.files.time_index.extend(rebuild.time_entries)
+    segment.files.offset_index.trim()
+    segment.files.time_index.trim()
 
 
 def _begin_indexes(files: Files, segment: Segment, rebuild: Rebuild, first_untrusted: int) -> bytes:
@@ -512,10 +515,12 @@ def _begin_indexes(files: Files, segment: Segment, rebuild: Rebuild, first_untru
     leaves a segment whose indexes are made anew once more.  Returns what it shall hold.
     """
     # (Asking for one that is not there would make it.)
-    kept = b"" if first_untrusted < 0 else segment.offset_index.entries_before(first_untrusted)
-    segment.close_descriptors()
-    files.replace_atomically(segment.file_path(paths.INDEX), b"\0")
-    times = segment.time_index
+    kept = (
+        b"" if first_untrusted < 0 else segment.files.offset_index.entries_before(first_untrusted)
+    )
+    segment.files.close_descriptors()
+    files.replace_atomically(segment.files.file_path(paths.INDEX), b"\0")
+    times = segment.files.time_index
     times.truncate_to_offset(first_untrusted)
     times.extend(rebuild.time_entries)
     times.maybe_append(rebuild.max_timestamp, rebuild.max_timestamp_offset)
@@ -527,9 +532,9 @@ def finish_index(files: Files, item: Loaded) -> None:
     """All that ``index`` was waiting for has been made: make that durable, then write it."""
     if item.index is not None:
         item.segment.sync()
-        item.segment.close_descriptors()
+        item.segment.files.close_descriptors()
         files.sync_directory(os.path.dirname(item.segment.log_path))
-        files.replace_atomically(item.segment.file_path(paths.INDEX), item.index)
+        files.replace_atomically(item.segment.files.file_path(paths.INDEX), item.index)
 
 
 def _trusted_entry(
@@ -545,13 +550,13 @@ def _trusted_entry(
     limit = facts.last_offset_entry[0]
     if not origin.clean:
         limit = min(limit, origin.recovery_point - 1)
-    offset, position = segment.offset_index.lookup(limit)
+    offset, position = segment.files.offset_index.lookup(limit)
     if not 0 < position < facts.size:
         return None
     header = parse_header(segment.read_at(position, min(HEADER_SIZE, facts.size - position)))
     if not header.base_offset <= offset <= header.last_offset:
         return None
-    timestamp, timestamp_offset = segment.time_index.last_entry_at_or_before_offset(offset)
+    timestamp, timestamp_offset = segment.files.time_index.last_entry_at_or_before_offset(offset)
     if timestamp < 0 and facts.first.max_timestamp >= 0:
         return None
     return offset, position, timestamp, timestamp_offset
@@ -577,7 +582,7 @@ def reaches(origin: Origin, segment: Segment, offset: int) -> bool:
     fd = files.open(segment.log_path, os.O_RDONLY)
     source = FileSource(files, fd, segment.log_path)
     try:
-        _, indexed = segment.offset_index.lookup(offset)
+        _, indexed = segment.files.offset_index.lookup(offset)
         for position in sorted({max(indexed, 0), 0}, reverse=True):
             # An index that is wrong leads to no batch, and what is damaged ends the log.
             with contextlib.suppress(CorruptRecord):
@@ -588,7 +593,7 @@ def reaches(origin: Origin, segment: Segment, offset: int) -> bool:
         return False
     finally:
         files.close(fd)
-        segment.close_descriptors()
+        segment.files.close_descriptors()
 
 
 def read_on(

@@ -124,7 +124,7 @@ def recover(origin: Origin) -> Recovered:
     loaded = _without_deleted(origin, loaded)
     result.segments = [item.segment for item in loaded]
     if origin.writable:
-        result.segments[-1].sealed = False
+        result.segments[-1].files.sealed = False
     result.producers, result.snapshot_offset = replay(origin, loaded, set(names))
     for item in loaded:
         finish_index(origin.files, item)
@@ -146,7 +146,7 @@ def _without_half_rolled(
         if not is_empty(origin, segment) or not reaches(origin, _segment(origin, left[-1]), base):
             left.append(base)
         elif origin.writable:
-            segment.discard()
+            segment.files.discard()
             removed = {paths.file_name(base, kind) for kind in (paths.LOG, *paths.INDEX_SUFFIXES)}
             names = [name for name in names if name not in removed]
     return left, names
@@ -262,9 +262,9 @@ def _expect_all(
     sizes = {base: segment.size for base, segment in sealed.items()}
     for claim in book_file.short(claims, sizes):
         segment = sealed[claim.base_offset]
-        if not segment.is_missing:
+        if not segment.files.is_missing:
             segment.expect(claim.size)
-            segment.close_descriptors()
+            segment.files.close_descriptors()
             result.faults.append(segment.loss)
 
 
@@ -341,7 +341,7 @@ def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
         segment = _segment(origin, base)
         path = segment.log_path
         size = origin.files.file_stat(path).st_size
-        segment.leave(paths.CUT)
+        segment.files.leave(paths.CUT)
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
 
 
@@ -355,7 +355,7 @@ def _segment(origin: Origin, base: int) -> Segment:
         writable=False,
     )
     if base in origin.swapped:
-        segment.is_called(paths.SWAP)
+        segment.files.is_called(paths.SWAP)
     return segment
 
 
@@ -373,7 +373,7 @@ def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
         kept_from = _first_base(origin)
         count = sum(base <= kept_from for base in following[:count])
     for item in loaded[:count]:
-        item.segment.discard()
+        item.segment.files.discard()
     return loaded[count:]
 
 
@@ -403,7 +403,7 @@ def _starts_anew(origin: Origin, result: Recovered) -> bool:
     where = (origin.files, origin.directory, origin.log_start, origin.config)
     if origin.writable:
         segments.append(Segment.create(*where, now_ms=origin.now_ms))
-        segments[0].close_descriptors()
+        segments[0].files.close_descriptors()
     else:
         segments.append(Segment(*where, writable=False))
     return True

@@ -71,7 +71,7 @@ def replay(
 def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
     """Add what a segment has from ``start`` on; its aborted transactions where it was read."""
     rebuilt: list[TxnEntry] = []
-    if item.segment.is_missing:
+    if item.segment.files.is_missing:
         return rebuilt
 
     def take(batches: Sequence[tuple[int, ...]]) -> None:
@@ -92,7 +92,7 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
         if position is not None and position < read_to and not _is_before_producers(segment):
             _read_headers(origin, segment, position, read_to, take)
     finally:
-        segment.close_descriptors()
+        segment.files.close_descriptors()
     take(known or [])
     return rebuilt
 
@@ -119,7 +119,7 @@ def _read_headers(
 ) -> None:
     """Batches of producers in a part of a log whose CRCs nobody asks for; up to any damage."""
     rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes, position=position)
-    fd = segment.open_apart()
+    fd = segment.files.open_apart()
     try:
         read_on(origin, rebuild, fd, end, take, check_crc=False)
     finally:
@@ -132,7 +132,7 @@ def _put_transactions(
     """The transaction index of a segment whose log was read from ``offset`` on."""
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
         return
-    index = segment.txn_index
+    index = segment.files.txn_index
     base = segment.base_offset
     entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
     entries += tuple(rebuilt)

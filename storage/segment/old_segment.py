@@ -40,24 +40,17 @@ _EDGES_EVERY = 64 * 1024
 class OldSegment(Segment):
     """One ``.kafka`` file.  Offsets are ids: positions in the partition, in bytes."""
 
-    __slots__ = ("_edges", "_edges_lock", "_name")
+    __slots__ = ("_edges", "_edges_lock")
 
     holds_batches = False
 
     def __init__(self, files: Files, directory: str, name: str, config: LogConfig) -> None:
         base_offset = paths.old_base_offset_of(name)
         assert base_offset is not None
-        self._name = name
         # Where entries begin, one every `_EDGES_EVERY` bytes or more: as far as it was walked.
         self._edges = array("q", [0])
         self._edges_lock = threading.Lock()
-        super().__init__(files, directory, base_offset, config, writable=False)
-
-    def file_path(self, suffix: str) -> str:
-        """The file itself for ``paths.LOG``; no other suffix has one."""
-        if suffix == paths.LOG:
-            return os.path.join(self._directory, self._name)
-        return super().file_path(suffix)
+        super().__init__(files, directory, base_offset, config, writable=False, log_name=name)
 
     def expand(self, data: Buffer, at: int, end: int, position: int) -> tuple[Buffer, int]:
         return plain_07(data, at, end, self.base_offset + position)
@@ -94,7 +87,7 @@ class OldSegment(Segment):
         try:
             good, reason = check_entries(self.source(), 0, self.size, progress)
         finally:
-            self.close_descriptors()
+            self.files.close_descriptors()
         if reason is None:
             return []
         hidden = self.size - good
@@ -224,7 +217,7 @@ def load(
         stat = files.file_stat(segment.log_path)
         segment.mtime_ns = stat.st_mtime_ns
         segment.place(stat.st_size)
-        segment.sealed = segment is not segments[-1]
+        segment.files.sealed = segment is not segments[-1]
     for before, after in pairwise(segments):
         if before.next_offset != after.base_offset:
             raise CorruptRecord(

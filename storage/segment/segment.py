@@ -9,8 +9,9 @@ Which batch gets an index entry follows Kafka's ``LogSegment.append``: a batch i
 than ``index.interval.bytes`` lie between it and the batch indexed before it, so the first batch
 never is.  An index therefore always equals the one that recovery would rebuild.
 
-Not here: descriptors, leases, names (``segment_files``), which offsets batches get and when to roll
-(``append``), what a damaged file means (``recovery``), who deletes (``retention``, ``compaction``).
+Not here: descriptors, leases, names and indexes (``segment_files``), which offsets batches get
+(``append``), when to roll (``log``), what a damaged file means (``recovery``), who deletes
+(``retention``, ``compaction``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from storage.segment.batch_check import CHECKED_BYTES, Check, Part, sound_batch
 from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead, Known
-from storage.segment.segment_files import SegmentFiles
+from storage.segment.segment_files import LogVanished, SegmentFiles
 from storage.segment.walk import Buffered, buffered
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
@@ -84,13 +85,16 @@ class _AtHand(Buffered):
         raise BlockingIOError
 
 
-class Segment(SegmentFiles):
+class Segment:
     """One segment of a partition.  Owned by one thread; leases let others read and flush it."""
 
     __slots__ = (
         "_bytes_since_index_entry",
         "_cut_pending",
+        "_disk",
+        "base_offset",
         "damages",
+        "files",
         "first_read",
         "first_timestamp",
         "index_full",
@@ -116,8 +120,13 @@ class Segment(SegmentFiles):
         config: LogConfig,
         *,
         writable: bool,
+        log_name: str | None = None,
     ) -> None:
-        super().__init__(files, directory, base_offset, config, writable=writable)
+        self.base_offset = base_offset
+        self._disk = files
+        self.files = SegmentFiles(
+            files, directory, base_offset, config, writable=writable, log_name=log_name
+        )
         self._cut_pending = False
         self._bytes_since_index_entry = 0
         # What readers and the checker have found; no read crosses or enters it.
@@ -156,16 +165,15 @@ class Segment(SegmentFiles):
         OSError where the disk refuses; nothing is left behind then.
         """
         segment = cls(files, directory, base_offset, config, writable=True)
-        segment._suffix = suffix
-        segment.discard()
-        segment._gone = False
+        segment.files.suffix = suffix
+        segment.files.discard()
         try:
-            segment._fd = files.open(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            fd = segment.files.create()
             if config.preallocate:
-                files.ftruncate(segment._fd, config.segment_bytes)
+                files.ftruncate(fd, config.segment_bytes)
             segment._prepare_append()
         except OSError:
-            segment.discard()
+            segment.files.discard()
             raise
         segment.mtime_ns = now_ms * 1_000_000
         return segment
@@ -185,8 +193,8 @@ class Segment(SegmentFiles):
         The caller ``restore``s it.
         """
         segment = cls(files, directory, base_offset, config, writable=True)
-        segment._suffix = suffix
-        segment.sealed = True
+        segment.files.suffix = suffix
+        segment.files.sealed = True
         return segment
 
     def restore(
@@ -216,12 +224,12 @@ class Segment(SegmentFiles):
         self.max_timestamp_offset = max_timestamp_offset
         self._bytes_since_index_entry = size - last_indexed_position
         self.mtime_ns = mtime_ns
-        self.sealed = sealed
+        self.files.sealed = sealed
         self.first_read.doubt(size)
 
     def expect(self, size: int) -> None:
         """The log had ``size`` bytes, more than its file has now: the others are damage."""
-        assert self.sealed
+        assert self.files.sealed
         assert size > self.size
         self.lacking = size - self.size
         self.size = self.stable_size = size
@@ -232,18 +240,18 @@ class Segment(SegmentFiles):
         """The file of this sealed segment is gone, and nobody has deleted it: all of it is damage,
         and what it had is what it has.  Whether that is news.  Any thread.
         """
-        assert self.sealed
+        assert self.files.sealed
         place = Damage(
             *(0, self.size, self.base_offset, self.next_offset),
             f"the file is gone, which had {self.size} bytes",
         )
         with _damages_lock:
-            if self.is_missing:
+            if self.files.is_missing:
                 return False
             self.damages = (place,)
             # In this order: who finds nothing left to be checked finds the damage.
             self.first_read.add(Known(0, self.size, self.next_offset))
-            self.is_missing = True
+            self.files.is_missing = True
             return True
 
     @property
@@ -255,8 +263,20 @@ class Segment(SegmentFiles):
             "--accept-loss"
         )
 
+    @property
+    def log_path(self) -> str:
+        """Where the ``.log`` is now; a segment waiting for deletion has ``.deleted`` appended."""
+        return self.files.log_path
+
+    def _log_fd(self) -> int:
+        """Its descriptor.  SegmentGone, CorruptRecord where the file has vanished, OSError."""
+        try:
+            return self.files.log_fd()
+        except LogVanished:
+            raise self._vanished() from None
+
     def _vanished(self) -> CorruptRecord:
-        if self.sealed and self.size:
+        if self.files.sealed and self.size:
             if self.lose():
                 _log.warning("%s", self.loss)
             return self.damages[0].error(self.log_path)
@@ -265,13 +285,13 @@ class Segment(SegmentFiles):
 
     def accept_size(self) -> None:
         """What the log lacks is given up, and with it a batch of which a part is left.  OSError."""
-        size, whole = self.file_size(paths.LOG), min(self.damages[-1].start, self.size)
+        size, whole = self.files.file_size(paths.LOG), min(self.damages[-1].start, self.size)
         if whole < size:
-            fd = self._files.open(self.log_path, os.O_RDWR)
+            fd = self._disk.open(self.log_path, os.O_RDWR)
             try:
-                cut_tail(self._files, fd, self.log_path, whole, size, "what followed is given up")
+                cut_tail(self._disk, fd, self.log_path, whole, size, "what followed is given up")
             finally:
-                self._files.close(fd)
+                self._disk.close(fd)
         self.size = self.stable_size = min(whole, size)
         self.lacking = 0
         self.damages = tuple(place for place in self.damages if place.end <= self.size)
@@ -282,10 +302,10 @@ class Segment(SegmentFiles):
     def _prepare_append(self) -> None:
         """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
         self._log_fd()
-        self.offset_index.presize()
-        self.time_index.presize()
-        self.index_full = self.offset_index.is_full or self.time_index.is_full
-        self._append_ready = True
+        self.files.offset_index.presize()
+        self.files.time_index.presize()
+        self.index_full = self.files.offset_index.is_full or self.files.time_index.is_full
+        self.files.append_ready = True
 
     def append(
         self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
@@ -295,25 +315,26 @@ class Segment(SegmentFiles):
         Returns the file position where they begin.  OSError where the disk refuses: the segment
         is then cut back to what it was.  CutShort where the file ends before what was written.
         """
-        assert not self.sealed
-        if not self._append_ready:
+        files = self.files
+        assert not files.sealed
+        if not files.append_ready:
             self._prepare_append()
         start = self.size
-        fd = self._fd
+        fd = files.fd
         if self._cut_pending:
-            self._files.ftruncate(fd, start)
+            self._disk.ftruncate(fd, start)
             self._cut_pending = False
-        if self._files.size(fd) < start:
+        if self._disk.size(fd) < start:
             raise self._cut_short()
         try:
-            self._files.pwrite(fd, data, start)
+            self._disk.pwrite(fd, data, start)
         except OSError:
             self._cut_back(start)
             raise
         first = batches[0]
         if self.size == 0:
             self.first_timestamp = first[3]
-        interval = self._config.index_interval_bytes
+        interval = files.config.index_interval_bytes
         if (
             len(batches) == 1
             and self._bytes_since_index_entry <= interval
@@ -334,11 +355,11 @@ class Segment(SegmentFiles):
         Any thread: what the owner's appends meanwhile is in the file before it is in ``size``.
         """
         written = self.size
-        if self._files.size(self._log_fd()) < written:
+        if self._disk.size(self._log_fd()) < written:
             raise self._cut_short()
 
     def _cut_short(self) -> CutShort:
-        size = self._files.size(self._log_fd())
+        size = self._disk.size(self._log_fd())
         reason = f"somebody has cut the file, which had {self.size} bytes, to {size}"
         return CutShort(errno.EIO, reason, self.log_path)
 
@@ -350,24 +371,26 @@ class Segment(SegmentFiles):
                     self.max_timestamp = max_timestamp
                     self.max_timestamp_offset = last_offset
                 if self._bytes_since_index_entry > interval:
-                    self.offset_index.append(last_offset, start + position)
-                    self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+                    self.files.offset_index.append(last_offset, start + position)
+                    self.files.time_index.maybe_append(
+                        self.max_timestamp, self.max_timestamp_offset
+                    )
                     self._bytes_since_index_entry = 0
                 self._bytes_since_index_entry += size
         except OSError:
             self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
             self._cut_back(start)
-            for index in (self.offset_index, self.time_index):
+            for index in (self.files.offset_index, self.files.time_index):
                 # Where the disk takes no zeros either, a start finds that the entry leads nowhere.
                 with contextlib.suppress(OSError):
                     index.truncate_to_offset(self.next_offset)
             raise
-        self.index_full = self.offset_index.is_full or self.time_index.is_full
+        self.index_full = self.files.offset_index.is_full or self.files.time_index.is_full
 
     def _cut_back(self, size: int) -> None:
         """Take a refused append off the file again; if even that fails, before the next one."""
         try:
-            self._files.ftruncate(self._fd, size)
+            self._disk.ftruncate(self.files.fd, size)
         except OSError:
             self._cut_pending = True
 
@@ -378,35 +401,35 @@ class Segment(SegmentFiles):
         """
         fd = self._log_fd()
         try:
-            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
-            self.offset_index.trim()
-            self.time_index.trim()
+            self.files.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self.files.offset_index.trim()
+            self.files.time_index.trim()
             # Nothing is put in the place of what somebody has cut away.
-            if self._files.size(fd) > self.size:
-                self._files.ftruncate(fd, self.size)
+            if self._disk.size(fd) > self.size:
+                self._disk.ftruncate(fd, self.size)
         except OSError:
             self._drop_final_entry()
             raise
-        self._append_ready = False
+        self.files.append_ready = False
 
     def seal(self) -> None:
         """Trim the files; nothing is appended any more."""
-        assert self._writable
-        assert not self.sealed
+        assert self.files.writable
+        assert not self.files.sealed
         self.trim()
-        self.sealed = True
+        self.files.sealed = True
         # Who reads it from now on will mostly read a disk.
         self.first_read.doubt(self.size)
 
     def unseal(self) -> None:
         """Take back ``seal``: it is appended to once more.  OSError from the disk."""
-        self.sealed = False
+        self.files.sealed = False
         self._drop_final_entry()
 
     def _drop_final_entry(self) -> None:
         """Of the time index, which goes with no entry of the offset index."""
-        last = self.offset_index.last_entry
-        self.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
+        last = self.files.offset_index.last_entry
+        self.files.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
 
     def open_log(self) -> bool:
         """Open the log, so that it can be read when its name is gone; False where it is missing.
@@ -415,14 +438,12 @@ class Segment(SegmentFiles):
         """
         with contextlib.suppress(CorruptRecord):
             self._log_fd()
-        return not self.is_missing
+        return not self.files.is_missing
 
     def open_all(self) -> None:
         """Open every file of the active segment, so that another thread can ``sync`` it."""
         self._log_fd()
-        _ = self.offset_index, self.time_index
-        if self._txn_index is not None:
-            self._txn_index.open()
+        self.files.open_indexes()
 
     def sync(self) -> None:
         """Make log and indexes survive the machine.  Any thread that holds a lease may call it.
@@ -430,27 +451,19 @@ class Segment(SegmentFiles):
         A sealed one opens no more than one file at a time: there may be thousands to be synced.
         OSError; CorruptRecord, once, where the file of a sealed one turns out to be gone.
         """
-        if self.is_missing:
+        if self.files.is_missing:
             return
-        if self._txn_index is not None:
-            self._txn_index.sync()
-        if self.sealed:
-            self._sync_apart()
+        self.files.sync_txn_index()
+        if self.files.sealed:
+            try:
+                self.files.sync_apart()
+            except LogVanished:
+                raise self._vanished() from None
         else:
-            self._files.fdatasync(self._log_fd())
+            self._disk.fdatasync(self._log_fd())
             self.check_whole()
-            self.offset_index.sync()
-            self.time_index.sync()
-
-    def refresh_indexes(self) -> None:
-        """Look anew at those that are open: the process that appends has extended them."""
-        for index in (self._offset_index, self._time_index):
-            if index is not None:
-                index.refresh()
-
-    def set_config(self, config: LogConfig) -> None:
-        """New settings of the topic; a size of the index files counts from the next segment."""
-        self._config = config
+            self.files.offset_index.sync()
+            self.files.time_index.sync()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -482,8 +495,8 @@ class Segment(SegmentFiles):
     def _read_short(self, buffer: memoryview | bytearray, position: int) -> int:
         """The log's file ends before the log does: what it lacks is damage from now on."""
         before_waiting()
-        size = self._files.size(self._log_fd())
-        if not self._writable or self.identity is not None or size >= self.size:
+        size = self._disk.size(self._log_fd())
+        if not self.files.writable or self.files.identity is not None or size >= self.size:
             return self.read_stored(buffer, position)
         # What had been checked may be gone.
         self.first_read = FirstRead()
@@ -522,17 +535,20 @@ class Segment(SegmentFiles):
 
     def read_stored(self, buffer: memoryview | bytearray, position: int) -> int:
         """The same without a look at damage: the bytes as they are."""
+        files = self.files
         if may_wait():
-            self.lease()
+            files.lease()
             try:
-                return self._files.preadv(self._log_fd(), buffer, position)
+                return self._disk.preadv(files.log_fd(), buffer, position)
+            except LogVanished:
+                raise self._vanished() from None
             finally:
-                self.release()
-        self.recently_used = True
-        fd = self._fd
+                files.release()
+        files.recently_used = True
+        fd = files.fd
         if fd < 0:
             fd = self._log_fd()
-        count = self._files.preadv_nowait(fd, buffer, position)
+        count = self._disk.preadv_nowait(fd, buffer, position)
         if count is None:
             if position >= self.first_read.written_from:
                 # What was written here comes back from the disk.
@@ -548,7 +564,7 @@ class Segment(SegmentFiles):
             sound = sound_size(self.damages, position, size, self.log_path)
             if sound < size:
                 sound_size(self.damages, position + sound, 1, self.log_path)
-        data = self._files.pread(self._log_fd(), size, position)
+        data = self._disk.pread(self._log_fd(), size, position)
         if len(data) != size:
             raise CorruptRecord(
                 f"{len(data)} bytes where {size} were expected",
@@ -570,7 +586,7 @@ class Segment(SegmentFiles):
         end = min(end, self.size)
         if reads.whole:
             return self.size
-        self.lease()
+        self.files.lease()
         try:
             while True:
                 reached = reads.reached(position)
@@ -581,16 +597,16 @@ class Segment(SegmentFiles):
                 try:
                     self._check(reached, min(max(end, reached + 1), reads.written_from))
                 except CorruptRecord:
-                    if not self.is_missing:
+                    if not self.files.is_missing:
                         raise
                     return self.size
         finally:
-            self.release()
+            self.files.release()
 
     def _check(self, position: int, end: int) -> None:
         """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""
         fd = self._log_fd()
-        source = buffered(self._files, fd) if may_wait() else _AtHand(self._files, fd)
+        source = buffered(self._disk, fd) if may_wait() else _AtHand(self._disk, fd)
         reads, at = self.first_read, position
         while True:
             start = self._start_before(at)
@@ -614,18 +630,18 @@ class Segment(SegmentFiles):
         """
         if not may_wait():
             return self._start_before(position)
-        self.lease()
+        self.files.lease()
         try:
             return self._start_before(position)
         finally:
-            self.release()
+            self.files.release()
 
     def _start_before(self, position: int) -> Start:
         start, next_offset = self._known_before(position)
         if start < position:
-            if self._offset_index is None:
+            if not self.files.is_offset_index_open:
                 before_waiting()
-            entry = self.offset_index.at_or_before(position)
+            entry = self.files.offset_index.at_or_before(position)
             if entry is not None and entry[1] > start and entry[0] >= next_offset:
                 return entry[1], next_offset, entry[0]
         return start, next_offset, next_offset
@@ -657,7 +673,7 @@ class Segment(SegmentFiles):
             start,
             next_offset,
             min(self.first_read.written_from, self.size),
-            max(self._config.max_message_bytes, _AT_A_TIME),
+            max(self.files.config.max_message_bytes, _AT_A_TIME),
             max(self.next_offset, next_offset),
             self.index_behind,
         )
@@ -666,13 +682,13 @@ class Segment(SegmentFiles):
         with _damages_lock:
             known = self.damages
             self.damages = merged(known, [self.bounded(place) for place in found])
-            if self.sealed and self._writable and self.damages[-1].end == self.size:
-                self.lacking = max(self.size - self._files.size(self._log_fd()), 0)
+            if self.files.sealed and self.files.writable and self.damages[-1].end == self.size:
+                self.lacking = max(self.size - self._disk.size(self._log_fd()), 0)
             report(self.log_path, [place for place in self.damages if place not in known])
 
     def index_behind(self, position: int) -> int | None:
         """The first place behind ``position`` where the index says that a batch begins."""
-        return self.offset_index.behind(position)
+        return self.files.offset_index.behind(position)
 
     def bounded(self, place: Damage) -> Damage:
         """The place, if it ends where what was checked does, with the offset that comes next."""
@@ -680,17 +696,17 @@ class Segment(SegmentFiles):
             return place
         following = self.next_offset
         if place.end < self.size:
-            source = buffered(self._files, self._log_fd())
+            source = buffered(self._disk, self._log_fd())
             following = int.from_bytes(source.read(place.end, 8), "big", signed=True)
         return place._replace(next_offset=max(following, place.first_offset))
 
     def log_stat(self) -> os.stat_result:
         """Of the log's file, whatever it is called by now."""
-        return self._files.descriptor_stat(self._log_fd())
+        return self._disk.descriptor_stat(self._log_fd())
 
     def source(self) -> FileSource:
         """The log as a byte source, for ``record.scan``."""
-        return FileSource(self._files, self._log_fd(), self.log_path)
+        return FileSource(self._disk, self._log_fd(), self.log_path)
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Every batch from ``position`` (a batch's start) on, with where it lies; of damaged ones
@@ -756,7 +772,7 @@ class Segment(SegmentFiles):
 
     def last_batch(self) -> tuple[int, BatchHeader] | None:
         """The last batch and where it lies; CorruptRecord on the way there."""
-        entry = self.offset_index.last_entry
+        entry = self.files.offset_index.last_entry
         start = 0 if entry is None else self.position_before(entry[0])
         last = deque(self.batches(start), maxlen=1)
         return last[0] if last else None
@@ -767,8 +783,8 @@ class Segment(SegmentFiles):
         By the index.  That of a directory which is not ours to repair is held against the log: its
         entry counts where a batch lies that it can mean.
         """
-        indexed, position = self.offset_index.lookup(offset)
-        if position and not self._writable and not self._can_mean(indexed, position):
+        indexed, position = self.files.offset_index.lookup(offset)
+        if position and not self.files.writable and not self._can_mean(indexed, position):
             return 0
         return position
 
@@ -789,10 +805,10 @@ class Segment(SegmentFiles):
 
         CorruptRecord where the log is gone.
         """
-        if self.is_missing:
+        if self.files.is_missing:
             raise self._vanished()
-        largest, offset = self.time_index.lookup(timestamp_ms)
-        if largest >= 0 and not self._writable:
+        largest, offset = self.files.time_index.lookup(timestamp_ms)
+        if largest >= 0 and not self.files.writable:
             found = self.locate(offset)
             if found is None or found[1].max_timestamp != largest:
                 return 0

@@ -15,7 +15,7 @@ import threading
 from typing import TypeVar
 
 from storage import paths
-from storage.errors import CorruptRecord, SegmentGone
+from storage.errors import SegmentGone
 from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
@@ -48,39 +48,59 @@ def _count_opened() -> None:
     _opened += 1
 
 
+class LogVanished(Exception):  # noqa: N818 - the segment says what is wrong
+    """The file of the log is gone, and nobody of ours has renamed or removed it."""
+
+
 class SegmentFiles:
-    """What a segment has on disk.  Owned by one thread; leases let others read and flush it."""
+    """What a segment has on disk.  Owned by one thread; leases let others read and flush it.
+
+    ``suffix``: what the files' names end in.  ``sealed``: nothing is appended to them.
+    ``append_ready``: log and indexes are open and the indexes pre-sized.  ``identity``: of the
+    ``.log``, where another process may put another file in its place.  ``is_missing``: the log is
+    gone, and was to be there.
+    """
 
     __slots__ = (
-        "_append_ready",
-        "_config",
         "_directory",
-        "_fd",
         "_files",
         "_gone",
         "_leases",
+        "_log_name",
         "_offset_index",
         "_stale_fds",
-        "_suffix",
         "_time_index",
         "_txn_index",
-        "_writable",
+        "append_ready",
         "base_offset",
+        "config",
+        "fd",
         "identity",
         "is_missing",
         "recently_used",
         "sealed",
+        "suffix",
+        "writable",
     )
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, config: LogConfig, *, writable: bool
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        writable: bool,
+        log_name: str | None = None,
     ) -> None:
+        """``log_name``: of the log, where it is not the base offset's."""
         self._files = files
         self._directory = directory
-        self._config = config
-        self._writable = writable
-        self._suffix = ""
-        self._fd = -1
+        self._log_name = log_name
+        self.config = config
+        self.writable = writable
+        self.suffix = ""
+        self.fd = -1
         # Of files that others have taken the place of, for who reads by them still.
         self._stale_fds: list[int] = []
         self._offset_index: OffsetIndex | None = None
@@ -88,13 +108,9 @@ class SegmentFiles:
         self._txn_index: TxnIndex | None = None
         self._leases = 0
         self._gone = False
-        # Whether log and indexes are open and the indexes pre-sized.
-        self._append_ready = False
+        self.append_ready = False
         self.base_offset = base_offset
-        # (device, inode, when it was made) of the .log, where another process may put another file
-        # in its place.
         self.identity: Identity | None = None
-        # Whether its log is gone, and was to be there (``Segment.lose``).
         self.is_missing = False
         self.recently_used = False
         self.sealed = False
@@ -109,7 +125,9 @@ class SegmentFiles:
     def file_path(self, suffix: str) -> str:
         """The path of this segment's file of one kind, e.g. ``paths.INDEX``."""
         name = paths.file_name(self.base_offset, suffix)
-        return os.path.join(self._directory, name) + self._suffix
+        if suffix == paths.LOG and self._log_name is not None:
+            name = self._log_name
+        return os.path.join(self._directory, name) + self.suffix
 
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed (topic deletion)."""
@@ -131,12 +149,12 @@ class SegmentFiles:
         """
         renamed: list[tuple[str, str]] = []
         # What is not of the log yet nobody else opens, and the disk may take its time.
-        made_aside = self._suffix.endswith((paths.CLEANED, paths.STAGED))
+        made_aside = self.suffix.endswith((paths.CLEANED, paths.STAGED))
         with contextlib.nullcontext() if made_aside else _lease_lock:
             try:
                 for kind in _KINDS:
                     path = self.file_path(kind)
-                    target = path.removesuffix(self._suffix) + suffix
+                    target = path.removesuffix(self.suffix) + suffix
                     # Line indexes may go at any moment (``reserve``).
                     with contextlib.suppress(FileNotFoundError):
                         if self._files.exists(path):
@@ -147,12 +165,12 @@ class SegmentFiles:
                     with contextlib.suppress(OSError):
                         self._files.rename(target, path)
                 raise
-            self._suffix = suffix
+            self.suffix = suffix
             self._renamed()
 
     def is_called(self, suffix: str) -> None:
         """Others have given the files names that end in ``suffix``."""
-        self._suffix = suffix
+        self.suffix = suffix
         self._renamed()
 
     def set_mtime(self, mtime_ns: int) -> None:
@@ -184,27 +202,27 @@ class SegmentFiles:
     def leased(self) -> bool:
         return self._leases > 0
 
-    def _log_fd(self) -> int:
+    def log_fd(self) -> int:
         if self._gone:
             raise SegmentGone("this segment has been deleted", path=self.log_path)
         self.recently_used = True
         if self.is_missing:
-            raise self._vanished()
+            raise LogVanished
         with _lease_lock:
-            if self._fd < 0:
+            if self.fd < 0:
                 _count_opened()
-                flags = os.O_RDWR if self._writable and not self.sealed else os.O_RDONLY
+                flags = os.O_RDWR if self.writable and not self.sealed else os.O_RDONLY
                 try:
                     if self.identity is None:
-                        self._fd = self._files.open(self.log_path, flags)
+                        self.fd = self._files.open(self.log_path, flags)
                     else:
-                        self._fd = self._open_of_another(self.identity)
+                        self.fd = self._open_of_another(self.identity)
                 except FileNotFoundError:
                     if not self._has_vanished:
                         raise
-            fd = self._fd
+            fd = self.fd
         if fd < 0:
-            raise self._vanished()
+            raise LogVanished
         return fd
 
     @property
@@ -213,12 +231,8 @@ class SegmentFiles:
 
         Under the lock, under which a log of ours gets another name.
         """
-        is_ours = self._writable and self.identity is None
+        is_ours = self.writable and self.identity is None
         return is_ours and not self.deleted and self._files.exists(self._directory)
-
-    def _vanished(self) -> CorruptRecord:
-        """The log's file is gone: what to raise."""
-        raise NotImplementedError
 
     def open_apart(self) -> int:
         """A descriptor of the log for the caller alone, who closes it.  SegmentGone, OSError."""
@@ -244,7 +258,7 @@ class SegmentFiles:
                     self._files.close(fd)
         raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
 
-    def _sync_apart(self) -> None:
+    def sync_apart(self) -> None:
         """Make log and indexes durable by descriptors of its own."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
@@ -254,7 +268,7 @@ class SegmentFiles:
             except FileNotFoundError:
                 if kind == paths.LOG:
                     # Open, it can be copied (``rescue``); else whoever waits is told.
-                    self._log_fd()
+                    self.log_fd()
                     raise
                 continue  # what an index says can be had again
             try:
@@ -270,10 +284,10 @@ class SegmentFiles:
         with _lease_lock:
             if self._leases > own_leases:
                 return False
-            fds, self._fd, self._stale_fds = [self._fd, *self._stale_fds], -1, []
+            fds, self.fd, self._stale_fds = [self.fd, *self._stale_fds], -1, []
         try:
-            if self._append_ready:
-                self._append_ready = False
+            if self.append_ready:
+                self.append_ready = False
                 self.offset_index.trim()
                 self.time_index.trim()
         finally:
@@ -288,9 +302,9 @@ class SegmentFiles:
         same places, which are read from now on.  The owner's.
         """
         with _lease_lock:
-            if self._fd >= 0:
-                self._stale_fds.append(self._fd)
-            self._fd = -1
+            if self.fd >= 0:
+                self._stale_fds.append(self.fd)
+            self.fd = -1
             # Another thread may look something up in them: they go with their last user.
             self._offset_index = self._time_index = None
         if self._txn_index is not None:
@@ -306,7 +320,7 @@ class SegmentFiles:
     def is_open(self) -> bool:
         """Whether any descriptor or memory map is held."""
         return (
-            self._fd >= 0
+            self.fd >= 0
             or bool(self._stale_fds)
             or self._offset_index is not None
             or self._time_index is not None
@@ -321,7 +335,7 @@ class SegmentFiles:
     @property
     def is_log_open(self) -> bool:
         """Whether the log itself is: then no other file has its inode."""
-        return self._fd >= 0
+        return self.fd >= 0
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -351,9 +365,9 @@ class SegmentFiles:
             self._files,
             self.file_path(suffix),
             self.base_offset,
-            self._config.segment_index_bytes,
-            writable=self._writable and not self.sealed,
-            mapped=self._writable,
+            self.config.segment_index_bytes,
+            writable=self.writable and not self.sealed,
+            mapped=self.writable,
             # The active segment's was pre-sized by whoever died, or lives elsewhere.
             ignore_zero_tail=not self.sealed,
         )
@@ -365,12 +379,33 @@ class SegmentFiles:
         while index is None:
             # It is read here, so not under the lock; its owner may rename it meanwhile.
             path = self.file_path(paths.TXNINDEX)
-            made = TxnIndex(self._files, path, writable=self._writable)
+            made = TxnIndex(self._files, path, writable=self.writable)
             with _lease_lock:
                 if self._txn_index is None and path == self.file_path(paths.TXNINDEX):
                     self._txn_index = made
                 index = self._txn_index
         return index
+
+    @property
+    def is_offset_index_open(self) -> bool:
+        return self._offset_index is not None
+
+    def open_indexes(self) -> None:
+        """Open all, so that another thread can sync them."""
+        _ = self.offset_index, self.time_index
+        if self._txn_index is not None:
+            self._txn_index.open()
+
+    def sync_txn_index(self) -> None:
+        """Make the transaction index durable, if there is anything new in it."""
+        if self._txn_index is not None:
+            self._txn_index.sync()
+
+    def refresh_indexes(self) -> None:
+        """Look anew at those that are open: the process that appends has extended them."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.refresh()
 
     @property
     def aborted(self) -> tuple[TxnEntry, ...]:
@@ -382,7 +417,7 @@ class SegmentFiles:
     @property
     def deleted(self) -> bool:
         """Whether it has left the log, as the names of its files say."""
-        return self._gone or self._suffix.endswith((paths.DELETED, paths.CUT))
+        return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT))
 
     def leave(self, kind: str) -> None:
         """Rename the files, which leave the log: to ``.deleted``, or, where recovery found them
@@ -394,7 +429,7 @@ class SegmentFiles:
         """
         if self._gone:
             return
-        path = self.log_path.removesuffix(self._suffix)
+        path = self.log_path.removesuffix(self.suffix)
         suffix, number = kind, 0
         while self._files.exists(path + suffix):
             number += 1
@@ -407,11 +442,17 @@ class SegmentFiles:
         The log goes last: as long as it is there, no other segment of that base is given the same
         names when it leaves.
         """
-        self._append_ready = False
+        self.append_ready = False
         self.close()
         self._gone = True
         kinds = (*_KINDS[1:], _KINDS[0])
         return [path for kind in kinds if self._files.exists(path := self.file_path(kind))]
+
+    def create(self) -> int:
+        """Make the log, empty; returns its descriptor.  OSError."""
+        self._gone = False
+        self.fd = self._files.open(self.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        return self.fd
 
     def discard(self) -> None:
         """Remove a segment that was never part of the log."""

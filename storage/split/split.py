@@ -98,7 +98,7 @@ def plan_splits(
 
 def _lost(segment: Segment, start: int, end: int) -> Lost | None:
     """What of these offsets a segment lacks, all of it or its end."""
-    if not segment.is_missing and not segment.lacking:
+    if not segment.files.is_missing and not segment.lacking:
         return None
     place = segment.damages[-1]
     if place.next_offset <= start or place.first_offset >= end:
@@ -135,17 +135,17 @@ def _pieces(
     if start == segment.base_offset and is_whole and segment.size <= room + target // 4:
         yield _Piece(segment, 0, segment.size, start, end, False)
         return
-    was_open = segment.is_open
+    was_open = segment.files.is_open
     try:
         yield from _by_index(segment, start, end, room, target)
     finally:
         # A log may have thousands.
-        if segment.sealed and not was_open:
-            segment.close_descriptors()
+        if segment.files.sealed and not was_open:
+            segment.files.close_descriptors()
 
 
 def _by_index(segment: Segment, start: int, end: int, room: int, target: int) -> Iterator[_Piece]:
-    index = segment.offset_index
+    index = segment.files.offset_index
     if not index.count or index.sanity() is not None:
         yield _Piece(segment, 0, segment.size, start, end, False)
         return

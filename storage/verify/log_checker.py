@@ -178,12 +178,12 @@ class LogChecker:
 
     def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
         """Check a part of a segment; the next offset behind it, -1 where it has gone.  OSError."""
-        if log.closed or segment.deleted:
+        if log.closed or segment.files.deleted:
             return -1
-        if segment.is_missing:
+        if segment.files.is_missing:
             return segment.next_offset
         try:
-            segment.lease()
+            segment.files.lease()
         except SegmentGone:
             return -1
         try:
@@ -195,7 +195,7 @@ class LogChecker:
             # It was renamed a moment ago, and has left the log; or it is gone.
             return -1 if segment.open_log() else segment.next_offset
         finally:
-            segment.release()
+            segment.files.release()
 
     def _note(self, log: Log, segment: Segment, damages: Sequence[Damage]) -> None:
         """On the owner's thread."""

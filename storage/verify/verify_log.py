@@ -66,7 +66,7 @@ def _verify(
 ) -> Verified | None:
     """None where it has left the log."""
     try:
-        segment.lease()
+        segment.files.lease()
     except SegmentGone:
         return None
     try:
@@ -110,7 +110,7 @@ def _verify(
         segment.open_log()
         return _gone(segment)
     finally:
-        segment.release()
+        segment.files.release()
 
 
 def _gone(segment: Segment) -> Verified:

@@ -117,7 +117,7 @@ def verify_old_log(log: OldLog, progress: Progress) -> OldVerified:
             may_grow = log.is_live and segment is segments[-1]
             _verify_old_segment(segment, found, progress, may_grow=may_grow)
         finally:
-            segment.close()
+            segment.files.close()
     found.end = segments[-1].next_offset
     return found
 

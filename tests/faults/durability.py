@@ -60,7 +60,7 @@ FAULTS = [
     Fault(
         "flush-indexes-of-the-active-segment-only",
         "storage/segment/segment.py",
-        "            self._files.fdatasync(self._log_fd())\n            self.check_whole()",
+        "            self._disk.fdatasync(self._log_fd())\n            self.check_whole()",
         "            self.check_whole()",
         "fsync returns, and the records are gone after a power cut.",
         (LOG_CRASH,),
@@ -68,8 +68,8 @@ FAULTS = [
     Fault(
         "flush-a-sealed-segments-files-are-not-synced",
         "storage/segment/segment.py",
-        "            self._sync_apart()\n        else",
-        "            pass\n        else",
+        "                self.files.sync_apart()\n            except",
+        "                pass\n            except",
         "Records before the last roll are gone after a power cut, though they were flushed.",
         (LOG_CRASH,),
     ),
@@ -77,12 +77,11 @@ FAULTS = [
         "flush-transaction-index-not-synced",
         "storage/segment/segment.py",
         """\
-        if self._txn_index is not None:
-            self._txn_index.sync()
-        if self.sealed:
+        self.files.sync_txn_index()
+        if self.files.sealed:
 """,
         """\
-        if self.sealed:
+        if self.files.sealed:
 """,
         "Aborted records are shown after a power cut.",
         (LOG_CRASH,),

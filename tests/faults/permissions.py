@@ -120,7 +120,7 @@ FAULTS = [
     ),
     Fault(
         "segment-created-over-what-is-there",
-        "storage/segment/segment.py",
+        "storage/segment/segment_files.py",
         "os.O_RDWR | os.O_CREAT | os.O_EXCL)",
         "os.O_RDWR | os.O_CREAT)",
         "A new segment goes on in a file that somebody has made meanwhile.",

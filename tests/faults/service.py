@@ -295,7 +295,7 @@ FAULTS = [
     Fault(
         "deleted-file-that-is-read-is-removed",
         "storage/log/log.py",
-        "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
+        "            if not left or due_ms > now_ms or segment.files.leased or has_others_name:",
         "            if not left or due_ms > now_ms or has_others_name:",
         "A reader's segment goes while it is read.",
         (LOG, MANAGER),
@@ -303,8 +303,8 @@ FAULTS = [
     Fault(
         "deleted-file-goes-at-once",
         "storage/log/log.py",
-        "            if not left or due_ms > now_ms or segment.leased or has_others_name:",
-        "            if not left or segment.leased or has_others_name:",
+        "            if not left or due_ms > now_ms or segment.files.leased or has_others_name:",
+        "            if not left or segment.files.leased or has_others_name:",
         "Open files are ESTALE at once, instead of after file.delete.delay.ms.",
         (LOG, MANAGER, RETAIN),
     ),

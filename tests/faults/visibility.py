@@ -44,8 +44,9 @@ FAULTS = [
     Fault(
         "aborted-of-what-has-left-the-log-forgotten",
         "storage/log/transactions.py",
-        "        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}",
-        "        entries = {entry for segment in segments for entry in segment.aborted}\n"
+        "        entries = {entry for segment in (*left, *segments) for entry in"
+        " segment.files.aborted}",
+        "        entries = {entry for segment in segments for entry in segment.files.aborted}\n"
         "        del left",
         "A reader of a deleted segment is shown records of aborted transactions.",
         (TRANSACTIONS, TREE_TRANSACTIONS, LOG),
@@ -198,18 +199,18 @@ FAULTS = [
     Fault(
         "first-read-not-checked-after-a-start",
         "storage/segment/segment.py",
-        "        self.sealed = sealed\n        self.first_read.doubt(size)\n",
-        "        self.sealed = sealed\n",
+        "        self.files.sealed = sealed\n        self.first_read.doubt(size)\n",
+        "        self.files.sealed = sealed\n",
         "A flipped bit is shown.",
         (FIRST_READ,),
     ),
     Fault(
         "first-read-not-checked-after-a-roll",
         "storage/segment/segment.py",
-        "        self.sealed = True\n"
+        "        self.files.sealed = True\n"
         "        # Who reads it from now on will mostly read a disk.\n"
         "        self.first_read.doubt(self.size)\n",
-        "        self.sealed = True\n",
+        "        self.files.sealed = True\n",
         "A bit that flips on the disk is shown as long as the daemon lives.",
         (FIRST_READ,),
     ),
@@ -270,10 +271,10 @@ FAULTS = [
     Fault(
         "time-index-without-its-final-entry",
         "storage/segment/segment.py",
-        "            self.time_index.maybe_append(self.max_timestamp,"
+        "            self.files.time_index.maybe_append(self.max_timestamp,"
         " self.max_timestamp_offset)\n"
-        "            self.offset_index.trim()",
-        "            self.offset_index.trim()",
+        "            self.files.offset_index.trim()",
+        "            self.files.offset_index.trim()",
         "A look-up by time begins a batch too late, and retention goes by another time.",
         (LOG, RECOVERY),
     ),
@@ -304,8 +305,8 @@ FAULTS = [
     Fault(
         "index-entries-of-a-refused-append-stay",
         "storage/segment/segment.py",
-        "            for index in (self.offset_index, self.time_index):\n",
-        "            for index in (self.time_index,):\n",
+        "            for index in (self.files.offset_index, self.files.time_index):\n",
+        "            for index in (self.files.time_index,):\n",
         "An index entry names a place where no batch begins.",
         (LOG, APPEND),
     ),
@@ -658,7 +659,8 @@ FAULTS = [
     Fault(
         "follow-aborted-not-observed",
         "storage/follow/followed_log.py",
-        "        for aborted in staged.aborted:\n            segment.txn_index.observe(aborted)\n",
+        "        for aborted in staged.aborted:\n"
+        "            segment.files.txn_index.observe(aborted)\n",
         "        _ = staged.aborted\n",
         "Records that a broker has aborted are shown.",
         (FOLLOW,),

@@ -147,7 +147,7 @@ def test_every_position_of_any_mixture(
     Path(again.path).unlink()
     again.unmap()
     check(again, text, records)
-    segment.close()
+    segment.files.close()
 
 
 @FEW
@@ -168,7 +168,7 @@ def test_text_before_an_offset(
     segment = segment_of(tmp_path, log, offset)
     lines = lines_of(segment)
     assert [lines.text_before(offset) for offset in range(len(before))] == before
-    segment.close()
+    segment.files.close()
 
 
 def test_what_is_not_stable_is_no_text_yet(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_what_is_not_stable_is_no_text_yet(tmp_path: Path) -> None:
     assert not lines.complete
     lines.measure()
     check(lines, b"one\ntwo\nthree\nfour\n", 4)
-    segment.close()
+    segment.files.close()
 
 
 @FEW
@@ -210,7 +210,7 @@ def test_saved_in_parts(
         lines.measure()
         assert lines.save()
     check(lines, text, records)
-    segment.close()
+    segment.files.close()
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -224,7 +224,7 @@ def test_a_log_may_end_with_an_empty_batch_of_a_transaction(
     lines = lines_of(segment, committed=committed)
     check(lines, b"one\n", 1)
     assert lines.save()
-    segment.close()
+    segment.files.close()
 
 
 def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
         at_once(place.copy().fill, bytearray(out), 0)
     assert place.fill(out, 0) == len(out)
     assert out == text[3 << 20 :]
-    segment.close()
+    segment.files.close()
 
 
 @pytest.mark.parametrize("codec", [0, 1, 4])
@@ -252,7 +252,7 @@ def test_damage_is_named_with_its_place(tmp_path: Path, magic: int, codec: int) 
     bad[-5] ^= 1
     segment = segment_of(tmp_path, good + bytes(bad), 2)
     check_lost(segment, len(good), b"good\n")
-    segment.close()
+    segment.files.close()
 
 
 def check_lost(segment: Segment, position: int, text: bytes) -> None:
@@ -276,7 +276,7 @@ def test_a_sealed_log_that_ends_inside_a_batch_is_damaged(tmp_path: Path, cut: i
         for size in (len(torn) - cut, len(torn) - len(stored(2, 0, 0, 1, [value])) + 61):
             segment = segment_of(tmp_path, good + torn[:size], 3)
             check_lost(segment, len(good), b"good\n")
-            segment.close()
+            segment.files.close()
 
 
 def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
         out = bytearray(len(log) - position + 5)
         assert extent.reader(position).fill(out, 0) == len(log) - position
         assert out[:-5] == log[position:]
-    segment.close()
+    segment.files.close()
 
 
 @pytest.mark.parametrize("producer", [1, ABORTED])
@@ -302,4 +302,4 @@ def test_a_batch_that_says_it_is_longer_than_any_file(tmp_path: Path, producer: 
     first = stored(2, 0, 0, 0, [b"one"])
     segment = segment_of(tmp_path, first + batch, 2)
     check_lost(segment, len(first), b"one\n")
-    segment.close()
+    segment.files.close()

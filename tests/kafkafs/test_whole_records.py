@@ -173,7 +173,7 @@ def test_every_position_of_any_mixture(
     check(again, text, len(expected), step=3)
     if committed:
         assert [again.text_before(offset) for offset in range(len(before))] == before
-    segment.close()
+    segment.files.close()
 
 
 @pytest.mark.parametrize("codec", [0, 4])
@@ -204,4 +204,4 @@ def test_a_record_larger_than_any_window(tmp_path: Path, view: View, codec: int)
         assert place.fill(out, 0) == len(out)
         assert out == text[at : at + len(out)]
         at += len(out)
-    segment.close()
+    segment.files.close()

@@ -253,7 +253,7 @@ class Opened:
         for log in self.manager.logs():
             for segment in log.segments:
                 # An open object is what it was; the next read is of what is there now.
-                segment.close_descriptors()
+                segment.files.close_descriptors()
         objects.forget()
         objects.prepare([self.place.path, *(log.directory for log in self.manager.logs())])
         try:

@@ -157,24 +157,24 @@ class Partition:
         if not self._history_read:
             before_waiting()
             active = self.log.active
-            active.lease()
+            active.files.lease()
             try:
                 with self._history_lock:
                     assert self.log.history is not None
                     self._history_read = True
                     self.stir()
             finally:
-                active.release()
+                active.files.release()
         return self.log.history.nonce
 
     def save_history(self) -> None:
         """Write down what it has by now. In any thread; it waits. OSError."""
         active = self.log.active
-        active.lease()
+        active.files.lease()
         try:
             self.log.history.save(self.log.segments)
         finally:
-            active.release()
+            active.files.release()
 
     def stir(self) -> None:
         """Something has happened to it that periodic work looks at. In any thread."""
@@ -322,7 +322,7 @@ class Partition:
         blocks = 0
         for suffix in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
-                blocks += self.log.files.file_stat(segment.file_path(suffix)).st_blocks
+                blocks += self.log.files.file_stat(segment.files.file_path(suffix)).st_blocks
             except FileNotFoundError:
                 continue
         return blocks

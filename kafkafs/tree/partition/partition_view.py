@@ -264,7 +264,7 @@ class PartitionView:
             # As most often: it is of sealed segments. Their files stay until `keep_pending`.
             segments = [extent.segment for extent in generation.past_from(start)]
             for segment in segments:
-                segment.lease()
+                segment.files.lease()
             self._pending.append((generation, start, cut, segments))
         except (StorageError, OSError):
             return
@@ -289,7 +289,7 @@ class PartitionView:
                 pass
             finally:
                 for segment in segments:
-                    segment.release()
+                    segment.files.release()
 
     def _next_pending(self) -> tuple[ViewGeneration, int, int, list[Segment]] | None:
         """One that nobody else gets: at the end two threads may ask."""
@@ -302,4 +302,4 @@ class PartitionView:
         """At the end: let go of the segments that `keep_pending` would have read."""
         while (pending := self._next_pending()) is not None:
             for segment in pending[3]:
-                segment.release()
+                segment.files.release()

@@ -275,7 +275,7 @@ class Partitions(LogListener[Log]):
     def _is_foreign(self, log: Log) -> bool:
         """Whether the log has no view indexes beside it, as those that we have written have."""
         first = log.segments[0]
-        lines = first.file_path(file_suffix(self.mount.views[0].name))
+        lines = first.files.file_path(file_suffix(self.mount.views[0].name))
         return self.mount.manager.read_only or not log.files.exists(lines)
 
     def stop(self) -> None:

@@ -173,7 +173,7 @@ def _pieces(sources: Sources, firsts: Sequence[int], limits: Limits) -> Iterator
         cuts.append((segment.size, sources.next_offset(number)))
         for (position, offset), (end, end_offset) in pairwise(cuts):
             yield Piece(number, group, position, end, offset, end_offset)
-        segment.close_descriptors()
+        segment.files.close_descriptors()
 
 
 def _cuts(segment: Segment, range_bytes: int) -> list[tuple[int, int]]:
@@ -181,10 +181,10 @@ def _cuts(segment: Segment, range_bytes: int) -> list[tuple[int, int]]:
     cuts: list[tuple[int, int]] = []
     position = 0
     while segment.size - position > range_bytes:
-        indexed = segment.offset_index.upper_bound(position, range_bytes)
+        indexed = segment.files.offset_index.upper_bound(position, range_bytes)
         if indexed is None:
             break
-        _, position = segment.offset_index.lookup(indexed)
+        _, position = segment.files.offset_index.lookup(indexed)
         try:
             _, header = next(segment.batches(position))
         except (CorruptRecord, StopIteration):

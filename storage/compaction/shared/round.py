@@ -118,7 +118,7 @@ def scan(shared: SharedRound, number: int, files: Files, task: Task) -> Scanned:
         try:
             walk(segment, piece.position, scanning, task)
         finally:
-            segment.close_descriptors()
+            segment.files.close_descriptors()
         if at + 1 == len(pieces) or pieces[at + 1].group != piece.group:
             met.append((piece.group, scanning.take_met()))
     return Scanned(
@@ -217,7 +217,7 @@ def keep(
             suffix=suffix,
         )
     for segment in segments:
-        segment.lease()
+        segment.files.lease()
     try:
         made = keep_group(keeping, range(len(segments)), writer, task, superseded)
         new = () if suffix is None else _written(writer, files, suffix)
@@ -230,8 +230,8 @@ def keep(
     finally:
         sources.close_read()
         for segment in segments:
-            segment.release()
-            segment.close_descriptors()
+            segment.files.release()
+            segment.files.close_descriptors()
     figures = keeping.figures
     told = {name: getattr(figures, name) for name in FIGURES if hasattr(figures, name)}
     return Kept(group, made, new, told, figures.bytes_kept)
@@ -250,7 +250,7 @@ def _written(writer: GroupWriter | Nowhere, files: Files, suffix: str) -> tuple[
     assert isinstance(writer, GroupWriter)
     new = []
     for segment in writer.segments:
-        stat = files.file_stat(segment.file_path(paths.LOG))
+        stat = files.file_stat(segment.files.file_path(paths.LOG))
         new.append(
             NewSegment(
                 segment.base_offset,

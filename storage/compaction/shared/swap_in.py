@@ -102,20 +102,20 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
         for each in request.new:
             new.append(_named(log, each))
             _check(log, new[-1], each, request, task)
-            if not known.issuperset(new[-1].aborted):
+            if not known.issuperset(new[-1].files.aborted):
                 raise _refused(request, f"{each.name} speaks of transactions that it has not")
         prepare(log, old, new, task)
         for segment, each in zip(new, request.new, strict=True):
-            segment.set_suffix(paths.CLEANED)
+            segment.files.set_suffix(paths.CLEANED)
             _check_names(log, segment, request)
-            segment.set_mtime(each.mtime_ns)
+            segment.files.set_mtime(each.mtime_ns)
             task.check()
         log.files.sync_directory(log.directory)
     except BaseException as error:
         if not isinstance(error, TaskCancelled) or any(map(_is_cleaned, new)):
             for segment in new:
                 with contextlib.suppress(OSError):
-                    segment.discard()
+                    segment.files.discard()
         raise
     publish(log, old, new, task)
 
@@ -128,7 +128,7 @@ def discard(log: Log, request: SwapRequest) -> None:
     """Remove the staged files of a request, as far as they are there."""
     for each in request.new:
         with contextlib.suppress(OSError):
-            _named(log, each).discard()
+            _named(log, each).files.discard()
 
 
 def cleaned_of(request: SwapRequest) -> Cleaned:
@@ -175,7 +175,7 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
     if rebuild.next_offset > said.next_offset:
         raise _refused(request, f"{said.name} goes on beyond {said.next_offset}")
     expected = bytes(rebuild.offset_entries), sealed_times(rebuild)
-    if (segment.offset_index.data(), segment.time_index.data()) != expected:
+    if (segment.files.offset_index.data(), segment.files.time_index.data()) != expected:
         raise _refused(request, f"{said.name}: its indexes are not those of its batches")
     segment.restore(
         size=said.size,
@@ -187,16 +187,16 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
         mtime_ns=said.mtime_ns,
         sealed=True,
     )
-    segment.close_descriptors()
+    segment.files.close_descriptors()
 
 
 def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
     """That no file of it has been removed meanwhile: from now on nobody else knows of them."""
     kinds = [paths.LOG, paths.INDEX, paths.TIMEINDEX]
-    if segment.aborted:
+    if segment.files.aborted:
         kinds.append(paths.TXNINDEX)
     for kind in kinds:
-        path = segment.file_path(kind)
+        path = segment.files.file_path(kind)
         if not log.files.exists(path):
             raise _refused(request, f"{path} is not there any more")
 

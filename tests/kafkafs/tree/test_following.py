@@ -141,7 +141,7 @@ def test_an_old_inode_of_a_deleted_segment_that_was_not_open(beside: Beside) -> 
     handle = tree.open(node)
     size = beside.size(node)
     for segment in tree.log().segments:
-        segment.close_descriptors()
+        segment.files.close_descriptors()
     partition.delete_head(2)
     partition.remove_deleted()
     assert beside.size(node) == size

@@ -120,7 +120,7 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         append(log, b"x" * 100)
         log.roll(NOW_MS)
         segment = log.segments[0]
-        segment.lease()
+        segment.files.lease()
         manager.delete_topic("gone")
         assert "gone" not in manager.topics
         assert all(name.endswith("-delete") for name in os.listdir(tmp_path) if "gone" in name)
@@ -131,7 +131,7 @@ def test_a_deleted_topic_can_be_read_until_its_files_go(tmp_path: Path) -> None:
         remove()
         assert len([name for name in os.listdir(tmp_path) if name.endswith("-delete")]) == 1
         assert segment.read_into(bytearray(10), 0) == 10
-        segment.release()
+        segment.files.release()
         remove = manager.sweep(manager.clock_ms())
         assert remove is not None
         remove()

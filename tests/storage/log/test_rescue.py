@@ -276,7 +276,7 @@ def test_who_reads_goes_on(tmp_path: Path) -> None:
     manager, log = a_log(tmp_path, disk)
     segments = log.segments
     reader = segments[0]
-    reader.lease()
+    reader.files.lease()
     before = [segment.read_at(0, segment.size) for segment in segments]
     inode = reader.log_stat().st_ino
     fail(log, disk)
@@ -284,10 +284,10 @@ def test_who_reads_goes_on(tmp_path: Path) -> None:
     assert log.segments[:2] == segments
     assert [segment.read_at(0, segment.size) for segment in segments] == before
     assert reader.log_stat().st_ino != inode
-    reader.release()
+    reader.files.release()
     for segment in segments:
-        segment.close_descriptors()
-        assert not segment.is_open
+        segment.files.close_descriptors()
+        assert not segment.files.is_open
     assert check_log(log) == []
     manager.close()
 

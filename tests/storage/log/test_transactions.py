@@ -160,7 +160,7 @@ def test_a_transaction_over_several_segments(tmp_path: Path) -> None:
         assert [s.size == s.stable_size for s in log.segments] == [True, False, False]
         second.abort()
         assert [s.size == s.stable_size for s in log.segments] == [True, True, True]
-        assert [s.aborted for s in log.segments] == [
+        assert [s.files.aborted for s in log.segments] == [
             (),
             (),
             (TxnEntry(7, 1, 4, 2), TxnEntry(8, 2, 5, 6)),

@@ -40,13 +40,13 @@ def segment(tmp_path: Path) -> Segment:
         data = encode([Record(offset, NOW_MS + offset, 0, None, b"x" * 50)])
         made.append(data, [(0, len(data), offset, NOW_MS + offset)], NOW_NS)
     made.seal()
-    made.close()
+    made.files.close()
     return made
 
 
 def starts(segment: Segment) -> list[int]:
     found = [at for at, _ in segment.batches()]
-    segment.close_descriptors()
+    segment.files.close_descriptors()
     return found
 
 
@@ -75,7 +75,7 @@ def loaded(
     )
     found = load(origin, BASE, following, set(os.listdir(path)))
     finish_index(origin.files, found)
-    found.segment.close_descriptors()
+    found.segment.files.close_descriptors()
     return found
 
 
