@@ -6,6 +6,7 @@ base offset.  Both numbers rise from one entry to the next, or one of them stays
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import ClassVar
@@ -16,7 +17,7 @@ from storage.index.entry_file import EntryFile
 Entry = tuple[int, int]
 
 
-class SegmentIndex(EntryFile):
+class SegmentIndex(EntryFile, ABC):
     """One index of the segment that starts at ``base_offset``.
 
     ``writable`` creates a missing file, ``mapped`` is false for directories of others,
@@ -51,13 +52,13 @@ class SegmentIndex(EntryFile):
             ignore_zero_tail=ignore_zero_tail,
         )
 
+    @abstractmethod
     def _decoded(self, fields: Sequence[int]) -> Entry:
         """An entry, from its fields in the file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _last_up_to(self, offset: int) -> int:
         """The number of the last entry with offset ≤ the one asked for, or -1."""
-        raise NotImplementedError
 
     def entry(self, number: int) -> Entry:
         """Entry ``number`` (< ``count``)."""
