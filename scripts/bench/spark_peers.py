@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.place.opened import Opened, place
+from kafkafs.spark.place.opened import Opened, location_of
 from kafkafs.spark.source import rows as spark_rows
 from tests.interop.kafka_tools import SPARK_POM, jars
 from tests.spark.processes import command_of, tree_of
@@ -133,7 +133,7 @@ def from_source(session: SparkSession, topic: Topic, names: list[str]) -> DataFr
 
 def from_splits(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
     """As jobs read: each task some splits, whose numbers are the rows of a DataFrame."""
-    where = place(str(topic.data))
+    where = location_of(str(topic.data))
     slots = session.sparkContext.defaultParallelism
     with Opened(where, lambda name: name == topic.name) as opened:
         splits = all_splits(list(opened.manager.logs()), slots, "read_committed")

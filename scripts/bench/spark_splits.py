@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from kafkafs.spark.place.opened import Place
+from kafkafs.spark.place.opened import Location
 from kafkafs.spark.source.rows import chosen, record_batches, spark_schema
 from storage.split.split import Split
 
 
 def read_splits(
-    where: Place, splits: list[Split], names: list[str], numbers: Iterator[pa.RecordBatch]
+    where: Location, splits: list[Split], names: list[str], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the splits with these numbers."""
     files, schema = where.files(), chosen(spark_schema(names))

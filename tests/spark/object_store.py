@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.fs
 from moto.server import ThreadedMotoServer
 
-from kafkafs.spark.place.opened import Place, place
+from kafkafs.spark.place.opened import Location, location_of
 
 _REQUEST = re.compile(r'"(GET|HEAD) /([^ ?]*)(\S*list-type=2)?\S* HTTP')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -55,8 +55,8 @@ class Bucket:
         self._put: dict[str, bytes] = {}
 
     @property
-    def place(self) -> Place:
-        return place(self.uri)
+    def location(self) -> Location:
+        return location_of(self.uri)
 
     def put(self, name: str, data: bytes) -> None:
         with self.filesystem.open_output_stream(f"{self.root}/{name}") as stream:

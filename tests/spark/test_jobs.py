@@ -13,10 +13,10 @@ import pytest
 
 from kafkafs.spark.jobs import export, import_, stats, verify
 from kafkafs.spark.jobs.choice import Choice
-from kafkafs.spark.jobs.import_records import Wishes
-from kafkafs.spark.jobs.report import Report, print_report
+from kafkafs.spark.jobs.import_records import ImportOptions
+from kafkafs.spark.jobs.report import JobReport, print_report
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.place.opened import Opened, place
+from kafkafs.spark.place.opened import Opened, location_of
 from storage import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.record.batch import Record, encode
@@ -92,7 +92,7 @@ def test_stats_count_what_is_there(spark: SparkSession, data: Path, tmp_path: Pa
         ]
         put(data, "t", 0, records)
     chart = tmp_path / "chart.svg"
-    report = stats.run(spark, str(data), stats.Wishes(gap_ms=60 * MINUTE), chart=str(chart))
+    report = stats.run(spark, str(data), stats.StatsOptions(gap_ms=60 * MINUTE), chart=str(chart))
     tables = {table.name: table for table in report.tables}
     topics = {str(row[0]): row for row in tables["topics"].rows}
     sizes[7] = 0
@@ -127,12 +127,12 @@ def test_stats_of_one_split_add_up_as_those_of_many(
             time_ms = NOW_MS + (number * 7919 % 300) * MINUTE
             record = Record(0, time_ms, 0, b"%d" % (number % 40), bytes(number))
             log.appender.append_batches(encode([record]), now_ns=NOW_NS)
-    wishes = stats.Wishes(gap_ms=10 * MINUTE)
-    whole = stats.count(spark, str(data), wishes)
+    options = stats.StatsOptions(gap_ms=10 * MINUTE)
+    whole = stats.count(spark, str(data), options)
     monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)
-    with Opened(place(str(data))) as opened_again:
+    with Opened(location_of(str(data))) as opened_again:
         assert len(all_splits(list(opened_again.manager.logs()), 2, "read_committed")) > 5
-    parts = stats.count(spark, str(data), wishes)
+    parts = stats.count(spark, str(data), options)
     (one,), (many,) = whole.partitions, parts.partitions
     many.keys = one.keys
     assert many == one
@@ -147,13 +147,13 @@ def test_export_goes_on_where_it_has_stopped(
         manager.create_topic("t", 2)
     put(data, "t", 0, [Record(0, late - 1, 0, b"k", b"one"), Record(1, late + 1, 0, None, b"two")])
     out = tmp_path / "out"
-    wishes = export.Wishes(Choice((("t", None),)), as_text=True)
-    report = export.run(spark, str(data), str(out), wishes)
+    options = export.ExportOptions(Choice((("t", None),)), as_text=True)
+    report = export.run(spark, str(data), str(out), options)
     assert report.figures["records"] == 2
     put(data, "t", 1, [Record(0, late, 0, b"k", None)])
-    assert [row[4] for row in export.plan(str(data), str(out), wishes).tables[0].rows] == [0, 1]
-    assert export.run(spark, str(data), str(out), wishes).figures["records"] == 1
-    assert export.run(spark, str(data), str(out), wishes).figures["records"] == 0
+    assert [row[4] for row in export.plan(str(data), str(out), options).tables[0].rows] == [0, 1]
+    assert export.run(spark, str(data), str(out), options).figures["records"] == 1
+    assert export.run(spark, str(data), str(out), options).figures["records"] == 0
     rows = spark.read.parquet(str(out)).orderBy("partition", "offset").collect()
     assert [(row.partition, row.offset, row.key, row.value) for row in rows] == [
         (0, 0, "k", "one"),
@@ -163,7 +163,7 @@ def test_export_goes_on_where_it_has_stopped(
     days = [row.date.toordinal() for row in rows]
     assert (days[1] - days[0], days[2] - days[0]) == (1, 0)
     with pytest.raises(InvalidConfig, match="something else"):
-        export.run(spark, str(data), str(out), wishes._replace(as_text=False))
+        export.run(spark, str(data), str(out), options._replace(as_text=False))
 
 
 def test_lines_are_imported_once_and_in_order(
@@ -174,23 +174,23 @@ def test_lines_are_imported_once_and_in_order(
     (tmp_path / "b.log").write_bytes(b"\n".join(lines) + b"\n")
     with gzip.open(tmp_path / "a.log.gz", "wb") as file:
         file.write(b"packed\nlast without newline")
-    wishes = Wishes("t", (f"file://{tmp_path}/b.log", str(tmp_path / "*.gz")), partition=1)
+    options = ImportOptions("t", (f"file://{tmp_path}/b.log", str(tmp_path / "*.gz")), partition=1)
     with pytest.raises(UnknownTopicOrPartition, match="--partitions"):
-        import_.run(spark, str(data), wishes)
-    wishes = wishes._replace(partitions=2)
-    dry = import_.run(spark, str(data), wishes, dry_run=True)
+        import_.run(spark, str(data), options)
+    options = options._replace(partitions=2)
+    dry = import_.run(spark, str(data), options, dry_run=True)
     assert (dry.figures["records"], dry.figures["creates_topic"]) == (1002, True)
     assert not (data / "t-0").exists()
     # Several tasks read a file.
     spark.conf.set("spark.sql.files.maxPartitionBytes", "700")
     try:
-        report = import_.run(spark, str(data), wishes)
+        report = import_.run(spark, str(data), options)
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
     expected = [(None, line) for line in (*lines, b"packed", b"last without newline")]
     assert values_of(data, "t") == [[], expected]
     assert report.figures["records"] == dry.figures["records"]
-    again = import_.run(spark, str(data), wishes)
+    again = import_.run(spark, str(data), options)
     assert (again.figures["records"], again.figures["is_imported_already"]) == (0, True)
     assert values_of(data, "t") == [[], expected]
 
@@ -203,15 +203,17 @@ def test_files_of_any_name_are_imported_or_refused(
         (tmp_path / f"{name}.txt").write_text(f"{name}\n")
     (tmp_path / "with:colon.txt").touch()
     (tmp_path / "_hidden.txt").touch()
-    wishes = Wishes("t", tuple(str(tmp_path / f"{name}.txt") for name in names), partitions=1)
-    import_.run(spark, str(data), wishes)
+    options = ImportOptions(
+        "t", tuple(str(tmp_path / f"{name}.txt") for name in names), partitions=1
+    )
+    import_.run(spark, str(data), options)
     expected = [(None, name.encode()) for name in names]
     assert values_of(data, "t") == [expected]
     for name in ("with:colon.txt", "_hidden.txt"):
         with pytest.raises(InvalidConfig, match=name):
-            import_.run(spark, str(data), wishes._replace(inputs=(str(tmp_path / name),)))
+            import_.run(spark, str(data), options._replace(inputs=(str(tmp_path / name),)))
     # By a pattern those that Spark passes over are not meant.
-    import_.run(spark, str(data), wishes._replace(inputs=(str(tmp_path / "[_l]*.txt"),)))
+    import_.run(spark, str(data), options._replace(inputs=(str(tmp_path / "[_l]*.txt"),)))
     assert values_of(data, "t") == [[*expected, (None, b"l1"), (None, b"l[1]")]]
 
 
@@ -226,8 +228,8 @@ def test_an_export_is_imported_as_it_was(spark: SparkSession, data: Path, tmp_pa
         ]
         put(data, "t", partition, records)
     out = tmp_path / "out"
-    export.run(spark, str(data), str(out), export.Wishes(is_snapshot=True))
-    import_.run(spark, str(data), Wishes("copy", (str(out),), format="parquet"))
+    export.run(spark, str(data), str(out), export.ExportOptions(is_snapshot=True))
+    import_.run(spark, str(data), ImportOptions("copy", (str(out),), format="parquet"))
     with LogManager.open(str(data), read_only=True) as manager:
         for partition in (0, 1):
             one, other = (manager.log(topic, partition) for topic in ("t", "copy"))
@@ -242,10 +244,12 @@ def test_rows_are_imported_by_columns(spark: SparkSession, data: Path, tmp_path:
     ]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    wishes = Wishes("t", (str(file),), key="user", timestamp="at", partitions=3, name="once")
+    options = ImportOptions(
+        "t", (str(file),), key="user", timestamp="at", partitions=3, name="once"
+    )
     with pytest.raises(InvalidConfig, match="choose one with --value"):
-        import_.run(spark, str(data), wishes)
-    import_.run(spark, str(data), wishes._replace(value="*"))
+        import_.run(spark, str(data), options)
+    import_.run(spark, str(data), options._replace(value="*"))
     found = [pair for partition in values_of(data, "t") for pair in partition]
     assert sorted(found) == [
         (str(row["user"]).encode(), json.dumps({"n": row["n"]}, separators=(",", ":")).encode())
@@ -257,7 +261,7 @@ def test_rows_are_imported_by_columns(spark: SparkSession, data: Path, tmp_path:
 
 
 def test_a_report_is_told_in_three_ways() -> None:
-    report = Report("stats", figures={"records": 1234567, "rate": 1.25, "none": None})
+    report = JobReport("stats", figures={"records": 1234567, "rate": 1.25, "none": None})
     out = io.StringIO()
     print_report(report, out=out)
     assert out.getvalue() == "records 1234567\nrate 1.25\nnone -\n"

@@ -17,7 +17,7 @@ import pytest
 
 from kafkafs.spark.jobs import export, import_, stats, verify
 from kafkafs.spark.jobs.choice import Choice
-from kafkafs.spark.jobs.import_records import Wishes
+from kafkafs.spark.jobs.import_records import ImportOptions
 from kafkafs.spark.jobs.progress import working
 from storage import LogManager
 from storage.errors import InvalidConfig
@@ -48,9 +48,9 @@ def test_what_only_reads_takes_an_object_store(
     bucket.sync(data)
     report = verify.run(spark, bucket.uri)
     assert (report.faults, report.figures["records"]) == ([], 63)
-    counted = stats.count(spark, bucket.uri, stats.Wishes())
+    counted = stats.count(spark, bucket.uri, stats.StatsOptions())
     # One of them is of an aborted transaction.
-    assert counted.partitions == stats.count(spark, str(data), stats.Wishes()).partitions
+    assert counted.partitions == stats.count(spark, str(data), stats.StatsOptions()).partitions
     assert counted.partitions[0].records == 62
     out = tmp_path / "out"
     assert export.run(spark, bucket.uri, str(out)).figures["records"] == 62
@@ -60,20 +60,20 @@ def test_what_only_reads_takes_an_object_store(
     (expected,) = verify_here(str(data)).faults
     assert fault.partition(": ")[2] == str(expected).partition(": ")[2]
     with pytest.raises(InvalidConfig, match="not in an object store"):
-        import_.run(spark, bucket.uri, Wishes("t", ("x",)))
+        import_.run(spark, bucket.uri, ImportOptions("t", ("x",)))
 
 
 def test_a_daemon_that_has_it_mounted_imports(spark: SparkSession, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_bytes(b"one\ntwo\nthree\n")
     with mounted(tmp_path) as mount:
-        wishes = Wishes("t", (str(lines),), partition=2, partitions=3)
+        options = ImportOptions("t", (str(lines),), partition=2, partitions=3)
         for _ in range(2):
-            import_.run(spark, str(mount.data), wishes)
+            import_.run(spark, str(mount.data), options)
         assert sorted(os.listdir(mount.path / "t")) == ["0", "1", "2"]
         assert (mount.path / "t" / "2").read_bytes() == lines.read_bytes()
         assert verify.run(spark, str(mount.data)).faults == []
-        assert stats.count(spark, str(mount.data), stats.Wishes()).keys == {"t": 0}
+        assert stats.count(spark, str(mount.data), stats.StatsOptions()).keys == {"t": 0}
     with LogManager.open(str(tmp_path / "data"), read_only=True) as manager:
         assert values(manager.log("t", 2)) == [b"one", b"two", b"three"]
 

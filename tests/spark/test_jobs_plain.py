@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kafkafs.spark.jobs import chart, export, export_state
 from kafkafs.spark.jobs.choice import data_name
-from kafkafs.spark.jobs.facts import WIDTHS_MS, Facts
 from kafkafs.spark.jobs.failures import reason
+from kafkafs.spark.jobs.range_stats import WIDTHS_MS, RangeStats
 from kafkafs.spark.jobs.stats_report import Counted
 from storage.errors import InvalidConfig
 from storage.record.batch import Record, encode
@@ -34,14 +34,14 @@ RECORDS = st.lists(
 )
 
 
-def counted(*parts: list[Record]) -> Facts:
+def counted(*parts: list[Record]) -> RangeStats:
     """The figures of records that are read in so many pieces."""
-    facts = Facts("t", 0, 0, 0)
+    stats = RangeStats("t", 0, 0, 0)
     for records in parts:
         data = encode(records)
         columns = decode_columns(data, 0, len(data), timestamps_us=True)
-        facts.count(columns, GAP_MS)
-    return facts
+        stats.count(columns, GAP_MS)
+    return stats
 
 
 @example([[(1, 1000, None, None)], [(1, -1, None, None), (1, 60_000, b"k", b"v")]])
@@ -57,9 +57,9 @@ def test_figures_add_up_however_records_are_cut(lists: list[list[Item]]) -> None
     records = list(chain.from_iterable(parts))
     together = counted(records)
     assert counted(*parts) == together
-    added = Facts("t", 0, 0, 0)
+    added = RangeStats("t", 0, 0, 0)
     for part in parts:
-        added.add(Facts.decode(counted(part).encode()), GAP_MS)
+        added.add(RangeStats.decode(counted(part).encode()), GAP_MS)
     assert added == together
     newest: int | None = None
     gaps = []
@@ -76,27 +76,27 @@ def test_figures_add_up_however_records_are_cut(lists: list[list[Item]]) -> None
 
 
 def test_bins_grow_with_the_time_they_cover() -> None:
-    facts = Facts("t", 0, 0, 0)
+    stats = RangeStats("t", 0, 0, 0)
     for days in (1, 100, 10_000):
         times = np.arange(0, days * 86_400_000, max(days * 86_400, 1000), dtype=np.int64)
-        facts._count_bins(times, np.ones_like(times))
-    assert len(facts.bins) <= 1500
-    assert facts.width_ms in WIDTHS_MS
-    assert sum(records for records, _ in facts.bins.values()) == 3000
+        stats._count_bins(times, np.ones_like(times))
+    assert len(stats.bins) <= 1500
+    assert stats.width_ms in WIDTHS_MS
+    assert sum(records for records, _ in stats.bins.values()) == 3000
 
 
 def test_a_chart_is_drawn_of_whatever_there_is(tmp_path: Path) -> None:
     many = []
     for number in range(60):
-        facts = Facts(f"topic-{number // 5}", number % 5, 0, 0)
-        facts.bins = {NOW_MS - NOW_MS % 1000 + 1000 * number: [number, number]}
-        facts.records = number
-        many.append(facts)
-    sizes = {(facts.topic, facts.partition): 1000 for facts in many}
+        stats = RangeStats(f"topic-{number // 5}", number % 5, 0, 0)
+        stats.bins = {NOW_MS - NOW_MS % 1000 + 1000 * number: [number, number]}
+        stats.records = number
+        many.append(stats)
+    sizes = {(stats.topic, stats.partition): 1000 for stats in many}
     for name, partitions in (("many.png", many), ("one.svg", many[:1]), ("none.svg", [])):
         path = tmp_path / name
         chart.check(str(path))
-        places = {(facts.topic, facts.partition) for facts in partitions}
+        places = {(stats.topic, stats.partition) for stats in partitions}
         log_bytes = {place: size for place, size in sizes.items() if place in places}
         chart.draw(Counted(partitions, log_bytes, {}, True), str(path))
         assert path.stat().st_size > 1000
@@ -124,19 +124,19 @@ storage.errors.CorruptRecord: the CRC is wrong (file /d/t-0/0.log, position 264)
 def test_an_export_knows_its_data_directory_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, wishes = str(tmp_path / "out"), export.Wishes()
+    out, options = str(tmp_path / "out"), export.ExportOptions()
     for name in ("one", "two"):
         (tmp_path / name / "data").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "one")
-    with export_state.begun(out, wishes.written_down(data_name("data"))):
+    with export_state.begun(out, options.content(data_name("data"))):
         pass
     for path in ("data", "../one/data", str(tmp_path / "one" / "data")):
         assert export.plan(path, out).figures["offsets"] == 0
         assert export.plan(path, f"file://{out}").figures["offsets"] == 0
     # How it is read may change: a run that is told of lost data can be told to go on.
-    export.plan("../one/data", out, export.Wishes(options={"failOnDataLoss": "false"}))
+    export.plan("../one/data", out, export.ExportOptions(source={"failOnDataLoss": "false"}))
     with pytest.raises(InvalidConfig, match="something else"):
-        export.plan("../one/data", out, export.Wishes(options={"startingTimestamp": "5"}))
+        export.plan("../one/data", out, export.ExportOptions(source={"startingTimestamp": "5"}))
     monkeypatch.chdir(tmp_path / "two")
     for name in (out, f"file://{out}"):
         with pytest.raises(InvalidConfig, match="something else"):

@@ -145,7 +145,7 @@ def test_pieces_are_the_whole(
     for whole in ranges:
         at = whole.start
         for piece in pieces:
-            if piece.place == whole.place:
+            if piece.partition == whole.partition:
                 assert piece.start == at
                 at = piece.end
         assert at == whole.end

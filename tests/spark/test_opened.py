@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.place.opened import Opened, Place, place
+from kafkafs.spark.place.opened import Location, Opened, location_of
 from storage import LogManager
 from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower
@@ -24,18 +24,18 @@ def test_a_path_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     data = str(tmp_path / "some data")
     for option in (data, "some data", f"{data}/", f"file:{data}", f"file://{data}"):
-        found = place(option.replace(" ", "%20") if option.startswith("file:") else option)
+        found = location_of(option.replace(" ", "%20") if option.startswith("file:") else option)
         assert (found.path, found.is_local, str(found)) == (data, True, data)
-    assert place("a:b").path == str(tmp_path / "a:b")
-    assert type(pickle.loads(pickle.dumps(place(data))).files()) is Files
+    assert location_of("a:b").path == str(tmp_path / "a:b")
+    assert type(pickle.loads(pickle.dumps(location_of(data))).files()) is Files
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no such data directory: '.*/nowhere'"):
-        Opened(place(str(tmp_path / "nowhere")))
+        Opened(location_of(str(tmp_path / "nowhere")))
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=r"no directory: '.*/file'"):
-        Opened(place(str(tmp_path / "file")))
+        Opened(location_of(str(tmp_path / "file")))
 
 
 def test_a_brokers_directory_is_followed(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_brokers_directory_is_followed(tmp_path: Path) -> None:
     first = broker.partition("t")
     first.append(b"one")
     broker.partition("other").append(b"not wanted")
-    with Opened(place(str(broker.data)), lambda topic: topic != "other") as opened:
+    with Opened(location_of(str(broker.data)), lambda topic: topic != "other") as opened:
         log = opened.manager.log("t", 0)
         assert values(log) == [b"one"]
         first.append(b"two")
@@ -72,12 +72,12 @@ def test_nothing_is_read_where_nothing_has_changed(tmp_path: Path) -> None:
             opened_paths.append(path)
             return super().scan(path)
 
-    class WatchedPlace(Place):
+    class WatchedLocation(Location):
         def files(self, *, listed: bool = False) -> Files:
             return Watched()
 
-    here = place(str(broker.data))
-    with Opened(WatchedPlace(here.option, here.path, here.is_local)) as opened:
+    here = location_of(str(broker.data))
+    with Opened(WatchedLocation(here.option, here.path, here.is_local)) as opened:
         later = DirectoryFollower(opened.manager, clock_ns=lambda: 1 << 62)
         opened._follower = later  # what has just changed counts as long past
         opened.refresh()
@@ -94,7 +94,7 @@ def test_until_the_high_watermark(tmp_path: Path) -> None:
     partition.append(b"two")
     marks = broker.data / "replication-offset-checkpoint"
     marks.write_text("0\n1\nt 0 1\n")
-    with Opened(place(str(broker.data)), until_high_watermark=True) as opened:
+    with Opened(location_of(str(broker.data)), until_high_watermark=True) as opened:
         assert values(opened.manager.log("t", 0)) == [b"one"]
         replaced = marks.with_suffix(".tmp")
         replaced.write_text("0\n1\nt 0 2\n")
@@ -107,7 +107,7 @@ def test_while_its_writer_has_it_open(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as writer:
         log = writer.create_topic("t", 1).partitions[0]
         append(log, b"one")
-        with Opened(place(str(tmp_path))) as opened:
+        with Opened(location_of(str(tmp_path))) as opened:
             seen = opened.manager.log("t", 0)
             client = Client(log, 7)
             client.send(b"undecided")
@@ -148,7 +148,7 @@ def test_who_may_only_read() -> None:
         with nobody():
             with pytest.raises(PermissionError):
                 (data / "new").touch()
-            with Opened(place(str(data))) as opened:
+            with Opened(location_of(str(data))) as opened:
                 opened.refresh()
                 assert values(opened.manager.log("t", 0)) == [b"one"]
         assert sorted(path.relative_to(data) for path in data.rglob("*")) == before

@@ -54,13 +54,15 @@ def command(
 
     if follow and snapshot:
         raise click.UsageError("--follow and --snapshot exclude each other")
-    wishes = export.Wishes(Choice(places), as_text, interval if follow else None, snapshot, options)
+    chosen = export.ExportOptions(
+        Choice(places), as_text, interval if follow else None, snapshot, options
+    )
     if dry_run:
-        told(lambda: export.plan(data_dir, out, wishes), spark)
+        told(lambda: export.plan(data_dir, out, chosen), spark)
     else:
         run_job(
             "export",
-            lambda session: export.run(session, data_dir, out, wishes),
+            lambda session: export.run(session, data_dir, out, chosen),
             spark,
-            check=lambda: export.check(data_dir, out, wishes),
+            check=lambda: export.check(data_dir, out, chosen),
         )

@@ -45,13 +45,13 @@ def command(data_dir: str, dry_run: bool, **options: Any) -> None:
     A second run of the same import appends nothing.
     """
     from kafkafs.spark.jobs import import_
-    from kafkafs.spark.jobs.import_records import Wishes
+    from kafkafs.spark.jobs.import_records import ImportOptions
 
     spark = {name: options.pop(name) for name in ("master", "settings", "as_json", "verbose")}
-    wishes = Wishes(format=options.pop("kind"), **options)
+    chosen = ImportOptions(format=options.pop("kind"), **options)
     run_job(
         "import",
-        lambda session: import_.run(session, data_dir, wishes, dry_run=dry_run),
+        lambda session: import_.run(session, data_dir, chosen, dry_run=dry_run),
         spark,
-        check=lambda: import_.check(data_dir, wishes),
+        check=lambda: import_.check(data_dir, chosen),
     )

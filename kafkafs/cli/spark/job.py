@@ -17,7 +17,7 @@ from kafkafs.cli.addresses import number
 from kafkafs.cli.long_work import CANCELLED
 
 if TYPE_CHECKING:
-    from kafkafs.spark.jobs.report import Report
+    from kafkafs.spark.jobs.report import JobReport
     from kafkafs.spark.jobs.session import Session
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -75,14 +75,14 @@ def job_options(function: _F) -> _F:
     return function
 
 
-def told(work: Callable[[], Report], spark: SparkOptions) -> None:
+def told(work: Callable[[], JobReport], spark: SparkOptions) -> None:
     """Print the report of what needs no session, and exit."""
     _tell(work, spark)
 
 
 def run_job(
     name: str,
-    work: Callable[[Session], Report],
+    work: Callable[[Session], JobReport],
     spark: SparkOptions,
     *,
     check: Callable[[], object],
@@ -93,7 +93,7 @@ def run_job(
     """
     from kafkafs.spark.jobs.session import check_installed, job_session
 
-    def in_session() -> Report:
+    def in_session() -> JobReport:
         check_installed()
         check()
         with job_session(
@@ -107,7 +107,7 @@ def run_job(
     _tell(in_session, spark)
 
 
-def _tell(work: Callable[[], Report], spark: SparkOptions) -> None:
+def _tell(work: Callable[[], JobReport], spark: SparkOptions) -> None:
     from kafkafs.spark.jobs.failures import is_sparks, reason
     from kafkafs.spark.jobs.report import print_report
     from kafkafs.spark.jobs.session import CannotStartError

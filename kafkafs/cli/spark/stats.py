@@ -62,13 +62,13 @@ def command(
     from kafkafs.spark.jobs import stats
     from kafkafs.spark.jobs.choice import Choice
 
-    wishes = stats.Wishes(Choice(places), gap_ms, not no_keys, isolation)
+    options = stats.StatsOptions(Choice(places), gap_ms, not no_keys, isolation)
     if dry_run:
-        told(lambda: stats.plan(data_dir, wishes), spark)
+        told(lambda: stats.plan(data_dir, options), spark)
     else:
         run_job(
             "stats",
-            lambda session: stats.run(session, data_dir, wishes, chart=chart),
+            lambda session: stats.run(session, data_dir, options, chart=chart),
             spark,
-            check=lambda: stats.check(data_dir, wishes, chart),
+            check=lambda: stats.check(data_dir, options, chart),
         )

@@ -35,5 +35,5 @@ def command(
             "verify",
             lambda session: verify.run(session, data_dir, choice),
             spark,
-            check=lambda: choice.place_of(data_dir),
+            check=lambda: choice.location_of(data_dir),
         )

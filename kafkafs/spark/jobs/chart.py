@@ -16,7 +16,7 @@ from kafkafs.spark.jobs.stats_report import Counted
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
-    from kafkafs.spark.jobs.facts import Facts
+    from kafkafs.spark.jobs.range_stats import RangeStats
 
 KINDS = (".png", ".svg")
 _MOST_LINES = 8
@@ -57,50 +57,50 @@ def draw(counted: Counted, path: str) -> None:
         figure.savefig(path)
 
 
-def _topics(partitions: Sequence[Facts]) -> dict[str, Facts]:
+def _topics(partitions: Sequence[RangeStats]) -> dict[str, RangeStats]:
     """The figures of each topic, by records; all that are too many under one name."""
-    from kafkafs.spark.jobs.facts import Facts
+    from kafkafs.spark.jobs.range_stats import RangeStats
 
-    topics: dict[str, Facts] = {}
-    for facts in partitions:
-        total = topics.setdefault(facts.topic, Facts(facts.topic, -1, 0, 0))
-        total.add_counts(facts)
+    topics: dict[str, RangeStats] = {}
+    for stats in partitions:
+        total = topics.setdefault(stats.topic, RangeStats(stats.topic, -1, 0, 0))
+        total.add_counts(stats)
     ordered = sorted(topics.items(), key=lambda item: -item[1].records)
     if len(ordered) <= _MOST_LINES:
         return dict(ordered)
-    rest = Facts("others", -1, 0, 0)
+    rest = RangeStats("others", -1, 0, 0)
     others = ordered[_MOST_LINES - 1 :]
-    for _, facts in others:
-        rest.add_counts(facts)
+    for _, stats in others:
+        rest.add_counts(stats)
     return {**dict(ordered[: _MOST_LINES - 1]), f"{len(others)} other topics": rest}
 
 
-def _rates(axes: Any, topics: dict[str, Facts]) -> dict[str, str]:
+def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
     """Records a second over time, a line for each topic; the colours they have."""
     from matplotlib import dates
 
-    from kafkafs.spark.jobs.facts import WIDTHS_MS
+    from kafkafs.spark.jobs.range_stats import WIDTHS_MS
 
     plain: Any = dates  # without types
-    width_ms = max((facts.width_ms for facts in topics.values()), default=WIDTHS_MS[0])
+    width_ms = max((stats.width_ms for stats in topics.values()), default=WIDTHS_MS[0])
     first, last, hidden = _range(list(topics.values()), width_ms)
     for wider_ms in WIDTHS_MS[WIDTHS_MS.index(width_ms) :]:
         width_ms = wider_ms
         if last - first <= _MOST_STEPS * width_ms:
             break
     first, last = first - first % width_ms, last - last % width_ms
-    for facts in topics.values():
-        facts.widen(width_ms)
-    found = any(facts.bins for facts in topics.values())
+    for stats in topics.values():
+        stats.widen(width_ms)
+    found = any(stats.bins for stats in topics.values())
     colours: dict[str, str] = {}
-    for number, (name, facts) in enumerate(topics.items()):
+    for number, (name, stats) in enumerate(topics.items()):
         colours[name] = f"C{number}"
         if not found:
             continue
         # From an empty bin to an empty bin, so that what rises and falls is seen.
         starts = range(first - width_ms, last + 2 * width_ms, width_ms)
         times = [datetime.fromtimestamp(start / 1000, UTC) for start in starts]
-        rate = [facts.bins.get(start, [0])[0] * 1000 / width_ms for start in starts]
+        rate = [stats.bins.get(start, [0])[0] * 1000 / width_ms for start in starts]
         axes.step(times, rate, where="post", color=colours[name], label=_short(name), linewidth=1.4)
     locator = plain.AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
@@ -114,11 +114,11 @@ def _rates(axes: Any, topics: dict[str, Facts]) -> dict[str, str]:
     return colours
 
 
-def _range(topics: Sequence[Facts], width_ms: int) -> tuple[int, int, int]:
+def _range(topics: Sequence[RangeStats], width_ms: int) -> tuple[int, int, int]:
     """The first and last bin that are drawn, -1 for none, and how many records lie outside."""
     bins: dict[int, int] = {}
-    for facts in topics:
-        for start, (records, _) in facts.bins.items():
+    for stats in topics:
+        for start, (records, _) in stats.bins.items():
             bins[start] = bins.get(start, 0) + records
     if not bins:
         return -1, -1, 0

@@ -11,15 +11,15 @@ from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
 
 if TYPE_CHECKING:
-    from kafkafs.spark.place.opened import Place
+    from kafkafs.spark.place.opened import Location
 
 
-def data_place(path: str) -> Place:
+def data_location(path: str) -> Location:
     """Where a data directory is.  InvalidConfig for what names none, FileNotFoundError, OSError."""
-    from kafkafs.spark.place.opened import check_directory, place
+    from kafkafs.spark.place.opened import check_directory, location_of
 
     try:
-        where = place(path)
+        where = location_of(path)
     except ValueError as error:
         raise InvalidConfig(str(error)) from None
     check_directory(where, where.files())
@@ -30,7 +30,7 @@ def data_name(path: str) -> str:
     """What to write down of where a data directory is: the same from wherever it is named, and
     without secrets.
     """
-    where = data_place(path)
+    where = data_location(path)
     if where.is_local:
         return os.path.realpath(where.path)
     query = dict(parse_qsl(urlsplit(where.option).query))
@@ -67,9 +67,9 @@ class Choice(NamedTuple):
                     what = f"no partition {partition} of topic {topic!r}"
                 raise UnknownTopicOrPartition(f"there is {what}", path=path)
 
-    def place_of(self, path: str) -> Place:
-        """The data directory, which has all that is named.  As `data_place` and `check`."""
-        where = data_place(path)
+    def location_of(self, path: str) -> Location:
+        """The data directory, which has all that is named.  As `data_location` and `check`."""
+        where = data_location(path)
         self.check(where.files(), where.path)
         return where
 

@@ -25,11 +25,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_place
+from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_location
 from kafkafs.spark.jobs.compact_tasks import (
     Item,
-    Kind,
-    Part,
+    ItemKind,
+    RoundPart,
     Shares,
     bundled,
     by_group,
@@ -38,7 +38,7 @@ from kafkafs.spark.jobs.compact_tasks import (
     scan_ranges,
 )
 from kafkafs.spark.jobs.progress import working
-from kafkafs.spark.jobs.report import Report, Table, total
+from kafkafs.spark.jobs.report import JobReport, Table, total
 from kafkafs.spark.place.opened import Opened
 from kafkafs.spark.place.owner import OwnerNotReached, ask_owner, check_owner
 from storage.adopt.staged import parse_name
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.place.opened import Place
+    from kafkafs.spark.place.opened import Location
 
 # Less than that is not worth a task of its own.
 _LEAST_BYTES = 8 << 20
@@ -76,7 +76,7 @@ def run(
     dry_run: bool = False,
     limits: Limits | None = None,
     now_ms: int | None = None,
-) -> Report:
+) -> JobReport:
     """Clean the partitions of compacted topics that can be cleaned.
 
     `only_due`: those only that min.cleanable.dirty.ratio or max.compaction.lag.ms ask for.
@@ -99,9 +99,9 @@ def run(
     return _report_of(work, time.monotonic() - started)
 
 
-def check(path: str, choice: Choice) -> Place:
+def check(path: str, choice: Choice) -> Location:
     """The directory, as far as can be known before Spark is there.  As `run`."""
-    where = data_place(path)
+    where = data_location(path)
     if not where.is_local:
         raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
     choice.check(where.files(), where.path)
@@ -162,52 +162,52 @@ class Compaction:
 
         context = self.session.sparkContext
         shares = _shares(self.rounds, self.job)
-        told = context.broadcast(shares)
+        broadcast = context.broadcast(shares)
         scanned: RDD[tuple[int, Item]] = context.parallelize(
             range(len(shares.ranges)), len(shares.ranges)
-        ).flatMap(partial(scan_ranges, told))
+        ).flatMap(partial(scan_ranges, broadcast))
         merged: RDD[Item] = (
             scanned.partitionBy(len(shares.buckets), _same)
-            .mapPartitions(partial(merge_buckets, told))
+            .mapPartitions(partial(merge_buckets, broadcast))
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
         try:
             openings = self._openings(merged.filter(_is_for_driver).collect())
             opened = context.broadcast(openings)
-            write = partial(keep_groups, told, opened, not self.dry_run)
+            write = partial(keep_groups, broadcast, opened, not self.dry_run)
             kept = (
-                merged.mapPartitions(partial(by_group, told))
+                merged.mapPartitions(partial(by_group, broadcast))
                 .partitionBy(len(shares.groups), _same)
                 .mapPartitionsWithIndex(write)
                 .collect()
             )
         finally:
             merged.unpersist()
-            told.unpersist()
+            broadcast.unpersist()
         for item in kept:
-            if item.kind == Kind.FAULT:
+            if item.kind == ItemKind.FAULT:
                 self._fail(item.round, item.data.decode())
             else:
                 self.kept.setdefault(item.round, []).append(pickle.loads(item.data))
 
-    def _openings(self, items: Sequence[Item]) -> dict[Part, Opening]:
+    def _openings(self, items: Sequence[Item]) -> dict[RoundPart, Opening]:
         """By group, what it has to know of those before it; and take notes of the rest."""
         met: dict[int, dict[int, list[tuple[int, Met]]]] = {}
         for item in items:
-            if item.kind == Kind.FAULT:
+            if item.kind == ItemKind.FAULT:
                 self._fail(item.round, item.data.decode())
-            elif item.kind == Kind.KEYS:
+            elif item.kind == ItemKind.KEYS:
                 count = int.from_bytes(item.data, "little")
                 self.keys[item.round] = self.keys.get(item.round, 0) + count
             else:
                 met.setdefault(item.round, {})[item.number] = pickle.loads(item.data)
-        openings: dict[Part, Opening] = {}
+        openings: dict[RoundPart, Opening] = {}
         for number, ranges in met.items():
             if number in self.failed:
                 continue
             in_order = [each for at in sorted(ranges) for each in ranges[at]]
             for group, opening in enumerate(openings_of(self.rounds[number], in_order)):
-                openings[Part(number, group)] = opening
+                openings[RoundPart(number, group)] = opening
         return openings
 
     def _fail(self, number: int, reason: str) -> None:
@@ -275,7 +275,7 @@ def _same(number: int) -> int:
 
 
 def _is_for_driver(item: Item) -> bool:
-    return item.kind in (Kind.MET, Kind.KEYS, Kind.FAULT)
+    return item.kind in (ItemKind.MET, ItemKind.KEYS, ItemKind.FAULT)
 
 
 def _shares(rounds: Sequence[SharedRound], job: str) -> Shares:
@@ -283,10 +283,10 @@ def _shares(rounds: Sequence[SharedRound], job: str) -> Shares:
 
     def parts(
         numbers: Callable[[SharedRound], Iterable[tuple[int, int]]],
-    ) -> Iterator[tuple[Part, int]]:
+    ) -> Iterator[tuple[RoundPart, int]]:
         for number, shared in enumerate(rounds):
             for at, size in numbers(shared):
-                yield Part(number, at), size
+                yield RoundPart(number, at), size
 
     def ranges(shared: SharedRound) -> Iterator[tuple[int, int]]:
         for number, pieces in enumerate(shared.ranges):
@@ -309,8 +309,8 @@ def _shares(rounds: Sequence[SharedRound], job: str) -> Shares:
     )
 
 
-def _report_of(work: Compaction, seconds: float) -> Report:
-    report = Report("compact", is_dry_run=work.dry_run, faults=work.faults)
+def _report_of(work: Compaction, seconds: float) -> JobReport:
+    report = JobReport("compact", is_dry_run=work.dry_run, faults=work.faults)
     table = Table("partitions", _COLUMNS)
     for number, cleaned in sorted(work.cleaned.items()):
         shared = work.rounds[number]

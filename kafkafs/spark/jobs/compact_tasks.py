@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _UNLIMITED = 1 << 46
 
 
-class Kind(IntEnum):
+class ItemKind(IntEnum):
     """What an item is."""
 
     DIRTY = 0  # keys of a bucket
@@ -51,12 +51,12 @@ class Item(NamedTuple):
     """`number`: of the bucket, range or group of that round."""
 
     round: int
-    kind: Kind
+    kind: ItemKind
     number: int
     data: bytes
 
 
-class Part(NamedTuple):
+class RoundPart(NamedTuple):
     """A range, bucket or group of a round."""
 
     round: int
@@ -64,19 +64,19 @@ class Part(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What all tasks are told. `ranges`, `buckets`, `groups`: by task, what it has."""
+    """What all tasks are shares. `ranges`, `buckets`, `groups`: by task, what it has."""
 
     rounds: tuple[SharedRound, ...]
     job: str
-    ranges: tuple[tuple[Part, ...], ...]
-    buckets: tuple[tuple[Part, ...], ...]
-    groups: tuple[tuple[Part, ...], ...]
+    ranges: tuple[tuple[RoundPart, ...], ...]
+    buckets: tuple[tuple[RoundPart, ...], ...]
+    groups: tuple[tuple[RoundPart, ...], ...]
 
-    def task_of_bucket(self) -> dict[Part, int]:
+    def task_of_bucket(self) -> dict[RoundPart, int]:
         """The number of the task that merges a bucket."""
         return {part: task for task, parts in enumerate(self.buckets) for part in parts}
 
-    def task_of_group(self) -> dict[Part, int]:
+    def task_of_group(self) -> dict[RoundPart, int]:
         """The number of the task that writes a group."""
         return {part: task for task, parts in enumerate(self.groups) for part in parts}
 
@@ -86,70 +86,72 @@ def _files(shared: SharedRound) -> Files:
     return Files(os.path.dirname(shared.directory))
 
 
-def scan_ranges(shares: Broadcast[Shares], task: int) -> Iterator[tuple[int, Item]]:
+def scan_ranges(broadcast: Broadcast[Shares], task: int) -> Iterator[tuple[int, Item]]:
     """Scan the ranges of a task; each item with the number of the task that merges it.
 
     What is for no bucket goes through the merge of any.
     """
-    told = shares.value
-    tasks = told.task_of_bucket()
-    for number, at in told.ranges[task]:
-        shared = told.rounds[number]
-        anyone = tasks[Part(number, 0)]
+    shares = broadcast.value
+    tasks = shares.task_of_bucket()
+    for number, at in shares.ranges[task]:
+        shared = shares.rounds[number]
+        anyone = tasks[RoundPart(number, 0)]
         try:
             scanned = scan(shared, at, _files(shared), Task())
         except (StorageError, OSError) as error:
             yield anyone, _fault(number, at, error)
             continue
-        for kind, keys in ((Kind.DIRTY, scanned.dirty), (Kind.CLEAN, scanned.clean)):
+        for kind, keys in ((ItemKind.DIRTY, scanned.dirty), (ItemKind.CLEAN, scanned.clean)):
             for bucket, data in enumerate(keys):
                 if data:
-                    yield tasks[Part(number, bucket)], Item(number, kind, bucket, data)
+                    yield tasks[RoundPart(number, bucket)], Item(number, kind, bucket, data)
         for group, data in scanned.superseded:
-            yield anyone, Item(number, Kind.SUPERSEDED, group, data)
-        yield anyone, Item(number, Kind.MET, at, pickle.dumps(scanned.met))
+            yield anyone, Item(number, ItemKind.SUPERSEDED, group, data)
+        yield anyone, Item(number, ItemKind.MET, at, pickle.dumps(scanned.met))
 
 
-def merge_buckets(shares: Broadcast[Shares], items: Iterable[tuple[int, Item]]) -> Iterator[Item]:
+def merge_buckets(
+    broadcast: Broadcast[Shares], items: Iterable[tuple[int, Item]]
+) -> Iterator[Item]:
     """Merge the buckets of a task; what is for none is handed on."""
-    told = shares.value
-    merges: dict[Part, KeyMerge] = {}
+    shares = broadcast.value
+    merges: dict[RoundPart, KeyMerge] = {}
     later: list[Item] = []
     for _, item in items:
-        if item.kind not in (Kind.DIRTY, Kind.CLEAN):
+        if item.kind not in (ItemKind.DIRTY, ItemKind.CLEAN):
             yield item
             continue
-        part = Part(item.round, item.number)
+        part = RoundPart(item.round, item.number)
         if part not in merges:
-            merges[part] = KeyMerge(OffsetMap(_UNLIMITED), told.rounds[item.round].buckets)
-        if item.kind == Kind.DIRTY:
+            merges[part] = KeyMerge(OffsetMap(_UNLIMITED), shares.rounds[item.round].buckets)
+        if item.kind == ItemKind.DIRTY:
             merges[part].add_dirty(item.data)
         else:
             later.append(item)
     for item in later:
-        merges[Part(item.round, item.number)].add_clean(item.data)
+        merges[RoundPart(item.round, item.number)].add_clean(item.data)
     for (number, bucket), merge in merges.items():
         try:
-            found = merge.superseded_by_group(told.rounds[number].group_bounds)
+            found = merge.superseded_by_group(shares.rounds[number].group_bounds)
         except StorageError as error:
             yield _fault(number, bucket, error)
             continue
         for group, data in found:
-            yield Item(number, Kind.SUPERSEDED, group, data)
-        yield Item(number, Kind.KEYS, bucket, merge.keys.to_bytes(8, "little"))
+            yield Item(number, ItemKind.SUPERSEDED, group, data)
+        yield Item(number, ItemKind.KEYS, bucket, merge.keys.to_bytes(8, "little"))
 
 
-def by_group(shares: Broadcast[Shares], items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
+def by_group(broadcast: Broadcast[Shares], items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
     """What of the items groups have to know, with the numbers of the tasks that write them."""
-    tasks = shares.value.task_of_group()
+    tasks = broadcast.value.task_of_group()
     for item in items:
-        if item.kind == Kind.SUPERSEDED:
-            yield tasks[Part(item.round, item.number)], item
+        if item.kind == ItemKind.SUPERSEDED:
+            yield tasks[RoundPart(item.round, item.number)], item
 
 
 def keep_groups(
-    shares: Broadcast[Shares],
-    openings: Broadcast[dict[Part, Opening]],
+    broadcast: Broadcast[Shares],
+    openings: Broadcast[dict[RoundPart, Opening]],
     writes: bool,
     task: int,
     items: Iterable[tuple[int, Item]],
@@ -162,26 +164,26 @@ def keep_groups(
 
     context = TaskContext.get()
     attempt = context.taskAttemptId() if context is not None else 0
-    told = shares.value
-    superseded: dict[Part, Superseded] = {}
+    shares = broadcast.value
+    superseded: dict[RoundPart, Superseded] = {}
     for _, (number, _, group, data) in items:
-        part = Part(number, group)
+        part = RoundPart(number, group)
         if part not in superseded:
-            superseded[part] = new_superseded(told.rounds[number], group)
+            superseded[part] = new_superseded(shares.rounds[number], group)
         superseded[part].add(data)
-    for part in told.groups[task]:
+    for part in shares.groups[task]:
         opening = openings.value.get(part)
         if opening is None:
             continue
-        shared, group = told.rounds[part.round], part.number
-        suffix = staged_suffix(told.job, group, attempt) if writes else None
+        shared, group = shares.rounds[part.round], part.number
+        suffix = staged_suffix(shares.job, group, attempt) if writes else None
         gone = superseded.pop(part, None) or new_superseded(shared, group)
         try:
             kept = keep(shared, group, opening, gone, _files(shared), Task(), suffix)
         except (StorageError, OSError) as error:
             yield _fault(part.round, group, error)
         else:
-            yield Item(part.round, Kind.KEPT, group, pickle.dumps(kept))
+            yield Item(part.round, ItemKind.KEPT, group, pickle.dumps(kept))
 
 
 def _fault(number: int, at: int, error: Exception) -> Item:
@@ -189,12 +191,14 @@ def _fault(number: int, at: int, error: Exception) -> Item:
         reason = f"{error.filename} is not there any more: the log was cleaned or deleted meanwhile"
     else:
         reason = str(error)
-    return Item(number, Kind.FAULT, at, reason.encode())
+    return Item(number, ItemKind.FAULT, at, reason.encode())
 
 
-def bundled(parts: Sequence[tuple[Part, int]], least: int) -> tuple[tuple[Part, ...], ...]:
+def bundled(
+    parts: Sequence[tuple[RoundPart, int]], least: int
+) -> tuple[tuple[RoundPart, ...], ...]:
     """Parts in order, with what each weighs, as many to a task as weigh `least` together."""
-    bundles: list[list[Part]] = []
+    bundles: list[list[RoundPart]] = []
     weight = least
     for part, weighs in parts:
         if weight >= least:

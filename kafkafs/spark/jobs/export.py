@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkafs.spark.jobs import export_state
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_name
-from kafkafs.spark.jobs.export_state import Offsets, Wanted
+from kafkafs.spark.jobs.export_state import ExportContent, Offsets
 from kafkafs.spark.jobs.progress import Working, working
-from kafkafs.spark.jobs.report import Report, Table
+from kafkafs.spark.jobs.report import JobReport, Table
 from kafkafs.spark.jobs.splits import chosen_logs
 from storage.errors import InvalidConfig
 
@@ -43,7 +43,7 @@ _SAY_HOW_ONLY = frozenset(
 )
 
 
-class Wishes(NamedTuple):
+class ExportOptions(NamedTuple):
     """What is to be exported, and how.
 
     `as_text`: key and value as strings.  `interval`: follow, with a batch so often ("10 seconds").
@@ -54,75 +54,76 @@ class Wishes(NamedTuple):
     as_text: bool = False
     interval: str | None = None
     is_snapshot: bool = False
-    options: Mapping[str, str] = {}
+    source: Mapping[str, str] = {}
 
-    def written_down(self, path: str) -> Wanted:
+    def content(self, path: str) -> ExportContent:
         """What another run must want, too."""
         options = tuple(
             sorted(
                 (name, value)
-                for name, value in self.options.items()
+                for name, value in self.source.items()
                 if name.lower() not in _SAY_HOW_ONLY
             )
         )
-        return Wanted(path, tuple(self.choice.places), self.as_text, options)
+        return ExportContent(path, tuple(self.choice.places), self.as_text, options)
 
 
-def run(session: SparkSession, path: str, out: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
+ALL = ExportOptions()
+
+
+def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """Export from a data directory to `out`, a directory or a URI that Spark can write to.
 
     A run that follows ends, with its report, when it is interrupted.  OSError, StorageError; what
     Spark raises where a record cannot be read or written.
     """
-    check(path, out, wishes)
+    check(path, out, options)
     out = export_state.without_scheme(out)
     out = out if export_state.is_uri(out) else os.path.abspath(out)
-    if wishes.is_snapshot:
-        return _snapshot(session, path, out, wishes)
-    with export_state.begun(out, wishes.written_down(data_name(path))):
-        rows = _rows(session.readStream.format("kafkafs"), session, path, wishes)
+    if options.is_snapshot:
+        return _snapshot(session, path, out, options)
+    with export_state.begun(out, options.content(data_name(path))):
+        rows = _rows(session.readStream.format("kafkafs"), session, path, options)
         writer = (
             rows.writeStream.format("parquet")
             .partitionBy("topic", "date")
             .option("path", out)
             .option("checkpointLocation", export_state.checkpoint_of(out))
         )
-        if wishes.interval is None:
+        if options.interval is None:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=wishes.interval)
+            writer = writer.trigger(processingTime=options.interval)
         with working(session, "exporting") as work:
             query = writer.start()
-            return _watched(query, work, is_endless=wishes.interval is not None)
+            return _watched(query, work, is_endless=options.interval is not None)
 
 
-def check(path: str, out: str, wishes: Wishes) -> None:
+def check(path: str, out: str, options: ExportOptions) -> None:
     """What can be known of a run before Spark is there.  As `run`."""
-    wishes.choice.place_of(path)
+    options.choice.location_of(path)
     out = export_state.without_scheme(out)
     if export_state.is_uri(out):
         return
-    if not wishes.is_snapshot:
-        export_state.check(out, wishes.written_down(data_name(path)))
+    if not options.is_snapshot:
+        export_state.check(out, options.content(data_name(path)))
     elif os.path.lexists(out):
         raise InvalidConfig(f"{out} is there already: give a new directory for a snapshot")
 
 
-def plan(path: str, out: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
+def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """What a run would export, without Spark.  OSError, StorageError."""
     from kafkafs.spark.place.opened import Opened
 
-    where = wishes.choice.place_of(path)
+    where = options.choice.location_of(path)
     out = export_state.without_scheme(out)
     known: Offsets = {}
-    if not export_state.is_uri(out) and export_state.check(
-        out, wishes.written_down(data_name(path))
-    ):
+    if not export_state.is_uri(out) and export_state.check(out, options.content(data_name(path))):
         known = export_state.exported(out)
-    report = Report("export", is_dry_run=True)
+    report = JobReport("export", is_dry_run=True)
     table = Table("partitions", ("topic", "partition", "from_offset", "to_offset", "offsets"))
-    with Opened(where, wishes.choice.wants_topic) as opened:
-        for log in chosen_logs(opened, wishes.choice):
+    with Opened(where, options.choice.wants_topic) as opened:
+        for log in chosen_logs(opened, options.choice):
             start = known.get((log.topic, log.partition), log.log_start_offset)
             end = log.last_stable_offset
             table.rows.append((log.topic, log.partition, start, end, max(end - start, 0)))
@@ -134,20 +135,20 @@ def plan(path: str, out: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B00
 # -- the query -----------------------------------------------------------------------------------
 
 
-def _rows(reader: Any, session: SparkSession, path: str, wishes: Wishes) -> DataFrame:
+def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions) -> DataFrame:
     from pyspark.sql import functions as sql
 
     from kafkafs.spark.data_source import KafkafsDataSource
 
     session.dataSource.register(KafkafsDataSource)
-    options = {"path": path, "includeHeaders": "true", **_subscription(wishes.choice)}
-    if not wishes.is_snapshot:
-        options["startingOffsets"] = "earliest"
-    rows: DataFrame = reader.options(**{**options, **wishes.options}).load()
+    source = {"path": path, "includeHeaders": "true", **_subscription(options.choice)}
+    if not options.is_snapshot:
+        source["startingOffsets"] = "earliest"
+    rows: DataFrame = reader.options(**{**source, **options.source}).load()
     # Of UTC, whatever the session's time zone is.
     days = sql.floor(sql.unix_micros("timestamp") / (_DAY_S * 1_000_000)).cast("int")
     rows = rows.withColumn("date", sql.date_add(sql.lit("1970-01-01").cast("date"), days))
-    if wishes.as_text:
+    if options.as_text:
         for name in ("key", "value"):
             rows = rows.withColumn(name, sql.col(name).cast("string"))
     return rows
@@ -166,14 +167,14 @@ def _subscription(choice: Choice) -> dict[str, str]:
     return {"assign": json.dumps(assigned)}
 
 
-def _watched(query: StreamingQuery, work: Working, *, is_endless: bool) -> Report:
+def _watched(query: StreamingQuery, work: Working, *, is_endless: bool) -> JobReport:
     """Wait until the query ends; a query that follows ends with Ctrl-C."""
     work.also(str(query.runId))
-    told = _Told()
+    batches = _Batches()
     started = time.monotonic()
     try:
         while not query.awaitTermination(_LOOK_S):
-            told.hear(query)
+            batches.update(query)
     except KeyboardInterrupt:
         query.stop()
         if not is_endless:
@@ -181,11 +182,11 @@ def _watched(query: StreamingQuery, work: Working, *, is_endless: bool) -> Repor
     except BaseException:
         query.stop()
         raise
-    told.hear(query)
-    return told.report(time.monotonic() - started)
+    batches.update(query)
+    return batches.report(time.monotonic() - started)
 
 
-class _Told:
+class _Batches:
     """What a query has said of its batches."""
 
     def __init__(self) -> None:
@@ -193,7 +194,7 @@ class _Told:
         self._starts: Offsets = {}
         self._ends: Offsets = {}
 
-    def hear(self, query: StreamingQuery) -> None:
+    def update(self, query: StreamingQuery) -> None:
         """Take what is new in what it keeps of its progress."""
         for progress in query.recentProgress:
             if progress.batchId in self._rows or not progress.numInputRows:
@@ -203,16 +204,16 @@ class _Told:
                 ends = export_state.parse_offsets(source.endOffset)
                 starts = export_state.parse_offsets(source.startOffset or "null")
                 self._ends.update(ends)
-                for place in ends:
-                    if place in starts:
-                        self._starts.setdefault(place, starts[place])
+                for partition in ends:
+                    if partition in starts:
+                        self._starts.setdefault(partition, starts[partition])
 
-    def report(self, seconds: float) -> Report:
+    def report(self, seconds: float) -> JobReport:
         """The figures."""
-        report = Report("export")
+        report = JobReport("export")
         table = Table("partitions", ("topic", "partition", "from_offset", "to_offset"))
-        for place, end in sorted(self._ends.items()):
-            table.rows.append((*place, self._starts.get(place), end))
+        for partition, end in sorted(self._ends.items()):
+            table.rows.append((*partition, self._starts.get(partition), end))
         report.tables = [table] if table.rows else []
         records = sum(self._rows.values())
         report.figures = {
@@ -224,11 +225,11 @@ class _Told:
         return report
 
 
-def _snapshot(session: SparkSession, path: str, out: str, wishes: Wishes) -> Report:
+def _snapshot(session: SparkSession, path: str, out: str, options: ExportOptions) -> JobReport:
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
-    rows = _rows(session.read.format("kafkafs"), session, path, wishes)
+    rows = _rows(session.read.format("kafkafs"), session, path, options)
     observed = Observation()
     rows = rows.observe(observed, sql.count(sql.lit(1)).alias("records"))
     started = time.monotonic()
@@ -236,7 +237,7 @@ def _snapshot(session: SparkSession, path: str, out: str, wishes: Wishes) -> Rep
         rows.write.partitionBy("topic", "date").mode("errorifexists").parquet(out)
     seconds = time.monotonic() - started
     records = observed.get["records"]
-    report = Report("export")
+    report = JobReport("export")
     report.figures = {
         "records": records,
         "seconds": round(seconds, 3),

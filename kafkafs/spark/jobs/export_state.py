@@ -32,7 +32,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 Offsets = dict[tuple[str, int], int]
 
 
-class Wanted(NamedTuple):
+class ExportContent(NamedTuple):
     """What is exported: which topics or partitions of which directory, in which form."""
 
     data: str
@@ -60,23 +60,23 @@ def checkpoint_of(out: str) -> str:
     return f"{out.rstrip('/')}/{_STATE}/checkpoint"
 
 
-def check(out: str, wanted: Wanted) -> bool:
+def check(out: str, content: ExportContent) -> bool:
     """Whether an export of this was begun.  InvalidConfig where something else is there."""
-    if _is_begun(out, wanted):
+    if _is_begun(out, content):
         return True
     if os.path.isdir(out) and set(os.listdir(out)) - {_STATE}:
         raise InvalidConfig(f"{out} is not empty, and no export: give a new directory")
     return False
 
 
-def _is_begun(out: str, wanted: Wanted) -> bool:
+def _is_begun(out: str, content: ExportContent) -> bool:
     path = os.path.join(out, _STATE, "export.json")
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError:
         return False
-    if text != wanted.encode():
+    if text != content.encode():
         raise InvalidConfig(
             f"{out} is an export of something else ({path} says what): give another directory"
         )
@@ -84,7 +84,7 @@ def _is_begun(out: str, wanted: Wanted) -> bool:
 
 
 @contextlib.contextmanager
-def begun(out: str, wanted: Wanted) -> Iterator[None]:
+def begun(out: str, content: ExportContent) -> Iterator[None]:
     """Be the only run that exports there; what is exported is written down.
 
     InvalidConfig, OSError; StorageError where another run is at work.
@@ -92,7 +92,7 @@ def begun(out: str, wanted: Wanted) -> Iterator[None]:
     if is_uri(out):
         yield
         return
-    check(out, wanted)
+    check(out, content)
     state = os.path.join(out, _STATE)
     os.makedirs(state, exist_ok=True)
     with open(os.path.join(state, "lock"), "w", encoding="utf-8") as lock:
@@ -101,9 +101,9 @@ def begun(out: str, wanted: Wanted) -> Iterator[None]:
         except BlockingIOError:
             raise StorageError("another run is exporting there", path=out) from None
         # Who had it before may have begun something else meanwhile.
-        if not _is_begun(out, wanted):
+        if not _is_begun(out, content):
             path = os.path.join(state, "export.json")
-            Files(state).replace_atomically(path, wanted.encode().encode())
+            Files(state).replace_atomically(path, content.encode().encode())
         yield
 
 

@@ -23,11 +23,11 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkafs.spark.jobs.choice import data_place
+from kafkafs.spark.jobs.choice import data_location
 from kafkafs.spark.jobs.export_state import is_uri, without_scheme
-from kafkafs.spark.jobs.import_records import Wishes, records
+from kafkafs.spark.jobs.import_records import ImportOptions, records
 from kafkafs.spark.jobs.progress import working
-from kafkafs.spark.jobs.report import Report
+from kafkafs.spark.jobs.report import JobReport
 from storage import paths
 from storage.adopt.adoptions import Adoptions
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
@@ -43,11 +43,13 @@ class _Input(NamedTuple):
     """What is read: the files in order, what Spark is told to read, how."""
 
     files: tuple[str, ...]
-    told: tuple[str, ...]
+    sources: tuple[str, ...]
     format: str
 
 
-def run(session: SparkSession, path: str, wishes: Wishes, *, dry_run: bool = False) -> Report:
+def run(
+    session: SparkSession, path: str, options: ImportOptions, *, dry_run: bool = False
+) -> JobReport:
     """Import into a data directory, or say what would be.
 
     InvalidConfig, UnknownTopicOrPartition, OwnerNotReached, OSError; what Spark raises where a file
@@ -57,19 +59,19 @@ def run(session: SparkSession, path: str, wishes: Wishes, *, dry_run: bool = Fal
     from pyspark.sql import functions as sql
 
     directory = _directory(path)
-    found = _found(wishes)
-    name = wishes.name or _name(wishes, found)
+    found = _found(options)
+    name = options.name or _name(options, found)
     has_run = _has_run(directory, name)
-    partitions = _partitions(directory, wishes)
-    report = Report("import", is_dry_run=dry_run)
-    report.figures = {"import_id": name, "topic": wishes.topic, "files": len(found.files)}
+    partitions = _partitions(directory, options)
+    report = JobReport("import", is_dry_run=dry_run)
+    report.figures = {"import_id": name, "topic": options.topic, "files": len(found.files)}
     if has_run:
         report.figures.update(records=0, is_imported_already=True)
         report.notes.append(
             f"the import {name} has been done: nothing is appended again; another --id would be"
         )
         return report
-    rows = records(_read(session, found), wishes, found.format)
+    rows = records(_read(session, found), options, found.format)
     observed = Observation()
     size = sql.coalesce(sql.length("value"), sql.lit(0))
     if "key" in rows.columns:
@@ -85,26 +87,26 @@ def run(session: SparkSession, path: str, wishes: Wishes, *, dry_run: bool = Fal
         if not partitions:
             from kafkafs.spark.jobs.topics import create_topic
 
-            assert wishes.partitions is not None, "looked at above"
-            create_topic(directory, wishes.topic, wishes.partitions)
+            assert options.partitions is not None, "looked at above"
+            create_topic(directory, options.topic, options.partitions)
         with working(session, "importing"):
-            _write(session, rows, directory, wishes.topic, name)
+            _write(session, rows, directory, options.topic, name)
     report.figures.update(
         records=observed.get["records"],
         bytes=observed.get["size"] or 0,
         creates_topic=not partitions,
-        partitions=partitions or wishes.partitions,
+        partitions=partitions or options.partitions,
         seconds=round(time.monotonic() - started, 3),
         is_imported_already=False,
     )
     return report
 
 
-def check(path: str, wishes: Wishes) -> None:
+def check(path: str, options: ImportOptions) -> None:
     """What can be known of a run before Spark is there.  As `run`."""
     directory = _directory(path)
-    _found(wishes)
-    _partitions(directory, wishes)
+    _found(options)
+    _partitions(directory, options)
 
 
 def _write(session: SparkSession, rows: DataFrame, path: str, topic: str, name: str) -> None:
@@ -116,7 +118,7 @@ def _write(session: SparkSession, rows: DataFrame, path: str, topic: str, name: 
 
 
 def _directory(path: str) -> str:
-    where = data_place(path)
+    where = data_location(path)
     if not where.is_local:
         raise InvalidConfig(f"{where}: a log is written in a directory, not in an object store")
     return where.path
@@ -127,20 +129,20 @@ def _has_run(directory: str, name: str) -> bool:
     return query is not None and query.batch >= 0
 
 
-def _partitions(directory: str, wishes: Wishes) -> int:
+def _partitions(directory: str, options: ImportOptions) -> int:
     """How many the topic has; 0 where it is to be created."""
     from kafkafs.spark.jobs.topics import partitions_of
 
-    paths.check_topic_name(wishes.topic)
-    there = partitions_of(directory, wishes.topic)
-    if not there and wishes.partitions is None:
+    paths.check_topic_name(options.topic)
+    there = partitions_of(directory, options.topic)
+    if not there and options.partitions is None:
         raise UnknownTopicOrPartition(
-            f"there is no topic {wishes.topic!r}; --partitions N creates it", path=directory
+            f"there is no topic {options.topic!r}; --partitions N creates it", path=directory
         )
-    count = there or wishes.partitions or 0
-    if wishes.partition is not None and wishes.partition >= count:
+    count = there or options.partitions or 0
+    if options.partition is not None and options.partition >= count:
         raise UnknownTopicOrPartition(
-            f"topic {wishes.topic!r} has no partition {wishes.partition}", path=directory
+            f"topic {options.topic!r} has no partition {options.partition}", path=directory
         )
     return there
 
@@ -148,33 +150,33 @@ def _partitions(directory: str, wishes: Wishes) -> int:
 # -- what is read --------------------------------------------------------------------------------
 
 
-def _found(wishes: Wishes) -> _Input:
+def _found(options: ImportOptions) -> _Input:
     """FileNotFoundError, InvalidConfig."""
     files: list[str] = []
-    told: list[str] = []
-    for text in wishes.inputs:
+    sources: list[str] = []
+    for text in options.inputs:
         text = without_scheme(text)
         if is_uri(text):
-            if wishes.name is None:
+            if options.name is None:
                 raise InvalidConfig(f"{text}: an import of a URI needs an id of its own: --id NAME")
             files.append(text)
-            told.append(text)
+            sources.append(text)
             continue
         names: list[str] = []
         if glob.has_magic(text) and not os.path.exists(text):
             names = [name for name in sorted(glob.glob(text)) if not _is_hidden(name)]
         for name in map(os.path.abspath, names or [text]):
-            told.append(name)
+            sources.append(name)
             files += _files_in(name)
     if not files:
         raise InvalidConfig("there is nothing to import: no files in what is named")
-    kind = wishes.format or _format(files)
+    kind = options.format or _format(files)
     # Of text the order counts, so files are read one after the other; what has columns may be a
     # directory with some of them in its names.
-    return _Input(tuple(files), tuple(files if kind == "text" else told), kind)
+    return _Input(tuple(files), tuple(files if kind == "text" else sources), kind)
 
 
-def _as_told(name: str) -> str:
+def _escaped(name: str) -> str:
     """A name for Spark, which takes those that it is told for patterns."""
     return name if is_uri(name) else re.sub(r"[][{}*?\\]", r"\\\g<0>", name)
 
@@ -217,14 +219,14 @@ def _format(files: Sequence[str]) -> str:
     return kinds.pop()
 
 
-def _name(wishes: Wishes, found: _Input) -> str:
+def _name(options: ImportOptions, found: _Input) -> str:
     """An import id that says what is imported."""
-    facts = []
+    versions = []
     for file in found.files:
         stat = os.stat(file)
-        facts.append((file, stat.st_size, stat.st_mtime_ns))
-    how = wishes._replace(inputs=(), partitions=None, name=None, format=found.format)
-    text = json.dumps([how, facts])
+        versions.append((file, stat.st_size, stat.st_mtime_ns))
+    how = options._replace(inputs=(), partitions=None, name=None, format=found.format)
+    text = json.dumps([how, versions])
     return f"import-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
@@ -233,11 +235,11 @@ def _read(session: SparkSession, found: _Input) -> DataFrame:
         reader = session.read.format(found.format)
         if found.format == "csv":
             reader = reader.option("header", "true")
-        return reader.load([_as_told(name) for name in found.told])
+        return reader.load([_escaped(name) for name in found.sources])
     # A line ends with a newline and nothing else, as in the mount; the bytes are as they are.
     reader = session.read.option("lineSep", "\n")
     lines = [
-        reader.text(_as_told(file)).selectExpr("cast(value as binary) as value")
-        for file in found.told
+        reader.text(_escaped(file)).selectExpr("cast(value as binary) as value")
+        for file in found.sources
     ]
     return reduce(lambda one, other: one.unionAll(other), lines)

@@ -18,7 +18,7 @@ ALL = "*"
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
-class Wishes(NamedTuple):
+class ImportOptions(NamedTuple):
     """What is to be imported, and how.
 
     `format`: text, parquet, json or csv, None: by the names.  `key`, `value`, `timestamp` and
@@ -40,39 +40,39 @@ class Wishes(NamedTuple):
     name: str | None = None
 
 
-def records(rows: DataFrame, wishes: Wishes, kind: str) -> DataFrame:
+def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
     """The columns that the sink takes, of rows of a format.  InvalidConfig where one is missing."""
     from pyspark.sql import functions as sql
 
     names = rows.columns
     columns: list[Column] = []
-    key = _chosen(names, wishes.key, "key")
+    key = _chosen(names, options.key, "key")
     if key is not None:
         columns.append(_as_bytes(rows, key).alias("key"))
-    timestamp = _chosen(names, wishes.timestamp, "timestamp")
+    timestamp = _chosen(names, options.timestamp, "timestamp")
     if timestamp is not None:
         columns.append(_as_time(rows, timestamp).alias("timestamp"))
     used = {key, timestamp}
-    if wishes.partition is not None:
-        columns.append(sql.lit(wishes.partition).cast("int").alias("partition"))
-    elif "partition" in names and not wishes.by_key:
+    if options.partition is not None:
+        columns.append(sql.lit(options.partition).cast("int").alias("partition"))
+    elif "partition" in names and not options.by_key:
         used.add("partition")
         columns.append(sql.col("partition").cast("int").alias("partition"))
     if "headers" in names:
         used.add("headers")
         columns.append(_as_headers(rows).alias("headers"))
-    if wishes.value == ALL:
+    if options.value == ALL:
         rest = [sql.col(_quoted(name)) for name in names if name not in used]
         columns.append(sql.to_json(sql.struct(*rest)).alias("value"))
     else:
-        value = _chosen(names, wishes.value, "value")
+        value = _chosen(names, options.value, "value")
         if value is None:
             raise InvalidConfig(
                 f"no column is called value; there are {', '.join(names)}: choose one with "
                 f"--value, or all of them as JSON with --value '{ALL}'"
             )
         columns.append(_as_bytes(rows, value).alias("value"))
-    order = _chosen(names, wishes.order_by, "offset" if kind != "text" else None)
+    order = _chosen(names, options.order_by, "offset" if kind != "text" else None)
     if order is not None:
         rows = rows.orderBy(_quoted(order))
     return rows.select(columns)

@@ -28,7 +28,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class Report:
+class JobReport:
     """Of one run of a job.
 
     `faults`: what is wrong with what was looked at, or what could not be done, a line each: the
@@ -59,7 +59,7 @@ class Report:
         return json.dumps(told, indent=2, ensure_ascii=False)
 
 
-def print_report(report: Report, *, as_json: bool = False, out: TextIO | None = None) -> None:
+def print_report(report: JobReport, *, as_json: bool = False, out: TextIO | None = None) -> None:
     """Print it to standard output."""
     out = sys.stdout if out is None else out
     if as_json:
@@ -70,7 +70,7 @@ def print_report(report: Report, *, as_json: bool = False, out: TextIO | None = 
         _write(report, out)
 
 
-def _write(report: Report, out: TextIO) -> None:
+def _write(report: JobReport, out: TextIO) -> None:
     for fault in report.faults:
         print(fault, file=out)
     for table in report.tables:
@@ -97,7 +97,7 @@ def _plain(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _draw(report: Report, out: TextIO) -> None:
+def _draw(report: JobReport, out: TextIO) -> None:
     from rich.console import Console
     from rich.table import Table as Drawn
 
@@ -125,7 +125,7 @@ def _draw(report: Report, out: TextIO) -> None:
         print(note, file=out)
 
 
-def _title(report: Report) -> str:
+def _title(report: JobReport) -> str:
     return f"{report.job}, dry run: nothing was changed" if report.is_dry_run else report.job
 
 

@@ -1,6 +1,6 @@
 """What is in topics: records, bytes, batches, codecs, rates, sizes, keys, gaps.
 
-Each task counts the figures of some splits (`facts`), while it reads them once, and hands on the
+Each task counts the figures of some splits (`stats`), while it reads them once, and hands on the
 different keys of each, which Spark counts by their hashes.  The figures are put together here, in
 the order of offsets.
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
-from kafkafs.spark.jobs.report import Report
+from kafkafs.spark.jobs.report import JobReport
 from kafkafs.spark.jobs.splits import all_splits, chosen_logs
 from kafkafs.spark.jobs.stats_report import Counted, fill
 from storage.errors import OffsetOutOfRange
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from kafkafs.spark.jobs.facts import Facts
-    from kafkafs.spark.place.opened import Place
+    from kafkafs.spark.jobs.range_stats import RangeStats
+    from kafkafs.spark.place.opened import Location
     from storage.log.read import Isolation
     from storage.record.columns._columns import Columns
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 EXACT_KEYS = 20_000_000
 _RELATIVE_ERROR = 0.01
 _KEYS_AT_ONCE = 65536
-_SCHEMA = "topic string, facts string, key binary"
+_SCHEMA = "topic string, stats string, key binary"
 
 
-class Wishes(NamedTuple):
+class StatsOptions(NamedTuple):
     """What is to be counted.  `gap_ms`: the shortest time gap; `keys`: whether to count those."""
 
     choice: Choice = EVERYTHING
@@ -47,20 +47,23 @@ class Wishes(NamedTuple):
     isolation: Isolation = "read_committed"
 
 
+ALL = StatsOptions()
+
+
 def run(
     session: SparkSession,
     path: str,
-    wishes: Wishes = Wishes(),  # noqa: B008 - it is immutable
+    options: StatsOptions = ALL,
     *,
     chart: str | None = None,
-) -> Report:
+) -> JobReport:
     """Count what is in a data directory; `chart`: a file (.png, .svg) for a picture of it.
 
     OSError, StorageError; what Spark raises where a task cannot read.
     """
-    check(path, wishes, chart)
-    counted = count(session, path, wishes)
-    report = Report("stats")
+    check(path, options, chart)
+    counted = count(session, path, options)
+    report = JobReport("stats")
     fill(report, counted)
     if chart is not None:
         from kafkafs.spark.jobs import chart as charts
@@ -70,24 +73,24 @@ def run(
     return report
 
 
-def check(path: str, wishes: Wishes, chart: str | None) -> None:
+def check(path: str, options: StatsOptions, chart: str | None) -> None:
     """What can be known of a run before Spark is there.  As `run`."""
-    wishes.choice.place_of(path)
+    options.choice.location_of(path)
     if chart is not None:
         from kafkafs.spark.jobs import chart as charts
 
         charts.check(chart)
 
 
-def plan(path: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
+def plan(path: str, options: StatsOptions = ALL) -> JobReport:
     """What `run` would read, without Spark.  OSError, StorageError."""
     from kafkafs.spark.place.opened import Opened
 
-    where = wishes.choice.place_of(path)
-    with Opened(where, wishes.choice.wants_topic) as opened:
-        logs = chosen_logs(opened, wishes.choice)
-        splits = all_splits(logs, 1, wishes.isolation)
-        report = Report("stats", is_dry_run=True)
+    where = options.choice.location_of(path)
+    with Opened(where, options.choice.wants_topic) as opened:
+        logs = chosen_logs(opened, options.choice)
+        splits = all_splits(logs, 1, options.isolation)
+        report = JobReport("stats", is_dry_run=True)
         report.figures = {
             "partitions": len(logs),
             "offsets": sum(split.to_offset - split.from_offset for split in splits),
@@ -96,61 +99,61 @@ def plan(path: str, wishes: Wishes = Wishes()) -> Report:  # noqa: B008
         return report
 
 
-def count(session: SparkSession, path: str, wishes: Wishes) -> Counted:
+def count(session: SparkSession, path: str, options: StatsOptions) -> Counted:
     """Count, and tell nobody."""
-    from kafkafs.spark.jobs.facts import Facts
+    from kafkafs.spark.jobs.range_stats import RangeStats
     from kafkafs.spark.place.opened import Opened
 
-    where = wishes.choice.place_of(path)
-    with Opened(where, wishes.choice.wants_topic) as opened:
-        logs = chosen_logs(opened, wishes.choice)
+    where = options.choice.location_of(path)
+    with Opened(where, options.choice.wants_topic) as opened:
+        logs = chosen_logs(opened, options.choice)
         slots = session.sparkContext.defaultParallelism
-        splits = all_splits(logs, slots, wishes.isolation)
+        splits = all_splits(logs, slots, options.isolation)
         log_bytes = {(log.topic, log.partition): log.size for log in logs}
         starts = {(log.topic, log.partition): log.log_start_offset for log in logs}
-    parts = {place: Facts(*place, start, start) for place, start in starts.items()}
-    found, keys, is_exact = _counted(session, where, splits, wishes) if splits else ([], {}, True)
-    for facts in sorted(found, key=lambda facts: (facts.topic, facts.partition, facts.from_offset)):
-        parts[facts.topic, facts.partition].add(facts, wishes.gap_ms)
+    parts = {key: RangeStats(*key, start, start) for key, start in starts.items()}
+    found, keys, is_exact = _counted(session, where, splits, options) if splits else ([], {}, True)
+    for stats in sorted(found, key=lambda stats: (stats.topic, stats.partition, stats.from_offset)):
+        parts[stats.topic, stats.partition].add(stats, options.gap_ms)
     return Counted(list(parts.values()), log_bytes, keys, is_exact)
 
 
 def _counted(
-    session: SparkSession, where: Place, splits: list[Split], wishes: Wishes
-) -> tuple[list[Facts], dict[str, int], bool]:
+    session: SparkSession, where: Location, splits: list[Split], options: StatsOptions
+) -> tuple[list[RangeStats], dict[str, int], bool]:
     """The figures of each split, and the different keys of each topic."""
     from pyspark.sql import functions as sql
 
-    from kafkafs.spark.jobs.facts import Facts
+    from kafkafs.spark.jobs.range_stats import RangeStats
 
     with working(session, "counting") as work:
-        task = partial(_count_splits, where, splits, wishes)
+        task = partial(_count_splits, where, splits, options)
         rows = session.range(0, len(splits), 1, len(splits)).mapInArrow(task, _SCHEMA)
         key = sql.when(sql.col("key").isNotNull(), sql.xxhash64("key")).alias("key")
-        rows = rows.select("topic", "facts", key)
-        if wishes.keys:
+        rows = rows.select("topic", "stats", key)
+        if options.keys:
             rows.persist()
         try:
-            told = rows.where("facts is not null").select("facts").collect()
-            found = [Facts.decode(row.facts) for row in told]
-            if not wishes.keys:
+            counted = rows.where("stats is not null").select("stats").collect()
+            found = [RangeStats.decode(row.stats) for row in counted]
+            if not options.keys:
                 return found, {}, True
             work.say("counting keys")
-            is_exact = sum(facts.keys for facts in found) <= EXACT_KEYS
+            is_exact = sum(stats.keys for stats in found) <= EXACT_KEYS
             return found, _different_keys(rows, found, is_exact=is_exact), is_exact
         finally:
-            if wishes.keys:
+            if options.keys:
                 rows.unpersist()
 
 
-def _different_keys(rows: DataFrame, found: list[Facts], *, is_exact: bool) -> dict[str, int]:
+def _different_keys(rows: DataFrame, found: list[RangeStats], *, is_exact: bool) -> dict[str, int]:
     from pyspark.sql import functions as sql
 
     keys: dict[str, int] = {}
     parts: dict[str, int] = {}
-    for facts in found:
-        keys[facts.topic] = keys.get(facts.topic, 0) + facts.keys
-        parts[facts.topic] = parts.get(facts.topic, 0) + (facts.keys > 0)
+    for stats in found:
+        keys[stats.topic] = keys.get(stats.topic, 0) + stats.keys
+        parts[stats.topic] = parts.get(stats.topic, 0) + (stats.keys > 0)
     if max(parts.values()) > 1:
         count = (
             sql.count_distinct("key")
@@ -169,17 +172,17 @@ def _different_keys(rows: DataFrame, found: list[Facts], *, is_exact: bool) -> d
 
 
 def _count_splits(
-    where: Place, splits: list[Split], wishes: Wishes, numbers: Iterator[pa.RecordBatch]
+    where: Location, splits: list[Split], options: StatsOptions, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """A row of figures for each split, and one for each of its keys."""
     import pyarrow as pa
 
-    schema = pa.schema([("topic", pa.string()), ("facts", pa.string()), ("key", pa.binary())])
+    schema = pa.schema([("topic", pa.string()), ("stats", pa.string()), ("key", pa.binary())])
     files = where.files()
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             split = splits[number]
-            facts, keys = _count_split(files, split, wishes)
+            stats, keys = _count_split(files, split, options)
             for start in range(0, len(keys), _KEYS_AT_ONCE):
                 some = keys[start : start + _KEYS_AT_ONCE]
                 topics = pa.repeat(pa.scalar(split.topic, pa.string()), len(some))
@@ -187,29 +190,29 @@ def _count_splits(
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
             columns = [
                 pa.array([split.topic]),
-                pa.array([facts.encode()]),
+                pa.array([stats.encode()]),
                 pa.nulls(1, pa.binary()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _count_split(files: Files, split: Split, wishes: Wishes) -> tuple[Facts, pa.Array]:
+def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[RangeStats, pa.Array]:
     """The figures and the different keys of a split.  CorruptRecord, OSError."""
     import pyarrow as pa
     import pyarrow.compute
 
-    from kafkafs.spark.jobs.facts import Facts
+    from kafkafs.spark.jobs.range_stats import RangeStats
     from storage.record._census import Census
 
-    facts = Facts(split.topic, split.partition, split.from_offset, split.to_offset)
+    stats = RangeStats(split.topic, split.partition, split.from_offset, split.to_offset)
     census = Census(split.from_offset, split.to_offset)
     wanted = Wanted(headers=False, timestamp_types=False)
     keys: list[pa.Array] = [pa.array([], pa.binary())]
     while split.from_offset < split.to_offset:
         try:
             for columns in read_split(files, split, wanted, seen=census.add):
-                facts.count(columns, wishes.gap_ms)
-                if wishes.keys and columns.key_nulls < columns.rows:
+                stats.count(columns, options.gap_ms)
+                if options.keys and columns.key_nulls < columns.rows:
                     keys.append(pa.compute.unique(_key_array(columns).drop_null()))
             break
         except OffsetOutOfRange as error:
@@ -217,12 +220,12 @@ def _count_split(files: Files, split: Split, wishes: Wishes) -> tuple[Facts, pa.
             start = min(error.log_start, split.to_offset)
             if start <= split.from_offset:
                 raise
-            facts.gone += start - split.from_offset
+            stats.gone += start - split.from_offset
             split = split._replace(from_offset=start)
-    facts.count_batches(census)
+    stats.count_batches(census)
     different = pa.compute.unique(pa.concat_arrays(keys))
-    facts.keys = len(different)
-    return facts, different
+    stats.keys = len(different)
+    return stats, different
 
 
 def _key_array(columns: Columns) -> pa.Array:

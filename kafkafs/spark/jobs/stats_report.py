@@ -8,11 +8,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkafs.spark.jobs.report import Report, Table, Value
+from kafkafs.spark.jobs.report import JobReport, Table, Value
 from storage.record.compression import CODECS
 
 if TYPE_CHECKING:
-    from kafkafs.spark.jobs.facts import Facts
+    from kafkafs.spark.jobs.range_stats import RangeStats
 
 _SHOWN_GAPS = 20
 
@@ -23,51 +23,51 @@ class Counted(NamedTuple):
     `is_exact`: whether those are counted, not estimated; without keys there are none.
     """
 
-    partitions: list[Facts]
+    partitions: list[RangeStats]
     log_bytes: dict[tuple[str, int], int]
     keys: dict[str, int]
     is_exact: bool
 
 
-def fill(report: Report, counted: Counted) -> None:
+def fill(report: JobReport, counted: Counted) -> None:
     """Put the tables and totals into a report."""
     report.tables = [_topics(counted), _partitions(counted), _times(counted)]
     gaps = _gaps(counted)
     if gaps.rows:
         report.tables.append(gaps)
-    records = sum(facts.records for facts in counted.partitions)
+    records = sum(stats.records for stats in counted.partitions)
     report.figures = {
-        "topics": len({facts.topic for facts in counted.partitions}),
+        "topics": len({stats.topic for stats in counted.partitions}),
         "partitions": len(counted.partitions),
         "records": records,
         "bytes": sum(counted.log_bytes.values()),
-        "record_bytes": sum(facts.key_bytes + facts.value_bytes for facts in counted.partitions),
-        "batches": sum(sum(facts.batches) for facts in counted.partitions),
-        "time_gaps": sum(len(facts.gaps) + facts.more_gaps for facts in counted.partitions),
-        "offset_gaps": sum(facts.offset_gaps for facts in counted.partitions),
+        "record_bytes": sum(stats.key_bytes + stats.value_bytes for stats in counted.partitions),
+        "batches": sum(sum(stats.batches) for stats in counted.partitions),
+        "time_gaps": sum(len(stats.gaps) + stats.more_gaps for stats in counted.partitions),
+        "offset_gaps": sum(stats.offset_gaps for stats in counted.partitions),
     }
     if counted.keys:
         report.figures["keys_are_exact"] = counted.is_exact
-    gone = sum(facts.gone for facts in counted.partitions)
+    gone = sum(stats.gone for stats in counted.partitions)
     if gone:
         report.notes.append(f"{gone} offsets were deleted while they were to be read")
 
 
 def _topics(counted: Counted) -> Table:
-    from kafkafs.spark.jobs.facts import Facts
+    from kafkafs.spark.jobs.range_stats import RangeStats
 
     table = Table(
         "topics",
         ("topic", "partitions", "records", "bytes", "keys", "no_key", "tombstones", "codecs"),
     )
-    topics: dict[str, list[Facts]] = {}
-    for facts in counted.partitions:
-        topics.setdefault(facts.topic, []).append(facts)
+    topics: dict[str, list[RangeStats]] = {}
+    for stats in counted.partitions:
+        topics.setdefault(stats.topic, []).append(stats)
     for topic, parts in topics.items():
-        total = Facts(topic, -1, 0, 0)
-        for facts in parts:
-            total.add_counts(facts)
-        size = sum(counted.log_bytes[topic, facts.partition] for facts in parts)
+        total = RangeStats(topic, -1, 0, 0)
+        for stats in parts:
+            total.add_counts(stats)
+        size = sum(counted.log_bytes[topic, stats.partition] for stats in parts)
         table.rows.append(
             (
                 *(topic, len(parts), total.records, size, counted.keys.get(topic)),
@@ -77,11 +77,11 @@ def _topics(counted: Counted) -> Table:
     return table
 
 
-def _codecs(facts: Facts) -> str:
+def _codecs(stats: RangeStats) -> str:
     """The codecs that there are, with how many of the batches have each."""
-    total = sum(facts.batches)
-    names = [*CODECS, *map(str, range(len(CODECS), len(facts.batches)))]
-    used = [(count, name) for name, count in zip(names, facts.batches, strict=True) if count]
+    total = sum(stats.batches)
+    names = [*CODECS, *map(str, range(len(CODECS), len(stats.batches)))]
+    used = [(count, name) for name, count in zip(names, stats.batches, strict=True) if count]
     if len(used) == 1:
         return used[0][1]
     return ", ".join(f"{name} {count * 100 / total:.3g}%" for count, name in sorted(used)[::-1])
@@ -95,15 +95,15 @@ def _partitions(counted: Counted) -> Table:
             *("size_p95", "size_max", "offset_gaps", "missing_offsets"),
         ),
     )
-    for facts in counted.partitions:
-        some = facts.records > 0
-        average = (facts.key_bytes + facts.value_bytes) / facts.records if some else None
+    for stats in counted.partitions:
+        some = stats.records > 0
+        average = (stats.key_bytes + stats.value_bytes) / stats.records if some else None
         table.rows.append(
             (
-                *(facts.topic, facts.partition, facts.records),
-                *(counted.log_bytes[facts.topic, facts.partition], sum(facts.batches), average),
-                *(facts.quantile(part) if some else None for part in (0.5, 0.95, 1.0)),
-                *(facts.offset_gaps, facts.missing_offsets),
+                *(stats.topic, stats.partition, stats.records),
+                *(counted.log_bytes[stats.topic, stats.partition], sum(stats.batches), average),
+                *(stats.quantile(part) if some else None for part in (0.5, 0.95, 1.0)),
+                *(stats.offset_gaps, stats.missing_offsets),
             )
         )
     return table
@@ -114,14 +114,14 @@ def _times(counted: Counted) -> Table:
         "times",
         ("topic", "partition", "oldest", "newest", "records_per_s", "peak_per_s", "peak_at"),
     )
-    for facts in counted.partitions:
-        span_s = (facts.newest_ms - facts.oldest_ms) / 1000
-        timed = facts.records - facts.without_time
+    for stats in counted.partitions:
+        span_s = (stats.newest_ms - stats.oldest_ms) / 1000
+        timed = stats.records - stats.without_time
         rate: Value = timed / span_s if span_s > 0 else None
-        peak, at = facts.peak
+        peak, at = stats.peak
         table.rows.append(
             (
-                *(facts.topic, facts.partition, _time(facts.oldest_ms), _time(facts.newest_ms)),
+                *(stats.topic, stats.partition, _time(stats.oldest_ms), _time(stats.newest_ms)),
                 *(rate, peak if at >= 0 else None, _time(at)),
             )
         )
@@ -132,9 +132,9 @@ def _gaps(counted: Counted) -> Table:
     """The longest of all."""
     table = Table("time gaps", ("topic", "partition", "offset", "before", "after", "seconds"))
     gaps = [
-        (after - before, facts.topic, facts.partition, offset, before, after)
-        for facts in counted.partitions
-        for before, after, offset in facts.gaps
+        (after - before, stats.topic, stats.partition, offset, before, after)
+        for stats in counted.partitions
+        for before, after, offset in stats.gaps
     ]
     for length, topic, partition, offset, before, after in sorted(gaps, reverse=True)[:_SHOWN_GAPS]:
         table.rows.append((topic, partition, offset, _time(before), _time(after), length / 1000))

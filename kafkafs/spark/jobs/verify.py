@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
-from kafkafs.spark.jobs.report import Report
+from kafkafs.spark.jobs.report import JobReport
 from kafkafs.spark.jobs.splits import fair_bytes
 from storage import paths
 from storage.errors import SegmentGone
@@ -27,15 +27,15 @@ from storage.verify.verify_piece import LogPiece, OldLog, PieceVerified, verify_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.place.opened import Place
+    from kafkafs.spark.place.opened import Location
 
 
-def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report:
+def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobReport:
     """Verify a data directory, or a partition's; its faults are the report's.
 
     OSError, StorageError; what Spark raises where a task cannot read.
     """
-    where = choice.place_of(path)
+    where = choice.location_of(path)
     files = where.files()
     context = session.sparkContext
     pieces_read = 0
@@ -52,7 +52,7 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report
             return rows.flatMap(partial(_read, where)).collect()
 
     found = verify(where.path, files=files, wanted=_wanted(choice), read_ahead=read_ahead)
-    report = Report("verify")
+    report = JobReport("verify")
     report.faults = list(map(str, found.faults))
     report.notes = [f"left over: {fault}" for fault in found.left_over]
     report.figures = {
@@ -66,9 +66,9 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> Report
     return report
 
 
-def plan(path: str, choice: Choice = EVERYTHING) -> Report:
+def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
     """What `run` would read, without Spark.  OSError, StorageError."""
-    where = choice.place_of(path)
+    where = choice.location_of(path)
     files = where.files()
     sizes: list[int] = []
 
@@ -76,7 +76,7 @@ def plan(path: str, choice: Choice = EVERYTHING) -> Report:
         sizes.extend(_size(files, piece) for piece in pieces)
         raise _Counted
 
-    report = Report("verify", is_dry_run=True)
+    report = JobReport("verify", is_dry_run=True)
     try:
         verify(where.path, files=files, wanted=_wanted(choice), read_ahead=count)
     except _Counted:
@@ -120,7 +120,7 @@ def _bundles(pieces: Sequence[LogPiece], sizes: Sequence[int], slots: int) -> li
     return bundles
 
 
-def _read(where: Place, pieces: Sequence[LogPiece]) -> Iterator[PieceVerified]:
+def _read(where: Location, pieces: Sequence[LogPiece]) -> Iterator[PieceVerified]:
     """In a task."""
     files = where.files()
     for piece in pieces:

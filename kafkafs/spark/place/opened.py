@@ -50,7 +50,7 @@ _S3_FLAGS = {"anonymous", "force_virtual_addressing", "allow_bucket_creation"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a data directory is.  `option`: as the user has it; `path`: within its file system."""
 
     option: str
@@ -66,7 +66,7 @@ class Place:
         return self.path if self.is_local else _shown(self.option)
 
 
-def place(option: str) -> Place:
+def location_of(option: str) -> Location:
     """What the option `path` means.  ValueError where it is empty or no URI that is known."""
     if not option:
         raise ValueError("the option path is empty: give the data directory, or a URI of one")
@@ -74,36 +74,36 @@ def place(option: str) -> Place:
         parts = urlsplit(option)
         if parts.netloc not in ("", "localhost"):
             raise ValueError(f"{option}: a file of another host; write file:///path")
-        return Place(option, os.path.abspath(unquote(parts.path)), True)
+        return Location(option, os.path.abspath(unquote(parts.path)), True)
     if _URI.match(option) is None:
-        return Place(option, os.path.abspath(option), True)
+        return Location(option, os.path.abspath(option), True)
     option = re.sub(r"\As3[an]://", "s3://", option)
     _, path = _filesystem(option)
-    return Place(option, "/" + path.strip("/"), False)
+    return Location(option, "/" + path.strip("/"), False)
 
 
-def check_directory(place: Place, files: Files) -> None:
+def check_directory(location: Location, files: Files) -> None:
     """FileNotFoundError, NotADirectoryError where no data directory can be there."""
-    path = place.path
+    path = location.path
     if not files.is_directory(path):
         if files.exists(path):
-            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(place))
-        raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(place))
-    mounted = place.is_local and os.path.ismount(path)
+            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(location))
+        raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(location))
+    mounted = location.is_local and os.path.ismount(path)
     if mounted and files.is_directory(os.path.join(path, _MOUNTED)):
         reason = "a mount of kafkafs: give the data directory that it shows"
-        raise NotADirectoryError(errno.ENOTDIR, reason, str(place))
+        raise NotADirectoryError(errno.ENOTDIR, reason, str(location))
 
 
-def _objects(place: Place, *, listed: bool) -> ArrowFiles:
+def _objects(location: Location, *, listed: bool) -> ArrowFiles:
     """The files of a place that is not on a disk."""
     from kafkafs.spark.place.arrow_files import ArrowFiles
 
-    filesystem, path = _filesystem(place.option)
+    filesystem, path = _filesystem(location.option)
     return ArrowFiles(
         filesystem,
-        place.path,
-        prefix=_prefix(place.option, path),
+        location.path,
+        prefix=_prefix(location.option, path),
         rooted=path.startswith("/"),
         listed=listed,
     )
@@ -172,13 +172,13 @@ class Opened:
 
     def __init__(
         self,
-        place: Place,
+        location: Location,
         wanted: Callable[[str], bool] | None = None,
         *,
         until_high_watermark: bool = False,
     ) -> None:
         """FileNotFoundError, NotADirectoryError, StorageError, OSError."""
-        self.place = place
+        self.location = location
         self._wanted = wanted
         self._until_high_watermark = until_high_watermark
         self._swept_ms = 0
@@ -200,9 +200,9 @@ class Opened:
         """Open it; again where its objects change meanwhile."""
         for tries in range(_TRIES, 0, -1):
             self._asked = time.monotonic()
-            self._objects = None if self.place.is_local else _objects(self.place, listed=True)
-            files = self._objects or Files(self.place.path)
-            check_directory(self.place, files)
+            self._objects = None if self.location.is_local else _objects(self.location, listed=True)
+            files = self._objects or Files(self.location.path)
+            check_directory(self.location, files)
             try:
                 self._open_by(files)
             except SegmentGone:
@@ -212,7 +212,9 @@ class Opened:
                 return
 
     def _open_by(self, files: Files) -> None:
-        manager = LogManager.open(self.place.path, read_only=True, files=files, wanted=self._wanted)
+        manager = LogManager.open(
+            self.location.path, read_only=True, files=files, wanted=self._wanted
+        )
         try:
             self._follower = DirectoryFollower(
                 manager, until_high_watermark=self._until_high_watermark
@@ -255,7 +257,7 @@ class Opened:
                 # An open object is what it was; the next read is of what is there now.
                 segment.files.close_descriptors()
         objects.forget()
-        objects.prepare([self.place.path, *(log.directory for log in self.manager.logs())])
+        objects.prepare([self.location.path, *(log.directory for log in self.manager.logs())])
         try:
             self._look()
             objects.confirm()

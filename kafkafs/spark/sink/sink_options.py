@@ -66,9 +66,9 @@ def _directory(option: str) -> str:
             f"Option 'path': a log is written in a directory that all executors share; what is in "
             f"{scheme}://… is not appended to, it can only be read"
         )
-    from kafkafs.spark.place.opened import place
+    from kafkafs.spark.place.opened import location_of
 
-    path = place(option).path
+    path = location_of(option).path
     if not os.path.isdir(path):
         raise NotADirectoryError(20, "there is no such data directory", path)
     if os.path.ismount(path) and os.path.isdir(os.path.join(path, _MOUNTED)):

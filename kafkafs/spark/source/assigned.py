@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.place.opened import Opened, place
+from kafkafs.spark.place.opened import Opened, location_of
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from kafkafs.spark.source.source_options import Limit, SourceOptions
@@ -29,7 +29,7 @@ class Assigned:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._opened: Opened | None = None
-        self.place = place(options.path)
+        self.location = location_of(options.path)
 
     def close(self) -> None:
         if self._opened is not None:
@@ -40,7 +40,7 @@ class Assigned:
         """See what has become of the directory; as `Opened.refresh`.  StorageError, OSError."""
         if self._opened is None:
             self._opened = Opened(
-                self.place,
+                self.location,
                 self._options.subscription.wants,
                 until_high_watermark=self._options.until_high_watermark,
             )
@@ -77,7 +77,8 @@ class Assigned:
         if missing:
             kind = "topic" if subscription.topics is not None else "partition"
             raise UnknownTopicOrPartition(
-                f"there is no {kind} {', '.join(sorted(map(str, missing)))}", path=str(self.place)
+                f"there is no {kind} {', '.join(sorted(map(str, missing)))}",
+                path=str(self.location),
             )
         return found
 

@@ -25,7 +25,7 @@ class LossPolicy:
         self.fail = fail
         self._said: set[TopicPartition | None] = set()
 
-    def report(self, place: TopicPartition | None, reason: str) -> None:
+    def report(self, name: TopicPartition | None, reason: str) -> None:
         """DataLoss, or a warning, the first of this partition."""
         if self.fail:
             raise DataLoss(
@@ -34,8 +34,8 @@ class LossPolicy:
                 "If you don't want your query to fail on such cases, set the source option "
                 f"failOnDataLoss to false. Reason: {reason}"
             )
-        if place not in self._said:
-            self._said.add(place)
+        if name not in self._said:
+            self._said.add(name)
             _log.warning(
                 "Some data may have been lost because it is not in the log any more, and the query "
                 "goes on without it. If you want it to fail on such cases, set the source option "
@@ -44,6 +44,6 @@ class LossPolicy:
             )
 
 
-def unreadable(place: TopicPartition, start: int, end: int, why: str) -> str:
+def unreadable(name: TopicPartition, start: int, end: int, why: str) -> str:
     """The reason where offsets of a partition cannot be read."""
-    return f"Could not read records in offset [{start}, {end}) for topic partition {place}: {why}"
+    return f"Could not read records in offset [{start}, {end}) for topic partition {name}: {why}"

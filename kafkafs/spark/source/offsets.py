@@ -111,7 +111,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class OffsetRange(NamedTuple):
     """Offsets from `start` to before `end`, not all of which need be there."""
 
-    place: TopicPartition
+    partition: TopicPartition
     start: int
     end: int
 
@@ -127,11 +127,11 @@ def limited(
 
     No partition that has any goes away empty, so it may be a few more.
     """
-    sizes = {place: end[place] - start[place] for place in end if end[place] > start[place]}
+    sizes = {name: end[name] - start[name] for name in end if end[name] > start[name]}
     total = sum(sizes.values())
     result = dict(end)
-    for place, size in sizes.items():
-        result[place] = min(end[place], start[place] + max(most * size // total, 1))
+    for name, size in sizes.items():
+        result[name] = min(end[name], start[name] + max(most * size // total, 1))
     return result
 
 
@@ -172,6 +172,6 @@ def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
     for left in range(count, 0, -1):
         end = start + (whole.end - start) // left
         if end > start:
-            result.append(OffsetRange(whole.place, start, end))
+            result.append(OffsetRange(whole.partition, start, end))
         start = end
     return result

@@ -244,9 +244,9 @@ def _limit(options: Mapping[str, str], side: str, default: int, *, error: bool) 
 
 
 def _check_least(numbers: Offsets, least: int, name: str) -> None:
-    for place, number in numbers.items():
+    for each, number in numbers.items():
         if number < least:
-            raise InvalidOption(f"Option {name!r} has {number} for {place}")
+            raise InvalidOption(f"Option {name!r} has {number} for {each}")
 
 
 def _check_batch(starting: Limit, ending: Limit) -> None:
@@ -254,12 +254,12 @@ def _check_batch(starting: Limit, ending: Limit) -> None:
         raise InvalidOption("starting offset can't be latest for batch queries")
     if ending.offset == EARLIEST:
         raise InvalidOption("ending offset can't be earliest for batch queries")
-    for place, offset in (starting.offsets or {}).items():
+    for each, offset in (starting.offsets or {}).items():
         if offset == LATEST:
-            raise InvalidOption(f"startingOffsets for {place} can't be latest for batch queries")
-    for place, offset in (ending.offsets or {}).items():
+            raise InvalidOption(f"startingOffsets for {each} can't be latest for batch queries")
+    for each, offset in (ending.offsets or {}).items():
         if offset == EARLIEST:
-            raise InvalidOption(f"ending offset for {place} can't be earliest for batch queries")
+            raise InvalidOption(f"ending offset for {each} can't be earliest for batch queries")
     for what, start, end in (
         ("offset", starting.offsets, ending.offsets),
         ("timestamp", starting.timestamps, ending.timestamps),
@@ -272,11 +272,11 @@ def _check_batch(starting: Limit, ending: Limit) -> None:
                 f"topic-partitions. Topic-partitions for start {what}: {offsets.names(start)}, "
                 f"topic-partitions for end {what}: {offsets.names(end)}."
             )
-        for place in start:
-            if 0 <= end[place] < start[place]:
+        for each in start:
+            if 0 <= end[each] < start[each]:
                 raise InvalidOption(
-                    f"The specified start {what} {start[place]} is greater than the end {what} "
-                    f"{end[place]} for topic {place.topic} partition {place.partition}."
+                    f"The specified start {what} {start[each]} is greater than the end {what} "
+                    f"{end[each]} for topic {each.topic} partition {each.partition}."
                 )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark.place.opened import Place
+from kafkafs.spark.place.opened import Location
 from kafkafs.spark.source import offsets, rows
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy, unreadable
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class SplitPartition(InputPartition):
     """What a task is given."""
 
-    def __init__(self, place: Place, split: Split, fail_on_data_loss: bool) -> None:
+    def __init__(self, location: Location, split: Split, fail_on_data_loss: bool) -> None:
         super().__init__(split)
-        self.place = place
+        self.location = location
         self.split = split
         self.fail_on_data_loss = fail_on_data_loss
 
@@ -46,14 +46,14 @@ def plan(
 ) -> list[SplitPartition]:
     """The tasks' parts of these ranges, by partition and offset.  DataLoss."""
     logs = assigned.logs()
-    there = [_there(each, logs.get(each.place), assigned, policy) for each in sorted(ranges)]
+    there = [_there(each, logs.get(each.partition), assigned, policy) for each in sorted(ranges)]
     return [
-        SplitPartition(assigned.place, split, options.fail_on_data_loss)
+        SplitPartition(assigned.location, split, options.fail_on_data_loss)
         for piece in offsets.divided(
             there, at_least=options.min_partitions, most_records=options.max_records
         )
         for split in plan_splits(
-            logs[piece.place],
+            logs[piece.partition],
             piece.start,
             piece.end,
             target_bytes=options.partition_bytes,
@@ -90,7 +90,7 @@ def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, SplitPartition):
         # Spark's word for no partitions at all.
         return
-    files, split = part.place.files(), part.split
+    files, split = part.location.files(), part.split
     name = TopicPartition(split.topic, split.partition)
     policy = LossPolicy(part.fail_on_data_loss)
     while split.from_offset < split.to_offset:

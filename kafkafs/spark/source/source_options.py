@@ -32,8 +32,8 @@ class Subscription:
             return False
         return re.fullmatch(self.pattern, topic) is not None
 
-    def wants_partition(self, place: TopicPartition) -> bool:
-        return self.wants(place.topic) if self.partitions is None else place in self.partitions
+    def wants_partition(self, name: TopicPartition) -> bool:
+        return self.wants(name.topic) if self.partitions is None else name in self.partitions
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _EXACT_BITS = 8
 
 
 @dataclass(slots=True)
-class Facts:
+class RangeStats:
     """Of the records shown from `from_offset` to before `to_offset`; -1: there is none."""
 
     topic: str
@@ -79,7 +79,7 @@ class Facts:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def decode(cls, text: str) -> Facts:
+    def decode(cls, text: str) -> RangeStats:
         fields = json.loads(text)
         for name in ("sizes", "bins"):
             fields[name] = {int(key): value for key, value in fields[name].items()}
@@ -181,7 +181,7 @@ class Facts:
 
     # -- adding up -----------------------------------------------------------------------------
 
-    def add(self, other: Facts, gap_ms: int) -> None:
+    def add(self, other: RangeStats, gap_ms: int) -> None:
         """Add what follows in the same partition."""
         if other.first_offset >= 0:
             self._join_offsets(other.first_offset)
@@ -195,7 +195,7 @@ class Facts:
         self.missing_offsets += other.missing_offsets
         self.more_gaps += other.more_gaps
 
-    def _join_times(self, other: Facts, gap_ms: int) -> None:
+    def _join_times(self, other: RangeStats, gap_ms: int) -> None:
         if other.first_ms < 0:
             return
         if self.first_ms < 0:
@@ -211,7 +211,7 @@ class Facts:
                 self.gaps.append((max(known, before), after, offset))
         self.newest_ms = max(known, other.newest_ms)
 
-    def add_counts(self, other: Facts) -> None:
+    def add_counts(self, other: RangeStats) -> None:
         """Add what is the same in whatever order: also another partition's."""
         for name in (
             *("records", "tombstones", "without_key", "without_time", "key_bytes", "value_bytes"),
