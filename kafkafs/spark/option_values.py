@@ -1,6 +1,6 @@
-"""Values of options: numbers, times, JSON.  Names are looked up in lower case.
+"""Values of options: numbers, times, JSON. Names are looked up in lower case.
 
-Pure.  Not here: which options there are (`source.options`, `sink.sink_options`).
+Pure. Not here: which options there are (`source.options`, `sink.sink_options`).
 """
 
 from __future__ import annotations

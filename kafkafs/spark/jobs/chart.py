@@ -1,8 +1,7 @@
-"""A picture of what `stats` has counted: rates over time by topic, and sizes by partition.
+"""Draws what `stats` has counted: rates over time by topic, and sizes by partition.
 
-Drawn by matplotlib without a display.  Where there are many topics or partitions the largest are
-drawn, and the rest together.  A few records that lie far away in time are left out of the picture
-and are named in it.
+matplotlib draws without a display. Of many topics or partitions the chart shows the largest, and
+the rest as one. It leaves out a few records that lie far away in time, and its title counts them.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _MOST_LINES = 8
 _MOST_BARS = 32
 _MOST_STEPS = 200
 _LONGEST_NAME = 28
-# Bins at the ends that hold no more than this part of the records are left out where the rest of
-# the time is a tenth or less.
+# The chart leaves out bins at the ends that hold this share of the records or less, where the
+# others span a tenth of the time or less.
 _FAR = 0.001
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 
 
 def check(path: str) -> None:
-    """InvalidConfig where no chart can be made there, ModuleNotFoundError without matplotlib."""
+    """Raise InvalidConfig if `path` cannot be a chart, ModuleNotFoundError without matplotlib."""
     if not path.lower().endswith(KINDS):
         raise InvalidConfig(f"{path}: a chart's name ends in .png or .svg")
     directory = os.path.dirname(os.path.abspath(path))
@@ -40,7 +39,7 @@ def check(path: str) -> None:
 
 
 def draw(counted: Counted, path: str) -> None:
-    """Draw it into a file, which is replaced.  OSError."""
+    """Draw the chart into the file `path`, which it replaces. OSError."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -58,7 +57,7 @@ def draw(counted: Counted, path: str) -> None:
 
 
 def _topics(partitions: Sequence[RangeStats]) -> dict[str, RangeStats]:
-    """The figures of each topic, by records; all that are too many under one name."""
+    """The figures of each topic, most records first; the topics past the most lines are one."""
     from kafkafs.spark.jobs.range_stats import RangeStats
 
     topics: dict[str, RangeStats] = {}
@@ -76,7 +75,7 @@ def _topics(partitions: Sequence[RangeStats]) -> dict[str, RangeStats]:
 
 
 def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
-    """Records a second over time, a line for each topic; the colours they have."""
+    """Draw records a second over time, a line for each topic; return the colours of the lines."""
     from matplotlib import dates
 
     from kafkafs.spark.jobs.range_stats import WIDTHS_MS
@@ -97,7 +96,7 @@ def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
         colours[name] = f"C{number}"
         if not found:
             continue
-        # From an empty bin to an empty bin, so that what rises and falls is seen.
+        # An empty bin at each end shows where the rate rises and falls.
         starts = range(first - width_ms, last + 2 * width_ms, width_ms)
         times = [datetime.fromtimestamp(start / 1000, UTC) for start in starts]
         rate = [stats.bins.get(start, [0])[0] * 1000 / width_ms for start in starts]
@@ -115,7 +114,7 @@ def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
 
 
 def _range(topics: Sequence[RangeStats], width_ms: int) -> tuple[int, int, int]:
-    """The first and last bin that are drawn, -1 for none, and how many records lie outside."""
+    """The first and last bin to draw (-1: none), and how many records lie outside of them."""
     bins: dict[int, int] = {}
     for stats in topics:
         for start, (records, _) in stats.bins.items():
@@ -127,7 +126,7 @@ def _range(topics: Sequence[RangeStats], width_ms: int) -> tuple[int, int, int]:
     first, last = 0, len(starts) - 1
     hidden = 0
     while first < last:
-        # From the end that is farther away from its neighbour.
+        # Drop the end bin that is farther away from its neighbour.
         low = starts[first + 1] - starts[first]
         high = starts[last] - starts[last - 1]
         drop = bins[starts[first if low >= high else last]]
@@ -141,7 +140,7 @@ def _range(topics: Sequence[RangeStats], width_ms: int) -> tuple[int, int, int]:
 
 
 def _sizes(axes: Any, counted: Counted, colours: dict[str, str]) -> None:
-    """Bytes of log by partition, coloured as the topics' lines are."""
+    """Draw the bytes of log of each partition, in the colour of its topic's line."""
     logs = sorted(counted.log_bytes.items())
     rest: list[tuple[tuple[str, int], int]] = []
     if len(logs) > _MOST_BARS:

@@ -1,4 +1,4 @@
-"""Which data directory a job is for, and which of its partitions, as its user names them."""
+"""The data directory and the partitions that the user chooses for a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def data_location(path: str) -> Location:
-    """Where a data directory is.  InvalidConfig for what names none, FileNotFoundError, OSError."""
+    """Where the data directory `path` is. InvalidConfig, FileNotFoundError, OSError."""
     from kafkafs.spark.place.opened import check_directory, location_of
 
     try:
@@ -27,9 +27,7 @@ def data_location(path: str) -> Location:
 
 
 def data_name(path: str) -> str:
-    """What to write down of where a data directory is: the same from wherever it is named, and
-    without secrets.
-    """
+    """A name of the data directory `path` to keep: absolute, and without secrets."""
     where = data_location(path)
     if where.is_local:
         return os.path.realpath(where.path)
@@ -39,22 +37,22 @@ def data_name(path: str) -> str:
 
 
 class Choice(NamedTuple):
-    """These topics, or of a topic this partition; without any name everything."""
+    """Topics, or single partitions of topics; empty: everything."""
 
     places: tuple[tuple[str, int | None], ...] = ()
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether something of the topic is meant."""
+        """Whether any partition of the topic is chosen."""
         return not self.places or any(name == topic for name, _ in self.places)
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether this partition is meant."""
+        """Whether this partition is chosen."""
         return not self.places or any(
             name == topic and number in (None, partition) for name, number in self.places
         )
 
     def check(self, files: Files, path: str) -> None:
-        """UnknownTopicOrPartition where a name stands for nothing.  OSError."""
+        """Raise UnknownTopicOrPartition if the directory lacks a chosen one. OSError."""
         there = {
             parsed
             for name, is_directory in files.scan(path)
@@ -68,7 +66,7 @@ class Choice(NamedTuple):
                 raise UnknownTopicOrPartition(f"there is {what}", path=path)
 
     def location_of(self, path: str) -> Location:
-        """The data directory, which has all that is named.  As `data_location` and `check`."""
+        """Where the data directory `path` is, after a `check`. Raises as `data_location` too."""
         where = data_location(path)
         self.check(where.files(), where.path)
         return where

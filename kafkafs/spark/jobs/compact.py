@@ -1,16 +1,16 @@
-"""Compaction on Spark: of each key's records only the latest stays, in logs of any size.
+"""Compaction on Spark: keeps of each key the latest record, in logs of any size.
 
-A partition is cleaned as the mount's own cleaner would at that moment, to the same bytes: each
-record that stays keeps its offset. Tasks read segment files and write new ones beside them; only
-hashes and offsets of keys go from task to task, values never. Then the owner of the directory, the
-daemon that has it mounted or this process, puts the new segments in, all of a partition at once;
-where its log is not what was read any more he refuses, and nothing has changed.
+The job writes the bytes that the mount's own cleaner would write at that moment; each record that
+stays keeps its offset. Tasks read segment files and write new ones beside them. Hashes and offsets
+of keys go from task to task, values never do. Then the owner of the directory (the daemon that has
+it mounted, or this process) swaps the new segments in, all of a partition at once. It refuses if
+the log has changed since the tasks read it.
 
-Three stages (`compact_tasks`): the ranges of all partitions are scanned, keys are merged in
-buckets, groups of segments are written. Memory that a task needs depends on what is done at a time
-(`storage.compaction.shared.plan.Limits`), not on how many keys there are.
+There are three stages (`compact_tasks`): tasks scan ranges of segments, merge keys in buckets, and
+write groups of segments. `storage.compaction.shared.plan.Limits` bounds a task's memory, however
+many keys there are.
 
-Executors need the directory under the same path as the driver, and may write to it.
+Executors write to the directory, under the same path as the driver.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from kafkafs.spark.place.opened import Location
 
-# Less than that is not worth a task of its own.
+# A task has at least this many bytes of work.
 _LEAST_BYTES = 8 << 20
 _COLUMNS = (
     *("topic", "partition", "first_dirty", "clean_up_to"),
@@ -79,11 +79,10 @@ def run(
 ) -> JobReport:
     """Clean the partitions of compacted topics that can be cleaned.
 
-    `only_due`: those only that min.cleanable.dirty.ratio or max.compaction.lag.ms ask for.
-    `dry_run`: say what would be done; nothing is written. `now_ms`: the time that settings and
-    delete horizons go by, by default that of the clock. Partitions that could not be cleaned are
-    the report's faults, and are as they were. OSError, StorageError, OwnerNotReached where the
-    directory is of a process that would not put anything in; what Spark raises.
+    `only_due`: only those that min.cleanable.dirty.ratio or max.compaction.lag.ms make due.
+    `dry_run`: write nothing. `now_ms`: the time for settings and delete horizons, else the clock's.
+    A partition that cannot be cleaned stays as it is and is a fault of the report. OSError,
+    StorageError, OwnerNotReached if the owner takes no requests; Spark's own errors.
     """
     started = time.monotonic()
     limits = limits or Limits(parallel=session.sparkContext.defaultParallelism)
@@ -100,7 +99,7 @@ def run(
 
 
 def check(path: str, choice: Choice) -> Location:
-    """The directory, as far as can be known before Spark is there.  As `run`."""
+    """Check the directory and the choice, without Spark. Raises as `run`."""
     where = data_location(path)
     if not where.is_local:
         raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
@@ -110,9 +109,9 @@ def check(path: str, choice: Choice) -> Location:
 
 @dataclass(slots=True)
 class Compaction:
-    """One run. By the number of a round: what has become of its groups, how many keys it has, and
-    what of it was done. `failed`: rounds that have had a fault. `asking`: the one whose files the
-    owner was told of, when he has not answered.
+    """One run. `kept` (by group), `keys` (their number) and `cleaned` are by number of the round.
+
+    `failed`: rounds with a fault. `asking`: the round that the owner has not answered for yet.
     """
 
     session: SparkSession
@@ -128,7 +127,7 @@ class Compaction:
     cleaned: dict[int, Cleaned] = field(default_factory=dict)
 
     def plan(self, choice: Choice, only_due: bool, limits: Limits, now_ms: int) -> None:
-        """Find the rounds that there are to be done, all of one secret."""
+        """Plan the rounds, all with one secret for the hashes of keys."""
         where = check(self.path, choice)
         self.path = where.path
         if not self.dry_run:
@@ -157,7 +156,7 @@ class Compaction:
     # -- Spark's part --------------------------------------------------------------------------
 
     def clean(self) -> None:
-        """All stages: what has become of each group."""
+        """Run all stages; put what each group has kept into `kept`."""
         from pyspark import StorageLevel
 
         context = self.session.sparkContext
@@ -191,7 +190,7 @@ class Compaction:
                 self.kept.setdefault(item.round, []).append(pickle.loads(item.data))
 
     def _openings(self, items: Sequence[Item]) -> dict[RoundPart, Opening]:
-        """By group, what it has to know of those before it; and take notes of the rest."""
+        """The openings of groups, by group; take keys and faults out of the items."""
         met: dict[int, dict[int, list[tuple[int, Met]]]] = {}
         for item in items:
             if item.kind == ItemKind.FAULT:
@@ -219,7 +218,7 @@ class Compaction:
     # -- the owner's part ----------------------------------------------------------------------
 
     def swap(self, started: float) -> None:
-        """Have the owner put in what was cleaned, partition by partition."""
+        """Ask the owner to swap the new segments in, partition by partition."""
         unreached = ""
         for number, shared in enumerate(self.rounds):
             if unreached:
@@ -242,7 +241,7 @@ class Compaction:
                     bytes_after=sum(each.bytes_kept for each in kept),
                 )
                 continue
-            # As long as the answer is not known, the owner may be at the files.
+            # Until it answers, the owner may use the files: `tidy` must not remove them.
             self.asking = number
             try:
                 self.cleaned[number] = ask_owner(self.path, SWAP, request)
@@ -253,9 +252,7 @@ class Compaction:
             self.asking = None
 
     def tidy(self) -> None:
-        """Remove files that were written and not put in: of rounds that failed, of tasks whose
-        results were not taken.
-        """
+        """Remove the job's files that are not swapped in: of failed rounds, of extra attempts."""
         if self.dry_run:
             return
         for number, shared in enumerate(self.rounds):
@@ -270,7 +267,7 @@ class Compaction:
 
 
 def _same(number: int) -> int:
-    """Items go to the task that they are for."""
+    """The partitioner: an item's key is the number of its task."""
     return number
 
 
@@ -279,7 +276,7 @@ def _is_for_driver(item: Item) -> bool:
 
 
 def _shares(rounds: Sequence[SharedRound], job: str) -> Shares:
-    """Which task does what; what is small is done with others."""
+    """Divide the work among tasks; small ranges, buckets and groups share a task."""
 
     def parts(
         numbers: Callable[[SharedRound], Iterable[tuple[int, int]]],

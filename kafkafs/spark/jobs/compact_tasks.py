@@ -1,13 +1,9 @@
-"""What Spark's tasks do of a compaction: to scan ranges, to merge buckets, to write groups.
+"""The tasks of a compaction: they scan ranges, merge buckets and write groups of segments.
 
-What goes from one stage to the next are items: the number of a round, a kind, the number of a
-bucket or of a group, and bytes. A task has several small ranges, buckets or groups, of any rounds.
+Each stage hands `Item`s to the next. A task has several small ranges, buckets or groups, of any
+rounds. A fault of a log (damage, a replaced file) is an item too: it ends its round and no other.
 
-A fault of a log (damage, files that were replaced meanwhile) is an item too: it ends its round and
-no other one.
-
-Not here: what is done (`storage.compaction.shared.round`), how stages follow each other
-(`compact`).
+Not here: the work itself (`storage.compaction.shared.round`), the order of stages (`compact`).
 """
 
 from __future__ import annotations
@@ -38,17 +34,17 @@ _UNLIMITED = 1 << 46
 class ItemKind(IntEnum):
     """What an item is."""
 
-    DIRTY = 0  # keys of a bucket
+    DIRTY = 0  # a bucket's keys; CLEAN too
     CLEAN = 1
-    SUPERSEDED = 2  # offsets of a group
-    MET = 3  # of transactions, in a range
-    KEYS = 4  # how many a bucket has
-    KEPT = 5  # what has become of a group
+    SUPERSEDED = 2  # offsets in a group
+    MET = 3  # transactions in a range
+    KEYS = 4  # the number of a bucket's keys
+    KEPT = 5  # what a group has kept
     FAULT = 6
 
 
 class Item(NamedTuple):
-    """`number`: of the bucket, range or group of that round."""
+    """`number`: of a bucket, range or group of the round."""
 
     round: int
     kind: ItemKind
@@ -64,7 +60,7 @@ class RoundPart(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What all tasks are shares. `ranges`, `buckets`, `groups`: by task, what it has."""
+    """The input of all tasks: which `ranges`, `buckets` and `groups` each one has, by number."""
 
     rounds: tuple[SharedRound, ...]
     job: str
@@ -73,24 +69,21 @@ class Shares(NamedTuple):
     groups: tuple[tuple[RoundPart, ...], ...]
 
     def task_of_bucket(self) -> dict[RoundPart, int]:
-        """The number of the task that merges a bucket."""
+        """Which task merges each bucket."""
         return {part: task for task, parts in enumerate(self.buckets) for part in parts}
 
     def task_of_group(self) -> dict[RoundPart, int]:
-        """The number of the task that writes a group."""
+        """Which task writes each group."""
         return {part: task for task, parts in enumerate(self.groups) for part in parts}
 
 
 def _files(shared: SharedRound) -> Files:
-    """Those of the data directory in which a round's partition lies."""
+    """The files of the data directory that has the round's partition."""
     return Files(os.path.dirname(shared.directory))
 
 
 def scan_ranges(broadcast: Broadcast[Shares], task: int) -> Iterator[tuple[int, Item]]:
-    """Scan the ranges of a task; each item with the number of the task that merges it.
-
-    What is for no bucket goes through the merge of any.
-    """
+    """Scan the ranges of a task: (merging task, item). An item for no bucket goes to any task."""
     shares = broadcast.value
     tasks = shares.task_of_bucket()
     for number, at in shares.ranges[task]:
@@ -113,7 +106,7 @@ def scan_ranges(broadcast: Broadcast[Shares], task: int) -> Iterator[tuple[int, 
 def merge_buckets(
     broadcast: Broadcast[Shares], items: Iterable[tuple[int, Item]]
 ) -> Iterator[Item]:
-    """Merge the buckets of a task; what is for none is handed on."""
+    """Merge the buckets of a task, and hand on all other items."""
     shares = broadcast.value
     merges: dict[RoundPart, KeyMerge] = {}
     later: list[Item] = []
@@ -142,7 +135,7 @@ def merge_buckets(
 
 
 def by_group(broadcast: Broadcast[Shares], items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
-    """What of the items groups have to know, with the numbers of the tasks that write them."""
+    """The superseded offsets for the groups: (writing task, item)."""
     tasks = broadcast.value.task_of_group()
     for item in items:
         if item.kind == ItemKind.SUPERSEDED:
@@ -156,9 +149,9 @@ def keep_groups(
     task: int,
     items: Iterable[tuple[int, Item]],
 ) -> Iterator[Item]:
-    """Write the groups of a task, or only count what would stay.
+    """Write the groups of a task or, without `writes`, count what would stay.
 
-    `openings`: of all groups of rounds that have had no fault so far.
+    `openings` has all groups of the rounds without a fault.
     """
     from pyspark import TaskContext
 
@@ -188,7 +181,7 @@ def keep_groups(
 
 def _fault(number: int, at: int, error: Exception) -> Item:
     if isinstance(error, FileNotFoundError):
-        reason = f"{error.filename} is not there any more: the log was cleaned or deleted meanwhile"
+        reason = f"{error.filename} is gone: the log was cleaned or deleted meanwhile"
     else:
         reason = str(error)
     return Item(number, ItemKind.FAULT, at, reason.encode())
@@ -197,7 +190,7 @@ def _fault(number: int, at: int, error: Exception) -> Item:
 def bundled(
     parts: Sequence[tuple[RoundPart, int]], least: int
 ) -> tuple[tuple[RoundPart, ...], ...]:
-    """Parts in order, with what each weighs, as many to a task as weigh `least` together."""
+    """Bundle (part, bytes) in order, so that a bundle has `least` bytes or a little more."""
     bundles: list[list[RoundPart]] = []
     weight = least
     for part, weighs in parts:

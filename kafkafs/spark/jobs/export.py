@@ -1,14 +1,14 @@
 """Topics as Parquet files: `OUT/topic=…/date=…/part-….parquet`, date being the record's UTC day.
 
 A streaming query reads the source and writes with Spark's own Parquet sink; its checkpoint lies in
-the export (`export_state`).  So each record is exported once, whatever is killed: a run goes on
-where the last one has stopped, with what is new, and ends there, or follows the topics until it is
-stopped.  A *snapshot* is one batch query instead, into a new directory.
+the export (`export_state`). So the job exports each record once, whoever is killed: a run goes on
+where the last one stopped and ends at the log end, or follows the topics until the user stops it.
+A *snapshot* is one batch query instead, into a new directory.
 
 Columns are the source's, and `date`; as text, key and value are strings.
 
-Which files count is written down by the sink (`_spark_metadata`), and Spark reads only those; a
-run that was killed may leave others beside them, which other readers cannot tell apart.
+The sink notes in `_spark_metadata` which files count, and Spark reads only those. A killed run may
+leave others beside them, which other readers cannot tell apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 1
 _DAY_S = 86_400
-# Options of the source that each run may have as it likes: they do not choose records.
+# Options of the source that may differ from run to run: they do not choose records.
 _SAY_HOW_ONLY = frozenset(
     (
         *("failondataloss", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
@@ -44,10 +44,10 @@ _SAY_HOW_ONLY = frozenset(
 
 
 class ExportOptions(NamedTuple):
-    """What is to be exported, and how.
+    """What to export, and how.
 
-    `as_text`: key and value as strings.  `interval`: follow, with a batch so often ("10 seconds").
-    `is_snapshot`: a batch query.  `options`: further options of the source.
+    `as_text`: key and value as strings. `interval`: follow, with a batch so often ("10 seconds").
+    `is_snapshot`: a batch query. `source`: more options of the source.
     """
 
     choice: Choice = EVERYTHING
@@ -57,7 +57,7 @@ class ExportOptions(NamedTuple):
     source: Mapping[str, str] = {}
 
     def content(self, path: str) -> ExportContent:
-        """What another run must want, too."""
+        """What each run into the same export has to have in common."""
         options = tuple(
             sorted(
                 (name, value)
@@ -74,8 +74,8 @@ ALL = ExportOptions()
 def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """Export from a data directory to `out`, a directory or a URI that Spark can write to.
 
-    A run that follows ends, with its report, when it is interrupted.  OSError, StorageError; what
-    Spark raises where a record cannot be read or written.
+    A run that follows ends with its report on KeyboardInterrupt. OSError, StorageError; Spark's own
+    error where it cannot read or write a record.
     """
     check(path, out, options)
     out = export_state.without_scheme(out)
@@ -100,7 +100,7 @@ def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL
 
 
 def check(path: str, out: str, options: ExportOptions) -> None:
-    """What can be known of a run before Spark is there.  As `run`."""
+    """Check the arguments of `run`, without Spark. Raises as `run`."""
     options.choice.location_of(path)
     out = export_state.without_scheme(out)
     if export_state.is_uri(out):
@@ -112,7 +112,7 @@ def check(path: str, out: str, options: ExportOptions) -> None:
 
 
 def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
-    """What a run would export, without Spark.  OSError, StorageError."""
+    """What a run would export, without Spark. OSError, StorageError."""
     from kafkafs.spark.place.opened import Opened
 
     where = options.choice.location_of(path)
@@ -145,7 +145,7 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
     if not options.is_snapshot:
         source["startingOffsets"] = "earliest"
     rows: DataFrame = reader.options(**{**source, **options.source}).load()
-    # Of UTC, whatever the session's time zone is.
+    # Days are of UTC, whatever the session's time zone is.
     days = sql.floor(sql.unix_micros("timestamp") / (_DAY_S * 1_000_000)).cast("int")
     rows = rows.withColumn("date", sql.date_add(sql.lit("1970-01-01").cast("date"), days))
     if options.as_text:
@@ -155,7 +155,7 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
 
 
 def _subscription(choice: Choice) -> dict[str, str]:
-    """The option of the source that chooses the same."""
+    """The option of the source for this choice."""
     if not choice.places:
         return {"subscribePattern": ".*"}
     if all(partition is None for _, partition in choice.places):
@@ -168,7 +168,7 @@ def _subscription(choice: Choice) -> dict[str, str]:
 
 
 def _watched(query: StreamingQuery, work: Working, *, is_endless: bool) -> JobReport:
-    """Wait until the query ends; a query that follows ends with Ctrl-C."""
+    """Wait until the query ends; Ctrl-C ends a query that follows, and cancels any other."""
     work.also(str(query.runId))
     batches = _Batches()
     started = time.monotonic()
@@ -187,7 +187,7 @@ def _watched(query: StreamingQuery, work: Working, *, is_endless: bool) -> JobRe
 
 
 class _Batches:
-    """What a query has said of its batches."""
+    """What a query reports of its batches."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
@@ -195,7 +195,7 @@ class _Batches:
         self._ends: Offsets = {}
 
     def update(self, query: StreamingQuery) -> None:
-        """Take what is new in what it keeps of its progress."""
+        """Add the batches that are new in the query's recent progress."""
         for progress in query.recentProgress:
             if progress.batchId in self._rows or not progress.numInputRows:
                 continue
@@ -209,7 +209,6 @@ class _Batches:
                         self._starts.setdefault(partition, starts[partition])
 
     def report(self, seconds: float) -> JobReport:
-        """The figures."""
         report = JobReport("export")
         table = Table("partitions", ("topic", "partition", "from_offset", "to_offset"))
         for partition, end in sorted(self._ends.items()):

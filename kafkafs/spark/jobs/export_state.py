@@ -1,15 +1,11 @@
-"""What an export keeps beside its Parquet files: what is exported, and how far it is.
+"""The files of an export beside its Parquet files: what it exports, and up to which offsets.
 
-In `OUT/_kafkafs`, which readers of Parquet pass over as they do every name with an underscore:
+They lie in `OUT/_kafkafs`; readers of Parquet skip names that begin with an underscore:
 
-- `export.json`: the data directory, its topics, the columns.  Another run must want the same:
-  offsets of other topics would be forgotten, and exported twice.
-- `checkpoint/`: the streaming query's, which knows what offsets are done.
-- `lock`: held by the run that is at work.
-
-Spark's file sink writes down in `OUT/_spark_metadata` which files count.
-
-Not here: the query (`export`).
+- `export.json`: the data directory, its topics, the columns. Another run must have the same: with
+  other topics Spark would forget offsets, and export records twice.
+- `checkpoint/`: the streaming query's checkpoint, with the exported offsets.
+- `lock`: the active run holds it.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ Offsets = dict[tuple[str, int], int]
 
 
 class ExportContent(NamedTuple):
-    """What is exported: which topics or partitions of which directory, in which form."""
+    """Which topics or partitions of which data directory an export has, and in which form."""
 
     data: str
     places: tuple[tuple[str, int | None], ...]
@@ -41,27 +37,26 @@ class ExportContent(NamedTuple):
     options: tuple[tuple[str, str], ...]
 
     def encode(self) -> str:
-        """As JSON."""
         return json.dumps(self._asdict(), indent=2, ensure_ascii=False) + "\n"
 
 
 def without_scheme(path: str) -> str:
-    """The path that `file:///…` stands for; anything else as it is."""
+    """The path of a `file:///…`; anything else unchanged."""
     return unquote(urlsplit(path).path) if path.startswith("file:/") else path
 
 
 def is_uri(out: str) -> bool:
-    """Whether this names no directory here."""
+    """Whether `out` is a URI, not a local directory."""
     return _URI.match(out) is not None
 
 
 def checkpoint_of(out: str) -> str:
-    """Where the query's checkpoint is."""
+    """The directory of the query's checkpoint."""
     return f"{out.rstrip('/')}/{_STATE}/checkpoint"
 
 
 def check(out: str, content: ExportContent) -> bool:
-    """Whether an export of this was begun.  InvalidConfig where something else is there."""
+    """Whether an export of this was begun. InvalidConfig where something else is there."""
     if _is_begun(out, content):
         return True
     if os.path.isdir(out) and set(os.listdir(out)) - {_STATE}:
@@ -85,9 +80,9 @@ def _is_begun(out: str, content: ExportContent) -> bool:
 
 @contextlib.contextmanager
 def begun(out: str, content: ExportContent) -> Iterator[None]:
-    """Be the only run that exports there; what is exported is written down.
+    """Hold the lock of an export, and write `content` down.
 
-    InvalidConfig, OSError; StorageError where another run is at work.
+    InvalidConfig, OSError; StorageError if another run has the lock.
     """
     if is_uri(out):
         yield
@@ -100,7 +95,7 @@ def begun(out: str, content: ExportContent) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StorageError("another run is exporting there", path=out) from None
-        # Who had it before may have begun something else meanwhile.
+        # The previous holder of the lock may have begun another export.
         if not _is_begun(out, content):
             path = os.path.join(state, "export.json")
             Files(state).replace_atomically(path, content.encode().encode())
@@ -108,19 +103,19 @@ def begun(out: str, content: ExportContent) -> Iterator[None]:
 
 
 def exported(out: str) -> Offsets:
-    """Up to which offsets a run that was done has exported; none before the first."""
+    """The offset after the last exported one, by partition; empty before the first run."""
     checkpoint = checkpoint_of(out)
     done = max(_numbers(os.path.join(checkpoint, "commits")), default=-1)
     if done < 0:
         return {}
     with open(os.path.join(checkpoint, "offsets", str(done)), encoding="utf-8") as file:
-        # A version, the query's settings, and a line of each source.
+        # The file has a version, the query's settings, and a line for each source.
         lines = file.read().splitlines()
     return parse_offsets(lines[2])
 
 
 def parse_offsets(text: str) -> Offsets:
-    """Offsets in the form that Spark users know: {"topic":{"0":23}}; none of null."""
+    """Parse offsets in the form of Spark's Kafka source, {"topic":{"0":23}}; none for null."""
     found = json.loads(text) or {}
     return {
         (topic, int(partition)): offset

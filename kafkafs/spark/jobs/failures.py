@@ -1,7 +1,7 @@
-"""What went wrong in Spark, in a line: the error that was raised in a task or in the JVM.
+"""Finds in an error of Spark's the line that tells the user what to do.
 
 Spark wraps a task's exception in the text of a Python traceback, that in a Java one, and that in an
-exception here.  The first line of the innermost message is what its user can do something about.
+exception here. The first line of the innermost message says what went wrong.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Whether Spark, or Py4J between it and us, raised this."""
+    """Whether Spark or Py4J raised this."""
     return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
 
 
 def reason(error: BaseException) -> str:
-    """The line."""
+    """What went wrong, in one line."""
     text = str(error)
     if _TRACEBACK in text:
         found = _raised(text[text.index(_TRACEBACK) :].splitlines()[1:])

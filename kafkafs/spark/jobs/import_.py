@@ -1,12 +1,12 @@
 """Files into a topic: text, a record a line, or rows of Parquet, JSON or CSV.
 
-What is appended is one transaction of the sink's, under an *import id*: a second run of that id
-appends nothing.  Unless the user names one, it says what is imported: the topic, the files with
-their sizes and times, and how they are read.
+The sink appends all records as one transaction, under an *import id*: a second run of that id
+appends nothing. Unless the user gives one, the id is a hash of the topic, the files with their
+sizes and times, and how to read them.
 
-Order: lines follow each other as in their file, and files as they are named (a directory's by
-name); rows with a column `offset`, as an export has it, by that.  Which partition: the column
-`partition`, or `--partition`, else Kafka's partitioner by key.
+Records keep the order of lines in a file, and of files on the command line (a directory's by name);
+rows with a column `offset`, as an export has, the order of that. The column `partition` or
+`--partition` chooses the partition, else Kafka's partitioner does by key.
 
 Not here: which columns make a record (`import_records`).
 """
@@ -40,7 +40,7 @@ _SUFFIX = re.compile(r"\.(parquet|json|jsonl|ndjson|csv)(?:\.(?:gz|bz2|zst|lz4|s
 
 
 class _Input(NamedTuple):
-    """What is read: the files in order, what Spark is told to read, how."""
+    """What to read: the files in order, the paths to give to Spark, the format."""
 
     files: tuple[str, ...]
     sources: tuple[str, ...]
@@ -50,10 +50,10 @@ class _Input(NamedTuple):
 def run(
     session: SparkSession, path: str, options: ImportOptions, *, dry_run: bool = False
 ) -> JobReport:
-    """Import into a data directory, or say what would be.
+    """Import into a data directory or, with `dry_run`, only read the files.
 
-    InvalidConfig, UnknownTopicOrPartition, OwnerNotReached, OSError; what Spark raises where a file
-    cannot be read or a row is no record: then nothing is appended.
+    InvalidConfig, UnknownTopicOrPartition, OwnerNotReached, OSError; Spark's own error where it
+    cannot read a file or a row is no record. After an error nothing is appended.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
@@ -87,7 +87,7 @@ def run(
         if not partitions:
             from kafkafs.spark.jobs.topics import create_topic
 
-            assert options.partitions is not None, "looked at above"
+            assert options.partitions is not None, "_partitions has checked it"
             create_topic(directory, options.topic, options.partitions)
         with working(session, "importing"):
             _write(session, rows, directory, options.topic, name)
@@ -103,7 +103,7 @@ def run(
 
 
 def check(path: str, options: ImportOptions) -> None:
-    """What can be known of a run before Spark is there.  As `run`."""
+    """Check the arguments of `run`, without Spark. Raises as `run`."""
     directory = _directory(path)
     _found(options)
     _partitions(directory, options)
@@ -130,7 +130,7 @@ def _has_run(directory: str, name: str) -> bool:
 
 
 def _partitions(directory: str, options: ImportOptions) -> int:
-    """How many the topic has; 0 where it is to be created."""
+    """How many partitions the topic has; 0: create the topic."""
     from kafkafs.spark.jobs.topics import partitions_of
 
     paths.check_topic_name(options.topic)
@@ -171,13 +171,13 @@ def _found(options: ImportOptions) -> _Input:
     if not files:
         raise InvalidConfig("there is nothing to import: no files in what is named")
     kind = options.format or _format(files)
-    # Of text the order counts, so files are read one after the other; what has columns may be a
-    # directory with some of them in its names.
+    # Text keeps its order, so Spark reads file after file. Rows with columns may lie in a directory
+    # whose subdirectories' names have some of the columns.
     return _Input(tuple(files), tuple(files if kind == "text" else sources), kind)
 
 
 def _escaped(name: str) -> str:
-    """A name for Spark, which takes those that it is told for patterns."""
+    """A name for Spark, with escapes: Spark takes names for patterns."""
     return name if is_uri(name) else re.sub(r"[][{}*?\\]", r"\\\g<0>", name)
 
 
@@ -186,15 +186,15 @@ def _is_hidden(name: str) -> bool:
 
 
 def _check_readable(name: str) -> None:
-    """InvalidConfig where Spark would pass over a file that is there, or cannot name it."""
+    """Raise InvalidConfig if Spark would skip the file, or cannot name it."""
     if _is_hidden(name):
-        raise InvalidConfig(f"{name}: Spark passes over files whose names begin with . or _")
+        raise InvalidConfig(f"{name}: Spark skips files whose names begin with . or _")
     if ":" in os.path.basename(name):
         raise InvalidConfig(f"{name}: Spark cannot read files with a colon in their names")
 
 
 def _files_in(name: str) -> Iterator[str]:
-    """A file, or a directory's by name, without those that Spark passes over."""
+    """A file, or a directory's files by name, without those that Spark skips."""
     os.stat(name)
     if not os.path.isdir(name):
         _check_readable(name)
@@ -220,7 +220,7 @@ def _format(files: Sequence[str]) -> str:
 
 
 def _name(options: ImportOptions, found: _Input) -> str:
-    """An import id that says what is imported."""
+    """An import id from what is imported, and how."""
     versions = []
     for file in found.files:
         stat = os.stat(file)
@@ -236,7 +236,7 @@ def _read(session: SparkSession, found: _Input) -> DataFrame:
         if found.format == "csv":
             reader = reader.option("header", "true")
         return reader.load([_escaped(name) for name in found.sources])
-    # A line ends with a newline and nothing else, as in the mount; the bytes are as they are.
+    # As in the mount only a newline ends a line, and its bytes stay unchanged.
     reader = session.read.option("lineSep", "\n")
     lines = [
         reader.text(_escaped(file)).selectExpr("cast(value as binary) as value")

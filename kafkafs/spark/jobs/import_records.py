@@ -1,6 +1,6 @@
-"""Rows that are imported as records: which of their columns are key, value, time and so on.
+"""Chooses which columns of imported rows become key, value, timestamp, headers and partition.
 
-What is no text and no bytes is imported as Spark writes it as text, a structure as JSON.
+Structures become JSON, everything else that is not bytes becomes Spark's text of it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from storage.errors import InvalidConfig
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: The value that stands for all columns that are not used otherwise, as a JSON object.
+#: As `ImportOptions.value`: all columns without another use, as a JSON object.
 ALL = "*"
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 class ImportOptions(NamedTuple):
-    """What is to be imported, and how.
+    """What to import, and how.
 
-    `format`: text, parquet, json or csv, None: by the names.  `key`, `value`, `timestamp` and
-    `order_by` are names of columns.  `partition`: that of all records; `by_key`: do without the
-    column of that name.  `partitions`: of the topic, where it has to be created.  `name`: the
-    import id.
+    `format`: text, parquet, json or csv; None: by the files' names. `key`, `value`, `timestamp`
+    and `order_by` are names of columns. `partition`: for all records. `by_key`: ignore the column
+    `partition`. `partitions`: how many a new topic gets. `name`: the import id.
     """
 
     topic: str
@@ -41,7 +40,7 @@ class ImportOptions(NamedTuple):
 
 
 def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
-    """The columns that the sink takes, of rows of a format.  InvalidConfig where one is missing."""
+    """The rows with the sink's columns; `kind` is their format. InvalidConfig if one is missing."""
     from pyspark.sql import functions as sql
 
     names = rows.columns
@@ -79,7 +78,7 @@ def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
 
 
 def _chosen(names: Sequence[str], wanted: str | None, usual: str | None) -> str | None:
-    """The column that is wanted, or the usual one where it is there."""
+    """The wanted column, else the usual one if there is such a column."""
     if wanted is None:
         return usual if usual in names else None
     if wanted not in names:

@@ -1,11 +1,8 @@
 """How far Spark is with a job, in tasks (`kafkafs.progress`).
 
-A thread asks the session's status tracker for the tasks of the job's group.  How many there will be
-in all Spark only knows stage by stage, so the total grows.  Where the session has no tracker (Spark
-Connect) nothing is shown.
-
-What is done inside is cancelled where an exception ends it: no task of the group runs on behind a
-Ctrl-C.
+A thread asks the session's status tracker for the tasks of the job's group. Spark learns stage by
+stage how many there are, so the total grows. A session without a tracker (Spark Connect) shows
+nothing. An exception cancels the group's tasks, so none runs on after a Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interrup
 
 
 class Tasks(NamedTuple):
-    """How many tasks of a group are done, of those that are known so far."""
+    """How many tasks are done, and how many Spark knows of so far."""
 
     done: int
     total: int
@@ -45,7 +42,7 @@ def tasks_of(tracker: StatusTracker, groups: tuple[str, ...]) -> Tasks:
             info = tracker.getJobInfo(job)
             stages.update(info.stageIds if info is not None else ())
     for stage in stages:
-        # Of a stage whose result was there already, or that is long over, nothing is known.
+        # Spark knows nothing of a stage that it skipped, or that ended long ago.
         of_stage = tracker.getStageInfo(stage)
         if of_stage is not None:
             done += of_stage.numCompletedTasks
@@ -54,24 +51,24 @@ def tasks_of(tracker: StatusTracker, groups: tuple[str, ...]) -> Tasks:
 
 
 class Working:
-    """What `working` gives: `say` names what is being done, `also` adds a group of jobs."""
+    """What the bar shows: the name of the work, and the job groups whose tasks it counts."""
 
     def __init__(self, what: str, group: str) -> None:
         self.what = what
         self.groups: tuple[str, ...] = (group,)
 
     def say(self, what: str) -> None:
-        """From now on `what` is being done."""
+        """Name the work from now on."""
         self.what = what
 
     def also(self, group: str) -> None:
-        """The jobs of this group count too: a streaming query's, whose run id is their group."""
+        """Count this job group's tasks too, such as a streaming query's (its run id)."""
         self.groups += (group,)
 
 
 @contextmanager
 def working(session: SparkSession, what: str) -> Iterator[Working]:
-    """Jobs that this thread starts inside are shown; `what` says what they do."""
+    """Show the progress of the jobs that this thread starts inside; `what` names them."""
     context = _context(session)
     group = f"kafkafs-{uuid.uuid4()}"
     work = Working(what, group)

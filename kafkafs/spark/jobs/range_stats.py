@@ -1,14 +1,11 @@
-"""Figures of a range of a partition, counted column by column, and how those of two ranges add up.
+"""Figures of a range of a partition: counted column by column, and added up over ranges.
 
-Sizes are counted in buckets that are exact up to 255 bytes and within 1 % above, so that quantiles
-of a whole topic come from what each task has counted; record and byte counts over time in bins,
-whose width grows with the time that they cover.  Times are in ms.
+Buckets count sizes, exactly up to 255 bytes and within 1 % above, so that a topic's quantiles come
+from the figures of its tasks. Bins count records and bytes over time, and grow wider with the time
+that they cover. Times are in ms.
 
-A *time gap* lies between a record and the newest one before it.  Which record is the newest before
-a range is not known while that is counted, so its gaps are judged again when it is added to what
-comes before it.
-
-Not here: reading (`stats`), how it is shown.
+A *time gap* lies between a record and the newest one before it. A task does not know the newest
+record before its range; so `add` decides about the gaps at the seam of two ranges.
 """
 
 from __future__ import annotations
@@ -24,19 +21,19 @@ from storage.record.columns._columns import Columns
 
 _Longs = npt.NDArray[np.int64]
 
-#: Widths of bins in ms; each is some times the one before.
+#: Widths of bins in ms; each is a multiple of the one before.
 WIDTHS_MS = tuple(
     seconds * 1000 for seconds in (1, 10, 60, 300, 1800, 3600, 21_600, 86_400, 604_800)
 )
 _MOST_BINS = 1000
-# The longest time gaps of a range that are kept.
+# How many time gaps a range keeps: the longest.
 _MOST_GAPS = 1000
 _EXACT_BITS = 8
 
 
 @dataclass(slots=True)
 class RangeStats:
-    """Of the records shown from `from_offset` to before `to_offset`; -1: there is none."""
+    """Of the visible records from `from_offset` to before `to_offset`; -1: none."""
 
     topic: str
     partition: int
@@ -55,7 +52,7 @@ class RangeStats:
     offset_gaps: int = 0
     missing_offsets: int = 0
     gone: int = 0
-    """Offsets that were deleted between planning and reading."""
+    """How many offsets retention deleted between planning and reading."""
     first_ms: int = -1
     """The time of the first record that has one, and its offset."""
     first_ms_offset: int = -1
@@ -66,16 +63,15 @@ class RangeStats:
     more_gaps: int = 0
     width_ms: int = WIDTHS_MS[0]
     bins: dict[int, list[int]] = field(default_factory=dict)
-    """By the time where a bin begins: records, bytes."""
+    """By the time in ms where a bin begins: records, bytes."""
     keys: int = 0
-    """How many different keys there are; only of one task's range."""
+    """How many different keys one task's range has; a sum of ranges has none."""
     batches: list[int] = field(default_factory=lambda: [0] * 8)
     batch_bytes: list[int] = field(default_factory=lambda: [0] * 8)
     control: int = 0
     transactional: int = 0
 
     def encode(self) -> str:
-        """As JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
@@ -89,7 +85,7 @@ class RangeStats:
     # -- counting ------------------------------------------------------------------------------
 
     def count(self, columns: Columns, gap_ms: int) -> None:
-        """Add what follows: keys, values, offsets and times (in µs) of these columns."""
+        """Add the next columns of the range; their times are in µs."""
         rows = columns.rows
         keys = np.diff(np.frombuffer(columns.key_positions or b"", "<i4", rows + 1))
         values = np.diff(np.frombuffer(columns.value_positions or b"", "<i4", rows + 1))
@@ -173,7 +169,7 @@ class RangeStats:
             self._add_bin(start, records, size)
 
     def count_batches(self, census: Census) -> None:
-        """What `census` has counted of the same range."""
+        """Take the batches that `census` has counted in the same range."""
         self.batches = census.batches
         self.batch_bytes = census.bytes
         self.control = census.control
@@ -182,7 +178,7 @@ class RangeStats:
     # -- adding up -----------------------------------------------------------------------------
 
     def add(self, other: RangeStats, gap_ms: int) -> None:
-        """Add what follows in the same partition."""
+        """Add the range that follows in the same partition."""
         if other.first_offset >= 0:
             self._join_offsets(other.first_offset)
             self.last_offset = other.last_offset
@@ -212,7 +208,7 @@ class RangeStats:
         self.newest_ms = max(known, other.newest_ms)
 
     def add_counts(self, other: RangeStats) -> None:
-        """Add what is the same in whatever order: also another partition's."""
+        """Add the figures that need no order: of any range of any partition."""
         for name in (
             *("records", "tombstones", "without_key", "without_time", "key_bytes", "value_bytes"),
             *("gone", "control", "transactional"),
@@ -234,10 +230,10 @@ class RangeStats:
         while len(self.bins) > _MOST_BINS and self.width_ms != WIDTHS_MS[-1]:
             self.widen()
 
-    # -- what it says --------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------
 
     def quantile(self, part: float) -> int:
-        """The size that this part of the records does not exceed; within 1 %."""
+        """The size in bytes that this share of the records does not exceed; within 1 %."""
         rank = part * self.records
         for bucket in sorted(self.sizes):
             rank -= self.sizes[bucket]
@@ -247,7 +243,7 @@ class RangeStats:
 
     @property
     def peak(self) -> tuple[float, int]:
-        """Records a second in the bin that has most, and where it begins."""
+        """Records a second in the fullest bin, and the time in ms where it begins."""
         if not self.bins:
             return 0.0, -1
         start = max(self.bins, key=lambda start: self.bins[start][0])
@@ -255,7 +251,7 @@ class RangeStats:
 
 
 def _buckets(sizes: _Longs) -> _Longs:
-    """The bucket of each size: itself, or its eight highest bits and how many there are below."""
+    """The bucket of each size: the size, or its eight highest bits and the number of lower ones."""
     bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
     below: _Longs = np.maximum(bits - _EXACT_BITS, 0)
     buckets: _Longs = (below << _EXACT_BITS) + (sizes >> below)

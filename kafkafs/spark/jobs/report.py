@@ -1,10 +1,8 @@
-"""What a job has found or done: figures, tables, faults; how they are printed.
+"""A job's report: figures, tables, faults, and three ways to print them.
 
-On a terminal figures and tables are drawn, with separators in large numbers; elsewhere a figure is
-`name value` and a table has plain columns; as JSON all is one object, with the numbers as they are.
-A figure's name ends in its unit, where it has one.
-
-Not here: progress (`progress`).
+A terminal shows drawn tables, with separators in large numbers. Elsewhere a figure is `name value`
+and a table has plain columns. As JSON the report is one object, with plain numbers. A figure's name
+ends in its unit, if it has one.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ class Table:
 
 @dataclass(slots=True)
 class JobReport:
-    """Of one run of a job.
+    """The report of one run of a job.
 
-    `faults`: what is wrong with what was looked at, or what could not be done, a line each: the
-    command's exit status is 1 then.  `notes`: lines for people.
+    `faults`: what the job found wrong or could not do, a line each; the command then exits with 1.
+    `notes`: lines for people.
     """
 
     job: str
@@ -43,7 +41,7 @@ class JobReport:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> str:
-        """One object, with the figures in one and each table a list of objects in another."""
+        """One JSON object; `figures` is an object, and each of `tables` a list of objects."""
         tables = {
             table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
             for table in self.tables
@@ -103,7 +101,7 @@ def _draw(report: JobReport, out: TextIO) -> None:
 
     console = Console(file=out, highlight=False)
     for fault in report.faults:
-        # As they are, so that they can be copied: not wrapped, no markup.
+        # Without wraps or markup, so that people can copy them.
         print(fault, file=out)
     for table in report.tables:
         drawn = Drawn(title=table.name, title_justify="left", title_style="bold")
@@ -138,5 +136,5 @@ def _separated(value: Value) -> str:
 
 
 def total(values: Sequence[Value]) -> int:
-    """The sum of a table's column of whole numbers, None being none."""
+    """The sum of a column of whole numbers; None counts as 0."""
     return sum(value for value in values if isinstance(value, int))

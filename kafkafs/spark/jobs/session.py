@@ -1,14 +1,11 @@
 """The Spark session of a job that was started from the command line.
 
-A session that is there already (a notebook's, a test's) is used as it is and left open.  Else one
-is made: on all cores of this machine, on the cluster that `master` names, or, in a process that
-`spark-submit` has started, as that was told.  `SPARK_HOME` chooses another Spark than the one
-beside pyspark.  A setting that the user has made is kept.
+A job uses an active session (a notebook's, a test's) and leaves it open. Else it starts one: on all
+cores of this machine, on the cluster `master`, or, under `spark-submit`, with the options given
+there. `SPARK_HOME` chooses another Spark than pyspark's. Settings of the user come first.
 
-What Spark logs goes to a file that nobody sees, unless the user wants it; where the session does
-not start its last lines are in the error.
-
-Not here: how far the work is (`progress`), what a job does.
+Spark logs to a temporary file, unless the user wants to see it; if the session does not start, the
+error has the log's last lines.
 """
 
 from __future__ import annotations
@@ -28,17 +25,17 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    #: For those who must not import pyspark, not even for its types.
+    #: For modules that must not import pyspark, not even for its types.
     Session: TypeAlias = SparkSession
 
 _ALWAYS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Halves what a task costs before its first row.
+    # Halves the time that a task takes before its first row.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
-    # Not INT96, which few others read.
+    # Few other programs read INT96.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 _LOCAL = {
@@ -52,11 +49,11 @@ _PACKAGES = ("pyspark", "pyarrow", "pandas")
 
 
 class CannotStartError(Exception):
-    """There is no Spark to be had; the message says what to install."""
+    """Spark cannot start; the message says what to install."""
 
 
 def check_installed() -> None:
-    """CannotStartError where a package of the extra, or Java, is missing."""
+    """Raise CannotStartError if a package of the extra, or Java, is missing."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise CannotStartError(f"{', '.join(missing)} missing: pip install 'kafkafs[spark]'")
@@ -80,11 +77,10 @@ def job_session(
     settings: Mapping[str, str] | None = None,
     is_verbose: bool = False,
 ) -> Iterator[SparkSession]:
-    """A session for one job, stopped at its end if it was made here; in the main thread.
+    """A session for one job, in the main thread; stop it at the end if this started it.
 
-    SIGTERM is like Ctrl-C as long: KeyboardInterrupt, upon which `progress.working` cancels what
-    runs inside it.
-    CannotStartError.
+    Meanwhile SIGTERM raises KeyboardInterrupt as Ctrl-C does, and `progress.working` then cancels
+    the job's tasks. CannotStartError.
     """
     check_installed()
     from pyspark.sql import SparkSession
@@ -97,14 +93,14 @@ def job_session(
         before = {number: signal.getsignal(number) for number in _ENDED_BY}
         session = _start(name, master, dict(settings or {}), None if is_verbose else said)
         for number in _ENDED_BY:
-            # Spark's own handler calls Spark, but what is interrupted is often such a call, and
-            # another one then breaks the connection.
+            # Spark's own handler calls Spark. A signal often interrupts such a call, and a second
+            # one then breaks the connection.
             signal.signal(number, _interrupt)
         py4j = logging.getLogger("py4j")
         level = py4j.level
         if not is_verbose:
             logging.getLogger().addFilter(_is_worth_saying)
-            # Of connections that break when the end was asked for; of others it raises.
+            # Py4J logs the connections that break at an orderly end; for others it raises, too.
             py4j.setLevel(logging.CRITICAL)
         try:
             yield session
@@ -121,7 +117,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """Not what Py4J says, with a traceback, of a call that was interrupted."""
+    """Whether this is not Py4J's traceback of an interrupted call."""
     return not str(record.msg).startswith("KeyboardInterrupt while sending command")
 
 
@@ -143,7 +139,7 @@ def _start(
             gateway = launch(conf, {} if said is None else {"stderr": said})
         context = SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
-        # Py4J and the JVM raise what they like here.
+        # Py4J and the JVM raise errors of many kinds here.
         reason = _last_lines(said) or str(error).strip().partition("\n")[0]
         if "UnsupportedClassVersionError" in reason:
             reason = "Java is too old for Spark, which needs 17 or later"
@@ -175,14 +171,14 @@ def _configure(
     for key, value in {**_ALWAYS, **(_LOCAL if is_local else {})}.items():
         conf.setIfMissing(key, value)
     if is_local:
-        # Driver and workers are of one environment, whatever python3 in PATH is.
+        # The workers run the driver's Python, whatever python3 in PATH is.
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _last_lines(said: IO[bytes] | None) -> str:
-    """What the JVM said last, in a line."""
+    """The last line of the JVM's output that says why it ended."""
     if said is None:
         return ""
     said.seek(0)

@@ -1,7 +1,4 @@
-"""What the tasks of a job read: the records of the chosen partitions, cut into splits.
-
-Not here: reading them (`storage.split.split`), a streaming query's offsets.
-"""
+"""Cuts the records of the chosen partitions into splits for a job's tasks."""
 
 from __future__ import annotations
 
@@ -17,23 +14,23 @@ if TYPE_CHECKING:
 
 LARGEST = 128 << 20
 SMALLEST = 8 << 20
-#: So many splits for each of Spark's slots, so that none waits long for the last one.
+#: Splits for each of Spark's slots: so many that no slot waits long for the last split.
 A_SLOT = 4
 
 
 def fair_bytes(total: int, slots: int) -> int:
-    """How much a task reads of so many bytes."""
+    """How many of `total` bytes a task reads, so that `slots` tasks at a time end together."""
     return min(max(total // max(slots * A_SLOT, 1), SMALLEST), LARGEST)
 
 
 def chosen_logs(opened: Opened, choice: Choice) -> list[Log]:
-    """By topic and partition."""
+    """The chosen logs, by topic and partition."""
     logs = (log for log in opened.manager.logs() if choice.wants(log.topic, log.partition))
     return sorted(logs, key=lambda log: (log.topic, log.partition))
 
 
 def all_splits(logs: list[Log], slots: int, isolation: Isolation) -> list[Split]:
-    """All that `isolation` shows of these logs, by topic, partition and offset."""
+    """Splits of all records that `isolation` shows, by topic, partition and offset."""
     target_bytes = fair_bytes(sum(log.size for log in logs), slots)
     splits = []
     for log in logs:

@@ -1,10 +1,7 @@
-"""What is in topics: records, bytes, batches, codecs, rates, sizes, keys, gaps.
+"""Counts what topics have: records, bytes, batches, codecs, rates, sizes, keys, gaps.
 
-Each task counts the figures of some splits (`stats`), while it reads them once, and hands on the
-different keys of each, which Spark counts by their hashes.  The figures are put together here, in
-the order of offsets.
-
-Not here: the tables (`stats_report`), the picture (`chart`).
+A task reads a split once, counts its figures (`range_stats`) and hands on its different keys; Spark
+counts the keys' hashes. The driver adds the figures up in the order of offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from storage.log.read import Isolation
     from storage.record.columns._columns import Columns
 
-#: Up to so many keys, each split's counted for itself, the different ones are counted exactly.
+#: Up to this sum of the splits' different keys the job counts a topic's different keys exactly.
 EXACT_KEYS = 20_000_000
 _RELATIVE_ERROR = 0.01
 _KEYS_AT_ONCE = 65536
@@ -39,7 +36,7 @@ _SCHEMA = "topic string, stats string, key binary"
 
 
 class StatsOptions(NamedTuple):
-    """What is to be counted.  `gap_ms`: the shortest time gap; `keys`: whether to count those."""
+    """What to count. `gap_ms`: the shortest time gap; `keys`: whether to count different keys."""
 
     choice: Choice = EVERYTHING
     gap_ms: int = 3_600_000
@@ -57,9 +54,9 @@ def run(
     *,
     chart: str | None = None,
 ) -> JobReport:
-    """Count what is in a data directory; `chart`: a file (.png, .svg) for a picture of it.
+    """Count what a data directory has, and draw it into the file `chart` (.png, .svg).
 
-    OSError, StorageError; what Spark raises where a task cannot read.
+    OSError, StorageError; Spark's own error where a task cannot read.
     """
     check(path, options, chart)
     counted = count(session, path, options)
@@ -74,7 +71,7 @@ def run(
 
 
 def check(path: str, options: StatsOptions, chart: str | None) -> None:
-    """What can be known of a run before Spark is there.  As `run`."""
+    """Check the arguments of `run`, without Spark. Raises as `run`."""
     options.choice.location_of(path)
     if chart is not None:
         from kafkafs.spark.jobs import chart as charts
@@ -83,7 +80,7 @@ def check(path: str, options: StatsOptions, chart: str | None) -> None:
 
 
 def plan(path: str, options: StatsOptions = ALL) -> JobReport:
-    """What `run` would read, without Spark.  OSError, StorageError."""
+    """What `run` would read, without Spark. OSError, StorageError."""
     from kafkafs.spark.place.opened import Opened
 
     where = options.choice.location_of(path)
@@ -100,7 +97,7 @@ def plan(path: str, options: StatsOptions = ALL) -> JobReport:
 
 
 def count(session: SparkSession, path: str, options: StatsOptions) -> Counted:
-    """Count, and tell nobody."""
+    """The figures of each partition, without a report. Raises as `run`."""
     from kafkafs.spark.jobs.range_stats import RangeStats
     from kafkafs.spark.place.opened import Opened
 
@@ -162,7 +159,7 @@ def _different_keys(rows: DataFrame, found: list[RangeStats], *, is_exact: bool)
         )
         grouped = rows.where("key is not null").groupBy("topic").agg(count.alias("keys"))
         for row in grouped.collect():
-            # What one task has counted is exact.
+            # The keys of a single task are exact already.
             if parts[row.topic] > 1:
                 keys[row.topic] = row.keys
     return keys
@@ -197,7 +194,7 @@ def _count_splits(
 
 
 def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[RangeStats, pa.Array]:
-    """The figures and the different keys of a split.  CorruptRecord, OSError."""
+    """The figures and the different keys of a split. CorruptRecord, OSError."""
     import pyarrow as pa
     import pyarrow.compute
 
@@ -216,7 +213,7 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
                     keys.append(pa.compute.unique(_key_array(columns).drop_null()))
             break
         except OffsetOutOfRange as error:
-            # Retention was faster: what is left counts.
+            # Retention has deleted the start of the split: count the rest.
             start = min(error.log_start, split.to_offset)
             if start <= split.from_offset:
                 raise

@@ -18,9 +18,9 @@ _SHOWN_GAPS = 20
 
 
 class Counted(NamedTuple):
-    """The figures of each partition, by topic and number, and of each topic the different keys.
+    """The figures of each partition, by topic and number, and the different keys of each topic.
 
-    `is_exact`: whether those are counted, not estimated; without keys there are none.
+    `is_exact`: the keys are counted, not estimated. `keys` is empty if nobody asked for them.
     """
 
     partitions: list[RangeStats]
@@ -50,7 +50,7 @@ def fill(report: JobReport, counted: Counted) -> None:
         report.figures["keys_are_exact"] = counted.is_exact
     gone = sum(stats.gone for stats in counted.partitions)
     if gone:
-        report.notes.append(f"{gone} offsets were deleted while they were to be read")
+        report.notes.append(f"retention deleted {gone} offsets before they were read")
 
 
 def _topics(counted: Counted) -> Table:
@@ -78,7 +78,7 @@ def _topics(counted: Counted) -> Table:
 
 
 def _codecs(stats: RangeStats) -> str:
-    """The codecs that there are, with how many of the batches have each."""
+    """The codecs in use and, if there are several, the share of batches of each."""
     total = sum(stats.batches)
     names = [*CODECS, *map(str, range(len(CODECS), len(stats.batches)))]
     used = [(count, name) for name, count in zip(names, stats.batches, strict=True) if count]
@@ -129,7 +129,7 @@ def _times(counted: Counted) -> Table:
 
 
 def _gaps(counted: Counted) -> Table:
-    """The longest of all."""
+    """The longest time gaps of all partitions."""
     table = Table("time gaps", ("topic", "partition", "offset", "before", "after", "seconds"))
     gaps = [
         (after - before, stats.topic, stats.partition, offset, before, after)

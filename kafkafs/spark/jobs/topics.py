@@ -1,7 +1,5 @@
-"""Creates a topic in a data directory, whoever owns that: by `mkdir` in the mount of the daemon
-that has it, else by opening it here.
-
-Not here: asking an owner to adopt (`kafkafs.spark.place.owner`).
+"""Creates a topic in a data directory: by `mkdir` in the mount if a daemon owns the directory, else
+by opening the directory here.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ from storage.errors import LogLocked, TopicExists
 from storage.files import Files
 from storage.state import owner_file
 
-# Whoever has it for a moment only is waited for.
+# How long to wait for another process to close the directory, in seconds.
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.05
 
 
 def partitions_of(path: str, topic: str) -> int:
-    """How many partitions a topic has in a data directory; 0: there is none.  OSError."""
+    """How many partitions a topic has in a data directory; 0: no such topic. OSError."""
     parsed = (
         paths.parse_partition_directory(name)
         for name, is_directory in Files(path).scan(path)
@@ -33,9 +31,9 @@ def partitions_of(path: str, topic: str) -> int:
 
 
 def create_topic(path: str, topic: str, partitions: int) -> None:
-    """Create it; nothing where it is there by now.
+    """Create the topic unless it exists.
 
-    InvalidTopic, TopicExists where its name collides with another; OwnerNotReached; OSError.
+    InvalidTopic, TopicExists if its name collides with another; OwnerNotReached; OSError.
     """
     path = os.path.realpath(path)
     deadline = time.monotonic() + _PATIENCE_S

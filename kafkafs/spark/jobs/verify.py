@@ -1,9 +1,9 @@
 """Checks data directories as `kafkafs verify` does, with the segments read by Spark's tasks.
 
-What is checked and how it is said is `storage.verify`'s: the driver lists the directories and looks
-at the small files, the segments are bundled into tasks of about equal size, and what those find is
-put together in order.  Nothing is written and no lock is taken: the directory may be mounted, a
-running broker's, or in an object store.
+`storage.verify` says what to check, and words the faults. The driver lists directories, checks
+small files, bundles segments into tasks of about equal size, and puts their results together in
+order. It writes nothing and takes no lock: the directory may be mounted, a running broker's, or in
+an object store.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobReport:
-    """Verify a data directory, or a partition's; its faults are the report's.
+    """Verify a data directory or a choice of it; the report has its faults.
 
-    OSError, StorageError; what Spark raises where a task cannot read.
+    OSError, StorageError; Spark's own error where a task cannot read.
     """
     where = choice.location_of(path)
     files = where.files()
@@ -67,7 +67,7 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobRep
 
 
 def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
-    """What `run` would read, without Spark.  OSError, StorageError."""
+    """What `run` would read, without Spark. OSError, StorageError."""
     where = choice.location_of(path)
     files = where.files()
     sizes: list[int] = []
@@ -85,7 +85,7 @@ def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
 
 
 class _Counted(Exception):  # noqa: N818 - it is no error
-    """Enough is known."""
+    """Ends `verify` when the segments are counted."""
 
 
 def _wanted(choice: Choice) -> Callable[[str, int], bool] | None:
@@ -93,7 +93,7 @@ def _wanted(choice: Choice) -> Callable[[str, int], bool] | None:
 
 
 def _size(files: Files, piece: LogPiece) -> int:
-    """Bytes of log that reading it takes; 0 where it has vanished."""
+    """How many bytes of log the piece has to read; 0 for a file that has gone."""
     if isinstance(piece, OldLog):
         names = [f"{piece.directory}/{name}" for name in piece.names]
     else:
@@ -106,7 +106,7 @@ def _size(files: Files, piece: LogPiece) -> int:
 
 
 def _bundles(pieces: Sequence[LogPiece], sizes: Sequence[int], slots: int) -> list[list[LogPiece]]:
-    """The pieces, in order, in bundles of a task each."""
+    """The pieces, in order, in a bundle for each task."""
     wanted = fair_bytes(sum(sizes), slots)
     bundles: list[list[LogPiece]] = []
     room = 0
@@ -115,13 +115,13 @@ def _bundles(pieces: Sequence[LogPiece], sizes: Sequence[int], slots: int) -> li
             bundles.append([])
             room = wanted
         room -= size
-        # Executors have files of their own: an object store's do not travel.
+        # `_read` gives each piece its executor's files: an object store's cannot be pickled.
         bundles[-1].append(replace(piece, files=Files()))
     return bundles
 
 
 def _read(where: Location, pieces: Sequence[LogPiece]) -> Iterator[PieceVerified]:
-    """In a task."""
+    """Verify a task's pieces."""
     files = where.files()
     for piece in pieces:
         try:

@@ -1,11 +1,11 @@
 """`storage.files.Files` over a `pyarrow.fs.FileSystem`: reads data directories in object stores.
 
-Descriptors are numbers of our own that stand for open objects.  Paths are absolute within the file
-system (`/bucket/prefix/topic-0/…`).  Directories are what their listings say.
+Descriptors are numbers of our own that stand for open objects. Paths are absolute within the file
+system (`/bucket/prefix/topic-0/…`). Directories are what their listings say.
 
 With `listed`, for who opens a data directory to plan: each directory is listed once, and names,
 sizes and times come from that until `forget`, so that opening asks only for what has to be read.
-`confirm` tells whether what was read is still what was listed.  Without, for who reads a few
+`confirm` tells whether what was read is still what was listed. Without, for who reads a few
 objects: each is asked for its version when it is opened and after each fetch.
 
 Not here: how an object is fetched (`open_object`), writing (`read_only_files`), which file system a
@@ -43,7 +43,7 @@ _DEVICE = 1
 
 
 class ArrowFiles(ReadOnlyFiles):
-    """See the module.  Any thread may call anything, but `forget` only while nobody reads."""
+    """See the module. Any thread may call anything, but `forget` only while nobody reads."""
 
     parallel = 16
     in_order = False
@@ -51,8 +51,8 @@ class ArrowFiles(ReadOnlyFiles):
     def __init__(
         self, filesystem: Any, root: str, *, prefix: str, rooted: bool, listed: bool = False
     ) -> None:
-        """`root`: the data directory; what lies above is not listed.  `rooted`: whether the file
-        system's own paths begin with a slash.  `prefix` makes URIs of its paths, for errors.
+        """`root`: the data directory; what lies above is not listed. `rooted`: whether the file
+        system's own paths begin with a slash. `prefix` makes URIs of its paths, for errors.
         """
         self._root = root
         self._rooted = rooted
@@ -262,7 +262,7 @@ class ArrowFiles(ReadOnlyFiles):
         return found
 
     def _stat(self, path: str, version: Version | None) -> os.stat_result:
-        """As of a file: the inode is the name's.  A directory's time tells its listings apart."""
+        """As of a file: the inode is the name's. A directory's time tells its listings apart."""
         number = _number(path)
         if version is not None:
             mode, size, mtime_ns = stat.S_IFREG | 0o444, version.size, version.mtime_ns

@@ -1,13 +1,13 @@
 """One object of an object store, open to be read: how it is fetched, and that it stays the same.
 
 A store has no descriptors: each fetch asks for a name, and what has that name may have been
-replaced meanwhile.  So the object's *version* is asked for when it is opened (its ETag, or size and
+replaced meanwhile. So the object's *version* is asked for when it is opened (its ETag, or size and
 time where a store has none), and again after each fetch where `is_checked`: bytes of two versions
-are never handed out from one open object.  `SegmentGone` says that it is another one, or none, by
+are never handed out from one open object. `SegmentGone` says that it is another one, or none, by
 now, as for a segment that its writer has replaced.
 
 Logs are read ahead: a first read takes little more than it asks for, those that go on from there
-larger and larger blocks, of which the next is fetched while one is used.  Everything else is small,
+larger and larger blocks, of which the next is fetched while one is used. Everything else is small,
 and read whole; of a large index first its end, which is all that opening a log looks at.
 
 Not here: names, listings (`arrow_files`).
@@ -88,7 +88,7 @@ class ObjectStore:
         return OSError(number, reason, self.name(path))
 
     def open(self, path: str) -> tuple[Any, Version]:
-        """An input file and which version it is.  FileNotFoundError, OSError."""
+        """An input file and which version it is. FileNotFoundError, OSError."""
         try:
             file = self.filesystem.open_input_file(path)
             facts = file.metadata() or {}
@@ -105,7 +105,7 @@ class ObjectStore:
 
 
 class OpenObject:
-    """See the module.  Any thread may read; who opened it closes it when nobody reads."""
+    """See the module. Any thread may read; who opened it closes it when nobody reads."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class OpenObject:
         gone: Callable[[str], None],
     ) -> None:
         """`listed`: its size and time in a listing, to be opened when it is first read; None: open
-        it now.  `gone` is told where it is another one by now.  FileNotFoundError, OSError.
+        it now. `gone` is told where it is another one by now. FileNotFoundError, OSError.
         """
         self._store = store
         self.path = path
@@ -146,7 +146,7 @@ class OpenObject:
         return self.version.size
 
     def read(self, position: int, size: int) -> bytes | memoryview:
-        """`size` bytes from `position`; fewer only at the end.  SegmentGone, OSError."""
+        """`size` bytes from `position`; fewer only at the end. SegmentGone, OSError."""
         size = min(size, self.size - position)
         if size <= 0:
             return b""

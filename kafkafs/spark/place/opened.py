@@ -2,9 +2,9 @@
 
 `place` reads the option `path`: a path, `file:///…`, or the URI of a file system that pyarrow
 knows (`s3://bucket/prefix?region=…`, `gs://…`, `abfs://…`, `hdfs://…`).
-An object store has a copy of a data directory, all of its files, which may grow.  Whoever copies
+An object store has a copy of a data directory, all of its files, which may grow. Whoever copies
 puts a segment's `.log` there after its other files: without its `.txnindex` aborted records would
-not be known to be.  Segments may come in any order: records wait for those before them.
+not be known to be. Segments may come in any order: records wait for those before them.
 
 `Opened` follows what others write to it: a broker or a mount on a disk, whoever copies to a store.
 Nothing is written, no lock is taken; a user who may only read will do.
@@ -51,14 +51,14 @@ _S3_FLAGS = {"anonymous", "force_virtual_addressing", "allow_bucket_creation"}
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a data directory is.  `option`: as the user has it; `path`: within its file system."""
+    """Where a data directory is. `option`: as the user has it; `path`: within its file system."""
 
     option: str
     path: str
     is_local: bool
 
     def files(self, *, listed: bool = False) -> Files:
-        """To read it by, in any process.  `listed`: see `ArrowFiles`.  OSError."""
+        """To read it by, in any process. `listed`: see `ArrowFiles`. OSError."""
         return Files(self.path) if self.is_local else _objects(self, listed=listed)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Location:
 
 
 def location_of(option: str) -> Location:
-    """What the option `path` means.  ValueError where it is empty or no URI that is known."""
+    """What the option `path` means. ValueError where it is empty or no URI that is known."""
     if not option:
         raise ValueError("the option path is empty: give the data directory, or a URI of one")
     if option.startswith("file:"):
@@ -164,7 +164,7 @@ def _s3(uri: str, given: dict[str, str]) -> tuple[Any, str]:
 class Opened:
     """A data directory that is open to be read: the topics that are wanted, kept up to date.
 
-    One thread uses it.  `until_high_watermark`: logs end where the broker that writes them has
+    One thread uses it. `until_high_watermark`: logs end where the broker that writes them has
     last written down that all replicas are.
     """
 
@@ -231,8 +231,8 @@ class Opened:
     def refresh(self, *, at_once: bool = False) -> None:
         """See what has become of it: partitions, log starts, ends, last stable offsets.
 
-        Costs two stats a partition where nothing has changed on a disk.  In an object store each
-        directory is listed, once a second at most unless `at_once`.  StorageError, OSError.
+        Costs two stats a partition where nothing has changed on a disk. In an object store each
+        directory is listed, once a second at most unless `at_once`. StorageError, OSError.
         """
         if self._objects is None:
             self._look()

@@ -69,7 +69,7 @@ class OwnerNotReached(StorageError):  # noqa: N818 - as the storage names its er
 def ask(
     path: str, request: AdoptRequest, *, task: Task | None = None, patience_s: float = PATIENCE_S
 ) -> Adopted:
-    """Have staged files adopted.  `storage.adopt` says what is raised; besides OwnerNotReached, and
+    """Have staged files adopted. `storage.adopt` says what is raised; besides OwnerNotReached, and
     what opening the directory raises.
 
     After an OSError it is not known whether they were: ask again, with the same request.

@@ -16,7 +16,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class ReadOnlyFiles(Files):
-    """The part of `Files` that is refused.  Who inherits from it says what things are called."""
+    """The part of `Files` that is refused. Who inherits from it says what things are called."""
 
     def path_of(self, fd: int) -> str:
         """The path that a descriptor was opened by."""

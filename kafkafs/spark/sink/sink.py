@@ -82,7 +82,7 @@ class Staged(WriterCommitMessage):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """For `df.write`.  InvalidOption, ValueError, OSError where that cannot be."""
+    """For `df.write`. InvalidOption, ValueError, OSError where that cannot be."""
     if overwrite:
         raise InvalidOption(
             "SaveMode overwrite is not supported: a log is only appended to. Use mode append."
@@ -93,7 +93,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """For `df.writeStream`.  The same."""
+    """For `df.writeStream`. The same."""
     if overwrite:
         raise InvalidOption(
             "Output mode complete is not supported: a log is only appended to. Use append or "

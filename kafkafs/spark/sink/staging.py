@@ -55,7 +55,7 @@ def _now_ms() -> int:
 
 
 class Staging:
-    """The staged files of one task.  `topic`: that of all rows, whatever their column says."""
+    """The staged files of one task. `topic`: that of all rows, whatever their column says."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Staging:
         """Take the rows of a batch.
 
         InvalidRecord and its kinds, RecordTooLarge, UnknownTopicOrPartition for a row that cannot
-        be written; OSError.  Then only `discard` may follow.
+        be written; OSError. Then only `discard` may follow.
         """
         if not batch.num_rows:
             return
@@ -119,7 +119,7 @@ class Staging:
             self._flush()
 
     def finish(self) -> tuple[list[StagedFile], int]:
-        """The files, durable, and how many records are in them.  OSError."""
+        """The files, durable, and how many records are in them. OSError."""
         self._flush()
         self._files.sync()
         staged = [
@@ -130,7 +130,7 @@ class Staging:
         return staged, self._rows
 
     def discard(self) -> None:
-        """Remove what was written.  Raises nothing: what stays is removed when it is old."""
+        """Remove what was written. Raises nothing: what stays is removed when it is old."""
         self._files.remove()
 
     def _flush(self) -> None:

@@ -24,7 +24,7 @@ from storage.log.log import Log
 
 
 class Assigned:
-    """See the module.  For one thread."""
+    """See the module. For one thread."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -37,7 +37,7 @@ class Assigned:
             self._opened = None
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """See what has become of the directory; as `Opened.refresh`.  StorageError, OSError."""
+        """See what has become of the directory; as `Opened.refresh`. StorageError, OSError."""
         if self._opened is None:
             self._opened = Opened(
                 self.location,

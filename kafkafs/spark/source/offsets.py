@@ -57,7 +57,7 @@ def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
 
 
 def from_nested(value: object) -> Offsets:
-    """What `nested` gave.  ValueError where it is nothing like that."""
+    """What `nested` gave. ValueError where it is nothing like that."""
     result: Offsets = {}
     if not isinstance(value, dict):
         raise ValueError(f"not an object of topics: {value!r}")
@@ -74,12 +74,12 @@ def from_nested(value: object) -> Offsets:
 
 
 def parse(text: str) -> Offsets:
-    """Offsets, or times, by partition.  ValueError."""
+    """Offsets, or times, by partition. ValueError."""
     return from_nested(_object(text))
 
 
 def parse_partitions(text: str) -> set[TopicPartition]:
-    """`{"orders": [0, 1]}`.  ValueError."""
+    """`{"orders": [0, 1]}`. ValueError."""
     result: set[TopicPartition] = set()
     for topic, partitions in _object(text).items():
         if not isinstance(partitions, list):

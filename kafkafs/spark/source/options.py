@@ -5,19 +5,19 @@ expression that a whole name matches), `assign` (`{"orders": [0, 1]}`).
 
 From where: `startingTimestamp`, else `startingOffsetsByTimestamp`, else `startingOffsets`
 (`earliest`, `latest`, or JSON with every partition); to where, in a batch query: `endingTimestamp`,
-`endingOffsetsByTimestamp`, `endingOffsets`.  Times are in ms since 1970, and mean the first record
+`endingOffsetsByTimestamp`, `endingOffsets`. Times are in ms since 1970, and mean the first record
 that is not older; where there is none, `startingOffsetsByTimestampStrategy` says whether that is an
 `error` or the `latest`.
 
 How much at a time: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` with `maxTriggerDelay`;
-`minPartitions`, `maxRecordsPerPartition`.  Besides: `failOnDataLoss`, `includeHeaders`.
+`minPartitions`, `maxRecordsPerPartition`. Besides: `failOnDataLoss`, `includeHeaders`.
 
 Of our own: `path`, the data directory; `isolationLevel`, as `kafka.isolation.level`, but
 `read_committed` is the default; `untilHighWatermark`, for the directory of a broker that has
 replicas; `maxPartitionBytes`, how much of a log one task reads, about.
 
 What configures connections (`kafka.bootstrap.servers` …) is accepted and without effect, so that a
-pipeline moves over by changing the format.  A name that nobody knows is an error.
+pipeline moves over by changing the format. A name that nobody knows is an error.
 
 Pure: neither Spark nor a file is asked.
 """

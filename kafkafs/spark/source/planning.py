@@ -44,7 +44,7 @@ def plan(
     ranges: Iterable[OffsetRange],
     policy: LossPolicy,
 ) -> list[SplitPartition]:
-    """The tasks' parts of these ranges, by partition and offset.  DataLoss."""
+    """The tasks' parts of these ranges, by partition and offset. DataLoss."""
     logs = assigned.logs()
     there = [_there(each, logs.get(each.partition), assigned, policy) for each in sorted(ranges)]
     return [
@@ -86,7 +86,7 @@ def _there(
 
 
 def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A task's rows.  DataLoss, StorageError, OSError."""
+    """A task's rows. DataLoss, StorageError, OSError."""
     if not isinstance(part, SplitPartition):
         # Spark's word for no partitions at all.
         return

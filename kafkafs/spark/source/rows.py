@@ -16,7 +16,7 @@ and only these are decoded. What the decoder has made is handed over as it is, w
 A record without timestamp has that of -1 ms, as it has in Kafka's clients.
 
 Arrow is imported where rows are read: each process that only plans or writes is there without it a
-fifth of a second earlier.  Not here: reading and decoding (`storage.split.split`).
+fifth of a second earlier. Not here: reading and decoding (`storage.split.split`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def spark_schema(names: Iterable[str]) -> StructType:
 
 
 def chosen(schema: StructType) -> pa.Schema:
-    """The Arrow form of what a user wants to have.  InvalidOption where there is no such column, or
+    """The Arrow form of what a user wants to have. InvalidOption where there is no such column, or
     not of that type; names in any case, as Spark has them.
     """
     if not schema.fields:
@@ -117,7 +117,7 @@ def _is_alike(one: DataType, other: DataType) -> bool:
 def record_batches(
     files: Files, split: Split, schema: pa.Schema, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a split, in the order of offsets.  Errors as `read_split`."""
+    """The records of a split, in the order of offsets. Errors as `read_split`."""
     import pyarrow as pa
 
     names = [_NAMES[name.lower()] for name in schema.names]

@@ -28,7 +28,7 @@ from storage.log.log import Log
 
 
 class StreamPlan:
-    """See the module.  For one thread; offsets are by partition."""
+    """See the module. For one thread; offsets are by partition."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class StreamPlan:
     # -- where a query starts ------------------------------------------------------------------
 
     def initial(self) -> Offsets:
-        """The same however often it is asked for.  InvalidOption, UnknownTopicOrPartition."""
+        """The same however often it is asked for. InvalidOption, UnknownTopicOrPartition."""
         if self._initial is None:
             self._assigned.refresh()
             found = self._assigned.resolve(self._options.starting, is_start=True, ends=self._target)
@@ -152,7 +152,7 @@ class StreamPlan:
     # -- what it reads -------------------------------------------------------------------------
 
     def partitions(self, start: Offsets, end: Offsets) -> list[planning.SplitPartition]:
-        """The tasks of a batch.  DataLoss, StorageError, OSError."""
+        """The tasks of a batch. DataLoss, StorageError, OSError."""
         is_first_again = not self._has_begun and start == self._initial
         self._has_begun = True
         if is_first_again and _moves(self._options.starting):

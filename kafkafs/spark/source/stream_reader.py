@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module.  Its names are Spark's."""
+    """See the module. Its names are Spark's."""
 
     # ruff: noqa: N802
 
