@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class Duties:
-    """Those of one data directory.  ``say`` takes lines; the module's logger by default."""
+    """The duties of one data directory.  ``say`` takes lines; the module's logger by default."""
 
-    def __init__(self, say: Callable[[str], None] = _log.warning) -> None:
-        self.say = say
+    def __init__(self) -> None:
+        self.say: Callable[[str], None] = _log.warning
         self.failures: Counter[str] = Counter()
         """By duty: how often it has failed."""
         # What fails now, and how: by duty and what it is a duty of.

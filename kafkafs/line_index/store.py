@@ -45,13 +45,11 @@ class LineStore:
         *,
         granularity: int = GRANULARITY,
         map_budget: int = MAP_BUDGET,
-        map_count: int = MAP_COUNT,
     ) -> None:
         self.files = files
         self.duties = duties or Duties()
         self.granularity = granularity
         self._budget = map_budget
-        self._count = map_count
         self._mapped: OrderedDict[Mapping, int] = OrderedDict()
         self._lock = threading.Lock()
         self.mapped_bytes = 0
@@ -62,7 +60,7 @@ class LineStore:
             self.mapped_bytes += size - self._mapped.pop(lines, 0)
             self._mapped[lines] = size
             while len(self._mapped) > 1 and (
-                self.mapped_bytes > self._budget or len(self._mapped) > self._count
+                self.mapped_bytes > self._budget or len(self._mapped) > MAP_COUNT
             ):
                 oldest, freed = self._mapped.popitem(last=False)
                 if oldest.used:

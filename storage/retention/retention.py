@@ -76,20 +76,15 @@ class Decision:
     fault: str | None = None
 
 
-def decide(
-    facts: LogFacts, config: LogConfig, now_ms: int, policy: Policy | None = None
-) -> Decision:
-    """What goes now, oldest first.  Raises nothing that a policy raises.
-
-    ``policy``: None is the topic's own, as its settings name it.
-    """
+def decide(facts: LogFacts, config: LogConfig, now_ms: int) -> Decision:
+    """What goes now by the topic's policy, oldest first.  Raises nothing that a policy raises."""
     doomed = _admitted(below_log_start(facts), facts)
     if config.unknown or "delete" not in config.cleanup_policy:
         return Decision(doomed)
     rest = facts._replace(segments=facts.segments[len(doomed) :])
     try:
-        chosen = policy or find_policy(config.kafkafs_retention_policy)
-        return Decision(doomed + _admitted(chosen(rest, config, now_ms), rest))
+        policy = find_policy(config.kafkafs_retention_policy)
+        return Decision(doomed + _admitted(policy(rest, config, now_ms), rest))
     except Exception as error:
         kind = "" if isinstance(error, InvalidConfig) else f"{type(error).__name__}: "
         name = config.kafkafs_retention_policy

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -450,11 +449,18 @@ def test_oldest_while_stops_at_the_first_that_stays() -> None:
     assert [doomed.segment.base_offset for doomed in chosen] == [0]
 
 
-def test_the_example_of_the_readme() -> None:
+def test_the_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed as it says."""
     text = (Path(__file__).parents[3] / "storage" / "README.md").read_text()
     code = text.split("## A retention policy of your own")[1].split("```python\n")[1]
-    names: dict[str, Any] = {}
-    exec(code.split("```")[0], names)
+    (tmp_path / "my_policies.py").write_text(code.split("```")[0])
+    information = tmp_path / "my_policies-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: my-policies\n")
+    entry_points = "[kafkafs.retention]\nnewest = my_policies:newest\n"
+    (information / "entry_points.txt").write_text(entry_points)
+    monkeypatch.syspath_prepend(tmp_path)
+    find_policy.cache_clear()
     log = facts(9, 9, 9)
     for argument, expected in [
         ("1", [0, 10]),
@@ -463,8 +469,8 @@ def test_the_example_of_the_readme() -> None:
         ("7", []),
         ("0", [0, 10, 20]),
     ]:
-        decision = decide(log, FOREVER, NOW_MS, names["newest"](argument))
+        decision = decide(log, of_somebody(f"newest:{argument}"), NOW_MS)
         assert [doomed.segment.base_offset for doomed in decision.doomed] == expected
         assert {doomed.why for doomed in decision.doomed} <= {f"{argument} newer ones stay"}
-    with pytest.raises(ValueError, match="a number of segments"):
-        names["newest"]("x")
+    with pytest.raises(InvalidConfig, match="a number of segments"):
+        find_policy("newest:x")
