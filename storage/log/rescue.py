@@ -45,7 +45,7 @@ from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.segment.batch_check import Part, check_file
 from storage.segment.damage import Damage
-from storage.segment.medium import BLOCK
+from storage.segment.medium import fill_readable
 from storage.segment.segment import Segment
 from storage.segment.walk import feed
 from storage.state.producer_state import ProducerState
@@ -195,29 +195,9 @@ def _copy_bytes(files: Files, segment: Segment, fd: int) -> None:
     chunk = bytearray(_CHUNK_BYTES)
     for position in range(0, segment.size, _CHUNK_BYTES):
         view = memoryview(chunk)[: min(_CHUNK_BYTES, segment.size - position)]
-        view[:] = bytes(len(view))
-        try:
-            _read(segment, view, position)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            for at in range(0, len(view), BLOCK):
-                block = view[at : at + BLOCK]
-                block[:] = bytes(len(block))
-                try:
-                    _read(segment, block, position + at)
-                except OSError as failure:
-                    if failure.errno != errno.EIO:
-                        raise
+        count = fill_readable(segment.read_stored, view, position)
+        view[count:] = bytes(len(view) - count)
         files.pwrite(fd, view, position)
-
-
-def _read(segment: Segment, view: memoryview, position: int) -> None:
-    while view:
-        count = segment.read_stored(view, position)
-        if not count:
-            return
-        view, position = view[count:], position + count
 
 
 def _entries(

@@ -13,6 +13,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Callable
+from functools import partial
 
 from storage.files import Files
 
@@ -48,26 +50,31 @@ class Medium:
         if length > len(self._room):
             self._room = mmap.mmap(-1, length)
         view = memoryview(self._room)
+        # Once: behind the end of a file that is growing there may be more by now.
+        count = fill_readable(partial(self._files.preadv_once, self._fd), view[:length], start)
+        return view[position - start : max(min(position - start + size, count), position - start)]
+
+
+def fill_readable(fill: Callable[[memoryview, int], int], view: memoryview, position: int) -> int:
+    """Fill ``view`` from ``position`` of a file; what the disk refuses to read (EIO) becomes zeros.
+
+    ``fill(view, position)`` does so without that, and returns the count of bytes, less than the
+    view's size only at the file's end.  Returns how far the file goes.  OSError.
+    """
+    try:
+        return fill(view, position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    for at in range(0, len(view), BLOCK):
+        block = view[at : at + BLOCK]
         try:
-            # Once: behind the end of a file that is growing there may be more by now.
-            count = self._files.preadv_once(self._fd, view[:length], start)
+            count = fill(block, position + at)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            count = self._read_blocks(view[:length], start)
-        return view[position - start : max(min(position - start + size, count), position - start)]
-
-    def _read_blocks(self, view: memoryview, start: int) -> int:
-        """Block by block, as not all can be read; how far the file goes."""
-        for at in range(0, len(view), BLOCK):
-            block = view[at : at + BLOCK]
-            try:
-                count = self._files.preadv_once(self._fd, block, start + at)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                block[:] = bytes(BLOCK)
-            else:
-                if count < BLOCK:
-                    return at + count
-        return len(view)
+            block[:] = bytes(len(block))
+        else:
+            if count < len(block):
+                return at + count
+    return len(view)
