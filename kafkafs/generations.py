@@ -4,26 +4,24 @@
 never reset while the partition lives, and no text ever moves to another one. A `Timeline` says
 which segment's text (an *extent*) lies where now.
 
-A **generation** is what one inode shows: its own position p is the absolute position p + `origin`.
-It begins at the log start, or at a record behind that; that of `.follow` counts from where all
-counting began, and can be read from the first byte on that is as it was. What rewrites history
-makes a new generation; older ones that are still open go on growing with the log, and read what
-they had:
+A **generation** is what one inode shows: byte p of the file is the absolute position p + `origin`.
+It begins at the log start, or at a later record. `.follow` counts from the first byte that was ever
+counted, and shows the bytes that have not changed since. A change of the past begins a new
+generation; an older one that is still open grows with the log, and reads what it showed before:
 
-- Where segments leave the head, an older generation keeps their extents (`past`).
-- Where a prefix is swapped for cleaned segments, those are laid before the first byte that was not
-  cleaned, ending there, so that nothing behind it moves; an older generation keeps the old extents
-  before that place (its `cut`), and follows the timeline from there on. Where another process has
-  swapped what was not shown yet, the first record that was not is laid there, perhaps inside of a
-  cleaned segment.
-- When the files of a past extent are gone, `first_valid` rises to its end. Reading below it is
-  SegmentGone (ESTALE), but for the last text before a cut, which is kept in memory: the kernel
-  reads whole pages.
+- Segments leave the head of the log: an older generation keeps their extents (`past`).
+- Cleaned segments replace the first segments: the timeline places them so that they end where the
+  first byte that was not cleaned begins, and nothing after it moves. An older generation keeps the
+  old extents before that position (its `cut`) and reads the timeline from there on. Where another
+  process has replaced text that was not shown yet, the first record that was not shown begins at
+  the cut, perhaps inside of a cleaned segment.
+- The files of a past extent are deleted: `first_valid` rises to the extent's end. Reading below it
+  raises SegmentGone (ESTALE), except for the last text before a cut, which stays in memory because
+  the kernel reads whole pages.
 
-Pure: no file, clock or thread. Extents are anything with a length of text.
+Pure: no file, clock or thread. An extent is anything with a length of text.
 
-Invariants: the starts of a timeline's extents rise by their lengths; first_valid ≤ end.
-Not here: rendering (`tree.partition.text`), inode numbers, who is open (`partition_view`).
+Invariants: each extent of a timeline starts where the one before it ends; first_valid ≤ end.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from typing import Generic, Protocol, TypeVar
 from storage.errors import SegmentGone
 
 KEPT = 1 << 20
-"""Bytes of text that are kept before a cut."""
+"""Bytes of text before a cut that stay in memory."""
 
 
 class Extent(Protocol):
@@ -50,11 +48,11 @@ P = TypeVar("P", bound=Extent)
 
 
 class Timeline(Generic[P]):
-    """Where the extents of a log lie, as far as that is known.
+    """The extents of a log and their absolute positions, as far as they are measured.
 
-    `unpositioned` are its first extents, whose lengths nobody has asked for yet; `positioned` the
-    others, with their starts: one tuple, replaced as a whole, so that any thread may read it.
-    `rewrites` counts how often its past has changed.
+    `unpositioned` are the first extents, not measured yet. `positioned` are the others: (starts,
+    extents), one tuple that is replaced as a whole, so any thread may read it. `rewrites` counts
+    the changes of the past.
     """
 
     __slots__ = ("end", "positioned", "rewrites", "unpositioned")
@@ -69,26 +67,25 @@ class Timeline(Generic[P]):
     def extents(self) -> tuple[P, ...]:
         return self.unpositioned + self.positioned[1]
 
-    def position(self, first: int = 0, known: int = 0, position: int = 0) -> None:
-        """The lengths from extent number `first` on are known: find where those extents begin.
+    def position(self, first: int = 0, number: int = 0, position: int = 0) -> None:
+        """Find the positions of all extents from number `first` on, which are measured.
 
-        Where none is positioned yet, extent number `known`, not before `first`, begins at
-        `position`.
-        A positioned extent may have grown, as for `grow`: it is measured before anybody is told.
+        Where no extent has a position yet, number `number` (≥ `first`) begins at `position`. A
+        positioned extent may have grown, as for `grow`.
         """
         starts, positioned = self.positioned
         extents = self.unpositioned + positioned
         if positioned:
-            known, position = len(self.unpositioned), starts[0]
-        assert first <= known
+            number, position = len(self.unpositioned), starts[0]
+        assert first <= number
         before: list[int] = []
         at = position
-        for extent in reversed(extents[first:known]):
+        for extent in reversed(extents[first:number]):
             at -= extent.text_length
             before.append(at)
         after = []
         at = position
-        for extent in extents[known:]:
+        for extent in extents[number:]:
             after.append(at)
             at += extent.text_length
         assert all(map(operator.ge, after, starts)), "the text of a positioned extent has gone"
@@ -97,7 +94,7 @@ class Timeline(Generic[P]):
         self.end = at
 
     def extend(self, extent: P) -> None:
-        """The log has rolled: an extent without text yet comes at the end."""
+        """Add an extent without text at the end: the log has rolled."""
         starts, extents = self.positioned
         if extents:
             self.positioned = ((*starts, self.end), (*extents, extent))
@@ -105,11 +102,11 @@ class Timeline(Generic[P]):
             self.unpositioned = (*self.unpositioned, extent)
 
     def remove_head(self, count: int) -> None:
-        """The first `count` extents have left the log."""
+        """Drop the first `count` extents: they have left the log."""
         self.replace_head(count, ())
 
     def replace_head(self, count: int, extents: Sequence[P]) -> None:
-        """Unmeasured `extents` take the place of the first `count`, before the first one left."""
+        """Put unmeasured `extents` in place of the first `count`."""
         starts, positioned = self.positioned
         self.rewrites += 1
         left = max(count - len(self.unpositioned), 0)
@@ -117,10 +114,9 @@ class Timeline(Generic[P]):
         self.unpositioned = (*extents, *self.unpositioned[count:])
 
     def grow(self) -> None:
-        """A positioned extent has grown, and those behind it, which had no text yet: find where
-        they begin.
+        """Find the positions again: a positioned extent has grown, and those after it.
 
-        No text moves: what had no position before is behind what had one.
+        No text moves, since the extents after it had no text yet.
         """
         starts, extents = self.positioned
         moved = list(starts)
@@ -131,14 +127,14 @@ class Timeline(Generic[P]):
             self.end = moved[-1] + extents[-1].text_length
 
     def locate(self, absolute: int) -> tuple[P, int]:
-        """The extent that holds a position, and where it begins."""
+        """(the extent that holds a position, its start)"""
         starts, extents = self.positioned
         number = bisect_right(starts, absolute) - 1
         return extents[number], starts[number]
 
 
 class Generation(Generic[P]):
-    """What one inode shows. `nonce` is the history's when this was the current one."""
+    """What one inode shows. `nonce` is the history's nonce of that time."""
 
     __slots__ = (
         "_cut",
@@ -146,7 +142,7 @@ class Generation(Generic[P]):
         "_made",
         "_past",
         "first_valid",
-        "keeps",
+        "keep_bytes",
         "lost",
         "nonce",
         "origin",
@@ -160,47 +156,46 @@ class Generation(Generic[P]):
         start: int,
         *,
         origin: int | None = None,
-        keeps: int | None = None,
+        keep_bytes: int | None = None,
     ) -> None:
-        """`start`: the absolute position from which on it can be read; its own positions count
-        from `origin`, or from there. `keeps`: how much text is kept in memory before a cut.
+        """`start`: its first readable absolute position. `origin`: the absolute position of its
+        byte 0, by default `start`. `keep_bytes`: bytes before a cut that stay in memory.
         """
         self.timeline = timeline
         self.nonce = nonce
         self.origin = start if origin is None else origin
         self.first_valid = start
-        self.keeps = KEPT if keeps is None else keeps
+        self.keep_bytes = KEPT if keep_bytes is None else keep_bytes
         self._made = timeline.rewrites
-        # Below `_cut` this generation reads extents of its own; the timeline's are another history.
+        # Below `_cut` this generation reads its own extents, since the timeline's have changed.
         self._cut = start
-        # From where on each is read, the extents, and where each begins: that may be before, where
-        # another process has cut the log inside of it.
+        # (first positions to read, extents, starts). An extent starts before the first position to
+        # read where another process has cut the log inside of it.
         self._past: tuple[tuple[int, ...], tuple[P, ...], tuple[int, ...]] = ((), (), ())
-        # From where to where text has been cut off by another process, rising.
+        # (from, to) of the text that another process has cut off, ascending.
         self.lost: tuple[tuple[int, int], ...] = ()
-        # (absolute position, text) of what is kept before cuts.
+        # (absolute position, text) that stays in memory before cuts.
         self._kept: tuple[tuple[int, bytes], ...] = ()
 
     @property
     def size(self) -> int:
-        """Bytes that it shows, those that are gone included."""
+        """Bytes of the file, deleted ones included."""
         return self.timeline.end - self.origin
 
     @property
     def is_current(self) -> bool:
-        """Whether the timeline's past is as it was when this was made."""
+        """Whether the timeline's past has not changed since this was made."""
         return self._made == self.timeline.rewrites
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that it shows still is the timeline's, however often that has changed.
-
-        It must have been told of each change.
+        """Whether the timeline still has all that it shows. It must be an open one, to which every
+        change of the past is applied.
         """
         return not self._past[1] and not self.lost and self.first_valid == self.origin
 
     def locate(self, absolute: int) -> tuple[P, int]:
-        """The extent that holds a position, first_valid ≤ it < end, and where the extent begins."""
+        """(the extent that holds a position, its start); first_valid ≤ `absolute` < end."""
         if absolute < self._cut:
             places, extents, starts = self._past
             number = bisect_right(places, absolute) - 1
@@ -209,14 +204,13 @@ class Generation(Generic[P]):
             return extents[number], starts[number]
         return self.timeline.locate(absolute)
 
-    def goes_on_inside(self, absolute: int) -> bool:
-        """Whether what comes here may be in the middle of an extent, unlike what is before it."""
+    def may_begin_inside(self, absolute: int) -> bool:
+        """Whether the text at this position may be in the middle of another extent."""
         return absolute == self._cut or absolute in self._past[0]
 
     def kept(self, absolute: int, size: int) -> bytes:
-        """What is still in memory from `absolute` (< first_valid) on: at most `size` bytes.
-
-        It ends at first_valid or behind it. SegmentGone where that is not kept.
+        """Text in memory from `absolute` (< first_valid) on, at most `size` bytes, up to or past
+        first_valid. SegmentGone where it is not in memory.
         """
         end = absolute + size
         at = absolute
@@ -232,12 +226,12 @@ class Generation(Generic[P]):
         return text
 
     def keep(self, start: int, text: bytes) -> None:
-        """Hold this text, from absolute position `start` to a cut, when its segments are gone.
+        """Keep `text`, from absolute position `start` up to a cut, in memory.
 
-        Where it is short of `keeps` because what lies before it is gone already, it goes on into
-        what was kept of that: many small segments may lie on one page of the kernel.
+        Where it has fewer than `keep_bytes` because the text before it is deleted, prepend what was
+        kept of that: one page of the kernel may hold many small segments.
         """
-        missing = self.keeps - len(text)
+        missing = self.keep_bytes - len(text)
         for before, kept in self._kept:
             if missing > 0 and before < start <= before + len(kept):
                 first = max(start - missing, before)
@@ -247,15 +241,15 @@ class Generation(Generic[P]):
         self._kept = (*self._kept, (start, text))
 
     def supersede(self, cut: int) -> None:
-        """The timeline below `cut`, the start of one of its extents, is about to change."""
+        """Take over the timeline's extents below `cut`, an extent's start: they are to change."""
         starts, extents = self.timeline.positioned
         first = max(bisect_right(starts, self._cut) - 1, 0)
         last = bisect_left(starts, cut)
         if first < last:
             places, old_extents, old_starts = self._past
             new = starts[first:last]
-            # What it has of its own ends at `_cut`. The timeline's extent `first` begins there, or
-            # before: at a log start, or where a log was cut.
+            # Its own extents end at `_cut`. The timeline's extent `first` begins there, or before:
+            # at a log start, or where the log was cut.
             place = max(new[0], self._cut) if old_extents else new[0]
             self._past = (
                 (*places, place, *new[1:]),
@@ -265,7 +259,7 @@ class Generation(Generic[P]):
         self._cut = max(self._cut, cut)
 
     def lose(self, position: int) -> None:
-        """The timeline's text from `position` on is cut off; another's will come behind it."""
+        """Mark the text from `position` to the end as lost: another process has cut it off."""
         end = self.timeline.end
         self.supersede(end)
         kept = tuple((start, to) for start, to in self.lost if to <= position)
@@ -276,16 +270,16 @@ class Generation(Generic[P]):
 
     @property
     def past(self) -> list[tuple[int, P, int]]:
-        """Its own extents: from where on each is read, the extent, and where it begins."""
+        """(first position to read, extent, start) of each of its own extents."""
         return list(zip(*self._past, strict=True))
 
     def past_from(self, absolute: int) -> tuple[P, ...]:
-        """Its own extents that hold text from a position on."""
+        """Its own extents with text at or after a position."""
         places, extents, _ = self._past
         return extents[max(bisect_right(places, absolute) - 1, 0) :]
 
     def forget(self, gone: Callable[[P], bool]) -> bool:
-        """Drop the past up to the last extent that is `gone`; whether there was any."""
+        """Drop the past up to the last extent that is `gone`; False where none is."""
         places, extents, starts = self._past
         for number in reversed(range(len(extents))):
             if gone(extents[number]):

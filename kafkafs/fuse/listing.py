@@ -89,7 +89,7 @@ class Listing:
             name = names[position]
             try:
                 node = found.get(name) or at_once(directory.lookup, name)
-                waits = node.is_behind and position >= self._looked_up
+                waits = not node.is_prepared and position >= self._looked_up
             except FileNotFoundError:
                 continue  # removed since
             except BlockingIOError:
@@ -133,10 +133,10 @@ class Listing:
             except _FAULTS:
                 found[name] = self._unreadable(name)
             else:
-                if node.is_behind:
-                    waiting.append(name)
-                else:
+                if node.is_prepared:
                     found[name] = node
+                else:
+                    waiting.append(name)
 
         async def look_up(part: Sequence[str]) -> None:
             try:
@@ -162,7 +162,7 @@ class Listing:
             except _FAULTS:
                 found[name] = self._unreadable(name)
                 continue
-            node.look_ahead()
+            node.prepare()
         return found
 
     def _unreadable(self, name: str) -> Node:

@@ -41,7 +41,7 @@ from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import in_thread
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import FlushPlan, Handle, ToldError
+from kafkafs.tree.handles import FlushPlan, Handle, LoggedError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
 from storage.errors import NoThread, SegmentGone, StorageError
 from storage.log.log import Log
@@ -60,7 +60,7 @@ SYNC_THREADS = 64
 TRIES = 20
 PAUSE_S = 0.001, 0.5
 #: How long such a lookup measures what it leads to, in seconds: others wait for the directory.
-LOOK_AHEAD_S = 0.25
+PREPARE_S = 0.25
 #: How long a write waits for what it has begun, in seconds: who waits in FUSE cannot be killed.
 JOB_S = 10.0
 #: How long to wait for a thread that cannot be started yet, where nobody could be told, in seconds.
@@ -231,9 +231,9 @@ class Operations(RefusedOperations):
                     node = at_once(self._tree.lookup, parent_inode, name)
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name)
-                if self._mount.follows and node.is_behind:
-                    is_measured = await self._in_thread(node.look_ahead, LOOK_AHEAD_S)
-                    if is_measured and node.is_behind:
+                if self._mount.follows and not node.is_prepared:
+                    is_measured = await self._in_thread(node.prepare, PREPARE_S)
+                    if is_measured and not node.is_prepared:
                         raise SegmentGone("rewritten since it was measured")
                 return self._listed(node)
             except (SegmentGone, OSError) as error:
@@ -431,7 +431,7 @@ class Operations(RefusedOperations):
             self._counters.bytes_read += len(data)
             return data
         except Exception as error:
-            self._fail("read", error, (ToldError,))
+            self._fail("read", error, (LoggedError,))
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         self._requests["write"] += 1

@@ -1,20 +1,17 @@
-"""The line index: where in a segment's log the text at a view position lies.
+"""The line index: it maps a position in a segment's text to a position in the segment's log.
 
-For each segment and view: how much text and how many records the segment shows, and a sparse list
-of entries (text before a record -> where the record is), one every few KiB of text. It is kept
-while appending, by measuring the appended bytes in memory, and built once for a segment that was
-not appended here, by measuring its log. It is saved in a `.lines` file (`lines_file.py`), which is
-disposable: one that is missing, damaged or does not fit its segment is measured anew, and no error
-of its own ever reaches a reader.
+For each segment and view it has the bytes of text, the number of records, and sparse entries (text
+before a record -> position of the record), one every few KiB of text. Each append measures the
+appended bytes in memory; a segment that this process did not append is measured once from its log.
+A `.lines` file (`lines_file.py`) saves the index. The file is disposable: where it is missing,
+damaged or does not fit its segment, the segment is measured again, and readers see no error.
 
-Memory: an active segment has its entries since the last save in memory; a sealed one keeps its
-totals only, and the entries of those last looked into stay mapped, within a budget (`store.py`).
+Memory: an active segment has the entries since the last save in memory. A sealed one has its totals
+only; the entries that were used last stay mapped, within a budget (`store.py`).
 
-Batches that have to be decoded first, and what is shown of transactions: `encoded.py`. Rendering
-from a byte of text on: `readers.py`; where the log is damaged: `damaged.py`. The view of
-stored batches needs no index, and looks the same from outside (`segment_batches.py`).
-
-Not here: positions beyond one segment (`generations`), when to save (`tree.partition`).
+`encoded.py` decodes batches and hides aborted transactions. `readers.py` renders text from a byte
+on, `damaged.py` finds the text after damage. The view of stored batches needs no index, and has the
+same methods (`segment_batches.py`).
 """
 
 from kafkafs.line_index.readers import BytesReader, Damaged, TextReader

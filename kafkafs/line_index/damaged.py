@@ -1,14 +1,12 @@
-"""Where a segment's text goes on behind damaged places of its log.
+"""The position where a segment's text continues after a damaged place of its log.
 
-How much text a damaged batch has shows no longer in it, but in the entries of the line index on
-either side: what lies between them, less the text of the sound batches there, is the *gap*. Places
-without an entry between them share one.
+A damaged batch no longer shows how much text it had; the entries of the line index on either side
+do. The text between them, less the text of the sound batches there, is the *gap*. Damaged places
+without an entry between them share one gap.
 
-Where a log is measured after damage was found, a damaged batch whose records can be told apart
-counts as it is: mostly that is how long its text was. Any other counts as the text of one empty
-record, so that whoever reads on from before meets it.
-
-Not here: who finds damage, and what reading it raises (`storage.segment.segment`).
+A log that is measured after it was damaged: a damaged batch whose records can be parsed counts with
+their text, which mostly is the right length. Any other counts as one empty record, so that a reader
+who comes from before it meets the damage.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _STAND_IN = encode([Record(0, 0, 0, b"", b"")])
 
 
 class Gaps:
-    """Those of one segment in one view, ascending, found when first asked for."""
+    """The gaps of one segment in one view, ascending, found at first use."""
 
     __slots__ = ("_found", "_of")
 
@@ -48,8 +46,9 @@ class Gaps:
         self._found: tuple[Gap, ...] = ()
 
     def get(self, lines: Lines) -> tuple[Gap, ...]:
-        """All that is shown must be measured. BlockingIOError where they have to be found and it
-        may not wait; CorruptRecord, SegmentGone, OSError.
+        """The gaps; all that the view shows must be measured.
+
+        BlockingIOError where it would wait and may not; CorruptRecord, SegmentGone, OSError.
         """
         # Looking for them may find more damage.
         while self._of is not (damages := lines.segment.damages):
@@ -58,9 +57,8 @@ class Gaps:
         return self._found
 
     def before(self, lines: Lines, text: int) -> Gap | None:
-        """The last one that ends at or before `text`; the CorruptRecord of one that `text` is in.
-
-        As `get`.
+        """The last gap that ends at or before `text`. CorruptRecord where `text` is inside of one;
+        other errors as `get`.
         """
         last: Gap | None = None
         for gap in self.get(lines):
@@ -105,16 +103,16 @@ def _find(lines: Lines, damages: Damages) -> tuple[Gap, ...]:
     places = [place for place in damages if place.start < lines.end]
     while places:
         place = places.pop(0)
-        behind = lines.entry_from(place.end)
-        while places and (behind is None or behind[1] >= places[0].start):
+        following = lines.entry_from(place.end)
+        while places and (following is None or following[1] >= places[0].start):
             last = places.pop(0)
             place = place._replace(end=last.end, next_offset=last.next_offset)
-            behind = lines.entry_from(place.end)
+            following = lines.entry_from(place.end)
         start, first = text_before_batch(lines, _is_at(place.start), place.start)
-        if behind is None:
+        if following is None:
             end, until, after = lines.text_length, lines.end, lines.records
         else:
-            end, until, after = start_of_batch(lines, behind)
+            end, until, after = start_of_batch(lines, following)
         text, records = shown_between(lines, place.end, until)
         gaps.append(Gap(start, end - text, first, after - records, place))
     return tuple(gaps)

@@ -1,8 +1,8 @@
-"""What a view shows of a batch that its loops stop before.
+"""What a view shows of a batch at which the compiled loops stop.
 
-Such a batch is compressed, of an older format, or part of a transaction. Of an aborted transaction
-nothing is shown; a plain batch of a committed one is shown as it lies in the log; everything else
-through its plain form (`storage.record.plain`), which is made in memory.
+Such a batch is compressed, of an older format, or part of a transaction. A view hides an aborted
+transaction, shows an uncompressed v2 batch of a committed one as it is stored, and any other batch
+through its plain form (`storage.record.plain`), made in memory.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""
 
 AT_ONCE: Final = 4 << 20
-"""Bytes of batches that are decoded on the owner's thread at a time."""
+"""Bytes of batches that the owner's thread decodes at a time."""
 
 _BASE_OFFSET = struct.Struct(">q")
 _PRODUCER_ID = struct.Struct(">q")
 
 
 class Shown(NamedTuple):
-    """What the log's next `size` bytes show: nothing, themselves, or the records of `plain`.
-
-    `whole` false: the data ends before those `size` bytes do, and there is no answer yet.
+    """What a view shows of a batch of `size` bytes: nothing (`hidden`), the records of `plain`, or
+    the batch as it is stored. Not `whole`: the data ends inside of the batch.
     """
 
     size: int
@@ -45,7 +44,7 @@ class Shown(NamedTuple):
     whole: bool = True
 
 
-def judge(
+def show_batch(
     segment: Segment,
     is_aborted: IsAborted | None,
     data: Buffer,
@@ -53,9 +52,9 @@ def judge(
     end: int,
     position: int,
 ) -> Shown:
-    """Judge the batch at `data[at:end]`, which lies at `position` of the segment's log.
+    """What the view shows of the batch at `data[at:end]`, at `position` of the segment's log.
 
-    `is_aborted` None shows aborted transactions too. CorruptRecord, with path and position.
+    `is_aborted` None: the view shows aborted transactions. CorruptRecord, with path and position.
     """
     if segment.holds_batches and end - at >= HEADER_SIZE and data[at + MAGIC_POSITION] == 2:
         attributes = data[at + FLAGS_POSITION]
@@ -78,10 +77,7 @@ def judge(
 
 
 def takes_long(data: Buffer, count: int = -1) -> bool:
-    """Whether whole batches in memory may be more than AT_ONCE bytes when decoded.
-
-    `count`: how many of them are asked about, by default all.
-    """
+    """Whether the first `count` batches (-1: all) may decode to more than AT_ONCE bytes."""
     at, most, end = 0, 0, len(data)
     while end - at > FLAGS_POSITION and count:
         count -= 1

@@ -1,4 +1,4 @@
-"""What the others of this package ask of a segment's line index (`segment_lines.py`)."""
+"""What this package needs of a segment's line index (`segment_lines.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.segment.segment import Segment
 
 
 class Gap(NamedTuple):
-    """Text `start` to `end`, of the records from number `first` to (without) `last`, in `place`."""
+    """The unreadable text `start` to `end`: records `first` to (exclusive) `last`, in `place`."""
 
     start: int
     end: int
@@ -22,7 +22,7 @@ class Gap(NamedTuple):
 
 
 class Lines(Protocol):
-    """A segment in a view: its text, and what is known of where that lies."""
+    """A segment in a view: its text, and the entries that find it."""
 
     segment: Segment
     view: TextView
@@ -37,7 +37,7 @@ class Lines(Protocol):
 
     def find(self, text: int) -> tuple[int, int, int, int]: ...
 
-    def entry_before(self, is_behind: Callable[[int, int], bool]) -> tuple[int, int, int, int]: ...
+    def entry_before(self, is_after: Callable[[int, int], bool]) -> tuple[int, int, int, int]: ...
 
     def entry_from(self, position: int) -> tuple[int, int, int, int] | None: ...
 
@@ -49,7 +49,7 @@ class Lines(Protocol):
 class MeasuredSegment(Protocol):
     """A segment that is being measured, up to file position `covered`.
 
-    `is_guessed`: a damaged place was measured of which nothing tells how much text it had.
+    `is_guessed`: it has a damaged place whose length of text nobody can know.
     """
 
     segment: Segment

@@ -1,15 +1,15 @@
 """The `.lines` file: the line index of a segment in one view, or of the first part of it.
 
-`BASE.lines` beside the segment (of views other than `values`: `BASE.VIEW.lines`), or in a cache
-directory where the data directory may not be written. Little-endian:
+`BASE.lines` (for views other than `values`: `BASE.VIEW.lines`), beside the segment, or in a cache
+directory where the data directory is read-only. Little-endian:
 
     header   128 bytes: magic, version, granularity, base offset, bytes of log covered, bytes of
              text, records, count of entries, CRC-32C of the entries, CRC-32C of the 4 KiB of log
              before the end of what is covered, view name, zeros, CRC-32C of all this
     entries  24 bytes each, as `views._measure` lays them out
 
-Entries are only ever added, and the header is written after them, so a crash leaves an older index
-or one whose CRC is wrong. Nothing is fsynced: it can be made again.
+Entries are only added, and the header is written after them, so a crash leaves an older index or
+one whose CRC is wrong. Nothing is fsynced, since a lost index is measured again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage import paths
 from storage.files import Files
 
 CHECKED = 4096
-"""Bytes of log, before the end of what is covered, whose CRC the header has."""
+"""Bytes of log before the end of what is covered: the header has their CRC."""
 
 _MAGIC = b"KFSLINES"
 _VERSION = 2
@@ -39,7 +39,7 @@ _HEADER_SIZE = 128
 class Saved(NamedTuple):
     """What a file covers: bytes of log and of text, records, entries.
 
-    `count` 0: the entries are in no file, because the disk refused it or they were lost.
+    `count` 0: no file has the entries, because the disk refused them or they were lost.
     """
 
     covered: int = 0
@@ -50,21 +50,21 @@ class Saved(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Whose index a file is."""
+    """The view and the segment that a file is the index of."""
 
     view: str
     base_offset: int
 
 
 def file_suffix(view: str) -> str:
-    """What follows the base offset in the name of a view's files."""
+    """The suffix of a view's files, after the base offset."""
     return paths.LINES if view == "values" else f".{view}{paths.LINES}"
 
 
 def read_header(files: Files, path: str, identity: Identity) -> tuple[Saved, int]:
-    """What a file covers, and the CRC that its log has there.
+    """(what a file covers, the CRC of the log before that end).
 
-    ValueError where it is damaged or another's; OSError where it cannot be read.
+    ValueError where it is damaged or another segment's; OSError where it cannot be read.
     """
     fd = files.open(path, os.O_RDONLY)
     try:
@@ -96,7 +96,7 @@ def write(
     log_crc: int,
     granularity: int,
 ) -> None:
-    """Add `entries` behind the `before` that are there, then write the header. OSError."""
+    """Add `entries` after the first `before`, then write the header. OSError."""
     header = _HEADER.pack(
         _MAGIC,
         _VERSION,
@@ -134,7 +134,7 @@ def map_entries(files: Files, path: str, saved: Saved, *, verify: bool) -> memor
 
 
 def absolute(entries: bytearray, saved: Saved) -> bytes:
-    """Entries of what follows `saved`, as entries of the whole segment."""
+    """Turn entries that count from the end of `saved` into those of the whole segment."""
     if not saved.covered:
         return bytes(entries)
     words = array("Q", bytes(entries))
@@ -145,7 +145,7 @@ def absolute(entries: bytearray, saved: Saved) -> bytes:
     words[1::3] = array("Q", [word + positions for word in words[1::3]])
     words[2::3] = array(
         "Q",
-        # No batch's end, as of one that has to be decoded, stays none.
+        # A batch end of 0, as of a batch that has to be decoded, stays 0.
         [word + ordinal + (saved.covered if word & _LOW else 0) for word in words[2::3]],
     )
     return words.tobytes()

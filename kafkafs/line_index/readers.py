@@ -1,15 +1,15 @@
-"""Readers of one segment's text: where a rendering stands, and how it goes on from there.
+"""Readers of one segment's text: each stands at a byte of it and renders from there on.
 
-The log's bytes come in one read of about what is needed (the segment's own ratio of log to text),
-and go through the view's renderer. A batch that has to be decoded is read whole, and its plain form
-stays with the reader until its last record is rendered: reading on decodes nothing twice.
+A reader reads about as many bytes of the log as the wanted text needs, by the segment's own ratio
+of log to text, and passes them through the view's renderer. It reads a batch that has to be decoded
+whole, and keeps its plain form until the last record is rendered, so it decodes no batch twice.
 
-A reader belongs to who renders; `copy` gives another one.
+Only one thread uses a reader; `copy` makes another one.
 """
 
 from __future__ import annotations
 
-from kafkafs.line_index.encoded import judge, takes_long
+from kafkafs.line_index.encoded import show_batch, takes_long
 from kafkafs.line_index.lines import Lines
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, StorageError
@@ -20,17 +20,17 @@ from storage.segment.segment import Segment
 from storage.waiting import before_waiting, may_wait
 
 SLACK = 512
-"""Bytes of log that are read beyond what is likely needed."""
+"""Bytes of log to read beyond what is likely needed."""
 CHUNK = 5 << 18
-"""Bytes of log that are read at a time: 1 MiB of text of records of 40 bytes and more."""
+"""Bytes of log to read at a time: 1 MiB of text where records have 40 bytes or more."""
 DECODED_AT_ONCE = 64 << 10
-"""Stored bytes of a batch that are decoded on the owner's thread; larger ones go to a worker."""
+"""Stored bytes of a batch that the owner's thread decodes; a larger one goes to a worker."""
 
 
 class Damaged(CorruptRecord):
-    """The text ends before a damaged place; up to byte `done` of the buffer it is there.
+    """The text ends before a damaged place; the buffer is filled up to byte `done`.
 
-    `is_news`: it was not known when the reader was made.
+    `is_news`: the damage was found after the reader was made.
     """
 
     def __init__(self, error: CorruptRecord, done: int, *, is_news: bool = False) -> None:
@@ -41,19 +41,19 @@ class Damaged(CorruptRecord):
         self.is_news = is_news
 
 
-# For what is read at once, on the owner's thread only; who waits has a buffer of its own.
+# For the owner's thread only; a thread that may wait makes a buffer for each read.
 _scratch = memoryview(bytearray(CHUNK))
 
 
 def _room(size: int) -> memoryview:
-    """Room for bytes of the log, until the next call on this thread."""
+    """A buffer of `size` bytes, valid until the next call on this thread."""
     return memoryview(bytearray(size)) if may_wait() else _scratch[:size]
 
 
 class TextReader:
-    """In a segment's text: `skip` bytes of text are still to be dropped before it goes on.
+    """A reader of text that drops `skip` bytes before it renders.
 
-    It was found by the batch at file position `batch`, when those damages were known.
+    The entry that led here is of the batch at file position `batch`; `damages` were known then.
     """
 
     __slots__ = ("_batch", "_cursor", "_damages", "_lines", "_plain", "_resume", "skip")
@@ -66,7 +66,7 @@ class TextReader:
         self.skip = skip
         self._batch = batch
         self._damages = damages
-        # The batch that the cursor is in, decoded, and the file position behind it in the log.
+        # The plain form of the batch that the cursor is in, and the file position after that batch.
         self._plain: Buffer | None = None
         self._resume = 0
 
@@ -78,11 +78,10 @@ class TextReader:
         return other
 
     def fill(self, out: bytearray, done: int) -> int:
-        """Render into `out` from its byte `done` on; returns where the text ends.
+        """Render into `out` from byte `done` on; returns where the text ends, which is before the
+        end of `out` only at the end of the segment's text.
 
-        That is before the end of `out` only where the segment's text is used up.
-
-        BlockingIOError where it may not wait and has to; SegmentGone, Damaged, CorruptRecord,
+        BlockingIOError where it would wait and may not; SegmentGone, Damaged, CorruptRecord,
         OSError.
         """
         lines = self._lines
@@ -102,7 +101,7 @@ class TextReader:
             if not cursor.pending and (
                 not start <= position < end or end - position < cursor.needed
             ):
-                # As much of the log as makes what is wanted of text, or what there is.
+                # As much of the log as the wanted text needs, at most what the view shows.
                 need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
                 need = min(need, CHUNK)
                 if need < cursor.needed:
@@ -135,7 +134,7 @@ class TextReader:
                 at = cursor.position
                 self._enter(window, at - start, end - start, at)
             elif reached == done and cursor.position == position and not cursor.needed:
-                # The window holds less than one record's head: so may the page cache.
+                # The window has less than one record's head, and the page cache may, too.
                 if start < position:
                     end = start
                 else:
@@ -144,8 +143,8 @@ class TextReader:
             done = reached
 
     def _read_first(self, need: int) -> tuple[memoryview, int, int]:
-        """`need` bytes of the log from the cursor on, or fewer, and the file positions of what is
-        there: whole batches, so that they are checked as they are read.
+        """(window, its first file position, its end): up to `need` bytes of the log from the cursor
+        on, as whole batches, whose CRCs this first read checks.
         """
         segment, cursor, shown = self._lines.segment, self._cursor, self._lines.end
         reads, position = segment.first_read, cursor.position
@@ -155,7 +154,7 @@ class TextReader:
         first = segment.start_before(self._batch if position < cursor.batch_end else position)
         start, end = first[0], position + need
         if start > position:
-            # Another thread has read it meanwhile.
+            # Another thread has read the batch meanwhile.
             return self._read_first(need)
         if position - start >= CHUNK:
             segment.verify(position, position + 1)
@@ -166,7 +165,7 @@ class TextReader:
         return (window, start, end) if end > position else self._read_first(need)
 
     def _read_needed(self) -> tuple[memoryview, int, int]:
-        """All that the record at the cursor needs, as `_read_first`."""
+        """All bytes that the record at the cursor needs; returns as `_read_first`."""
         start, size = self._cursor.position, self._cursor.needed
         window = _room(size)
         read_whole(self._lines.segment, window, start)
@@ -180,7 +179,7 @@ class TextReader:
         if cursor.pending:
             return done
         if cursor.position == len(plain) and not cursor.record_end:
-            # Used up: who waits at the end of the log does not hold it.
+            # A reader that waits at the end of the log shall not hold the batch.
             self._plain = None
             self._cursor = Cursor(self._resume)
         elif done < size:
@@ -195,7 +194,9 @@ class TextReader:
         return done
 
     def _check_needed(self, needed: int) -> int:
-        """Whether the bytes at the cursor that a record needs can be had now."""
+        """`needed`, unless the view ends before it (CorruptRecord) or it takes long to read
+        (BlockingIOError where this may not wait).
+        """
         position = self._cursor.position
         if needed > self._lines.end - position:
             raise self._ends_inside_a_batch(position)
@@ -204,13 +205,13 @@ class TextReader:
         return needed
 
     def _enter(self, data: Buffer, at: int, end: int, position: int) -> None:
-        """From the start of an encoded batch, `data[at:end]`, to its first record, or over it."""
+        """Move the cursor from an encoded batch, `data[at:end]`, to its first record or past it."""
         lines = self._lines
         segment = lines.segment
         if not may_wait():
             end = min(end, at + DECODED_AT_ONCE)
         self._before_decoding(memoryview(data)[at:end])
-        shown = judge(segment, lines.is_aborted, data, at, end, position)
+        shown = show_batch(segment, lines.is_aborted, data, at, end, position)
         if not shown.whole:
             if shown.size > lines.end - position or shown.size <= end - at:
                 raise self._ends_inside_a_batch(position)
@@ -219,7 +220,7 @@ class TextReader:
             whole = memoryview(bytearray(shown.size))
             read_whole(segment, whole, position)
             self._before_decoding(whole)
-            shown = judge(segment, lines.is_aborted, whole, 0, len(whole), position)
+            shown = show_batch(segment, lines.is_aborted, whole, 0, len(whole), position)
             if not shown.whole:
                 raise self._ends_inside_a_batch(position)
         after = position + shown.size
@@ -233,7 +234,7 @@ class TextReader:
             self._cursor = Cursor(HEADER_SIZE, len(shown.plain), shown.plain)
 
     def _before_decoding(self, data: Buffer) -> None:
-        """BlockingIOError where decoding takes long and it may not wait."""
+        """BlockingIOError where decoding takes long and this may not wait."""
         if may_wait() or not self._lines.segment.holds_batches:
             return
         if takes_long(data, 1):
@@ -245,7 +246,7 @@ class TextReader:
 
 
 class BytesReader:
-    """In a segment's bytes, at file position `position`."""
+    """A reader of a segment's bytes, at file position `position`."""
 
     __slots__ = ("_position", "_segment")
 
@@ -265,8 +266,8 @@ class BytesReader:
         with memoryview(out) as view:
             while done < end:
                 try:
-                    with view[done:end] as part:
-                        got = self._segment.read_into(part, self._position)
+                    with view[done:end] as rest:
+                        got = self._segment.read_into(rest, self._position)
                 except CorruptRecord as error:
                     raise Damaged(error, done) from None
                 if not got:
@@ -288,7 +289,7 @@ def read_whole(segment: Segment, buffer: memoryview, position: int) -> None:
 
 
 def _shorter(segment: Segment, position: int) -> Exception:
-    """What reading nothing means: where it may not wait, that the page cache has not more."""
+    """The error for a read of no bytes: without waiting, the page cache just may not have more."""
     if not may_wait():
         return BlockingIOError()
     return CorruptRecord("the log is shorter than it was", path=segment.log_path, position=position)

@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from kafkafs.line_index.encoded import judge
+from kafkafs.line_index.encoded import show_batch
 from kafkafs.line_index.lines import Gap, Lines
 from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage.errors import CorruptRecord
@@ -42,7 +42,7 @@ def text_before(lines: Lines, offset: int) -> tuple[int, int]:
 def _text_before(lines: Lines, offset: int) -> tuple[int, int]:
     with _leased(lines.segment):
         text, position, records = _batch_before(
-            lines, _behind(lines, offset), lambda gap: gap.place.next_offset <= offset
+            lines, _after(lines, offset), lambda gap: gap.place.next_offset <= offset
         )
         for at, header in _headers(lines, position):
             if header.base_offset >= offset and not header.is_wrapper:
@@ -178,7 +178,7 @@ def _leased(segment: Segment) -> Iterator[None]:
         segment.files.release()
 
 
-def _behind(lines: Lines, offset: int) -> Callable[[int, int], bool]:
+def _after(lines: Lines, offset: int) -> Callable[[int, int], bool]:
     """Whether the batch at a position is behind what holds an offset, or near before that.
 
     By the log's own index where it has any; else by what the batch says.
@@ -190,7 +190,7 @@ def _behind(lines: Lines, offset: int) -> Callable[[int, int], bool]:
     if near:
         return lambda position, _: position > near
 
-    def is_behind(position: int, _: int) -> bool:
+    def is_after(position: int, _: int) -> bool:
         if position >= segment.size:
             return True
         segment.verify(position, position + 1)
@@ -201,19 +201,19 @@ def _behind(lines: Lines, offset: int) -> Callable[[int, int], bool]:
         segment.read_into(buffer, position)
         return int.from_bytes(buffer, "big") > offset
 
-    return is_behind
+    return is_after
 
 
 def _batch_before(
     lines: Lines,
-    is_behind: Callable[[int, int], bool],
+    is_after: Callable[[int, int], bool],
     is_past: Callable[[Gap], bool],
 ) -> tuple[int, int, int]:
     """(text, position, records) at the start of a batch that is not behind, near what is.
 
     `is_past`: whether that is not before a gap's end.
     """
-    entry = lines.entry_before(is_behind)
+    entry = lines.entry_before(is_after)
     found: tuple[int, int, int] | None = None
     for gap in lines.gaps():
         if entry[1] < gap.place.end:
@@ -237,12 +237,12 @@ def start_of_batch(lines: Lines, entry: tuple[int, int, int, int]) -> tuple[int,
 
 
 def text_before_batch(
-    lines: Lines, is_behind: Callable[[int, int], bool], at: int
+    lines: Lines, is_after: Callable[[int, int], bool], at: int
 ) -> tuple[int, int]:
     """(text, records) before file position `at`, where a batch begins; no damage comes between it
     and the last entry that is not behind.
     """
-    text, position, number = start_of_batch(lines, lines.entry_before(is_behind))
+    text, position, number = start_of_batch(lines, lines.entry_before(is_after))
     more, records = shown_between(lines, position, at)
     return text + more, number + records
 
@@ -282,7 +282,7 @@ def _measure(lines: Lines, at: int, header: BatchHeader) -> tuple[Buffer, Measur
     if segment.holds_batches:
         measure(data, 0, header.size, batch)
     if batch.encoded or not segment.holds_batches:
-        shown = judge(segment, lines.is_aborted, data, 0, header.size, at)
+        shown = show_batch(segment, lines.is_aborted, data, 0, header.size, at)
         if not shown.hidden:
             data = data if shown.plain is None else shown.plain
             batch.step_into(len(data), data)

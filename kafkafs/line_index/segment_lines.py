@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from kafkafs.line_index import lines_file, records
 from kafkafs.line_index.damaged import Gaps, measure_damaged
-from kafkafs.line_index.encoded import IsAborted, judge
+from kafkafs.line_index.encoded import IsAborted, show_batch
 from kafkafs.line_index.lines import Gap
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
 from kafkafs.line_index.readers import TextReader, read_whole
@@ -188,7 +188,7 @@ class SegmentLines:
             elif state.position == start + size:
                 return 0
             at, position = state.position - start, state.position + origin
-            shown = judge(segment, self.is_aborted, data, at, size, position)
+            shown = show_batch(segment, self.is_aborted, data, at, size, position)
             if not shown.whole:
                 return shown.size
             if shown.size > self.end - position:
@@ -290,13 +290,13 @@ class SegmentLines:
             )
         except (OSError, ValueError):
             return self._measure_again(saved)
-        known = (view, saved.count)
+        mapped = (view, saved.count)
         with self._lock:
             if self._state[0] is saved:
-                self._map = known
+                self._map = mapped
                 self._verified = self.used = True
                 self._store.admit(self, len(view))
-        return known
+        return mapped
 
     def _measure_again(self, saved: Saved) -> tuple[memoryview, int]:
         """The entries of the saved part, whose file is lost or was never written. Waits."""
@@ -314,17 +314,17 @@ class SegmentLines:
                 "the log has changed since it was measured", path=self.segment.log_path
             )
         entries = bytes(again.entries)
-        known = (memoryview(entries), len(entries) // ENTRY_SIZE)
-        now = saved._replace(count=known[1], entries_crc=crc32c(entries))
+        mapped = (memoryview(entries), len(entries) // ENTRY_SIZE)
+        now = saved._replace(count=mapped[1], entries_crc=crc32c(entries))
         with self._lock:
             if self._state[0] is saved:
                 if not self._write(now, entries, 0):
                     now = now._replace(count=0)
                 self._state = (now, self._state[1])
-                self._map = known
+                self._map = mapped
                 self.used = True
                 self._store.admit(self, len(entries))
-        return known
+        return mapped
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -500,12 +500,12 @@ class SegmentLines:
         """
         saved, tail = self._state
         if text < saved.text_length:
-            known = self._map
-            if known is None:
+            mapped = self._map
+            if mapped is None:
                 before_waiting()
-                known = self._open_entries()
+                mapped = self._open_entries()
             self.used = True
-            return find_entry(known[0], known[1], text)[:4]
+            return find_entry(mapped[0], mapped[1], text)[:4]
         assert tail is not None
         entries = tail.entries
         before, batch, position, batch_end, _ = find_entry(
@@ -563,28 +563,28 @@ class SegmentLines:
         """(records shown, the first one's offset) of the last `count`, measured or not. Waits."""
         return records.count_back(self, count)
 
-    def entry_before(self, is_behind: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
+    def entry_before(self, is_after: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
         """The last entry that is not behind something, or the first one:
 
         (bytes of text before its record, its batch's position, its record's, records before it).
-        `is_behind(position, records)` says it of an entry by its batch's position and the records
+        `is_after(position, records)` says it of an entry by its batch's position and the records
         before it. Waits.
         """
         saved, tail = self._state
         entries: bytes | bytearray | memoryview
-        if saved.covered and (tail is None or is_behind(saved.covered, saved.records)):
-            known = self._map or self._open_entries()
-            entries, count, start = known[0], known[1], Saved()
+        if saved.covered and (tail is None or is_after(saved.covered, saved.records)):
+            mapped = self._map or self._open_entries()
+            entries, count, start = mapped[0], mapped[1], Saved()
         elif tail is None:
             return 0, 0, 0, 0  # sealed, and a cleaner has left nothing of it
         else:
             entries, count, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
 
-        def behind(number: int) -> bool:
+        def after(number: int) -> bool:
             _, batch, _, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-            return is_behind(start.covered + batch, start.records + ordinal)
+            return is_after(start.covered + batch, start.records + ordinal)
 
-        number = bisect_left(range(1, count), True, key=behind)
+        number = bisect_left(range(1, count), True, key=after)
         text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
         at = start.covered
         return start.text_length + text, at + batch, at + record, start.records + ordinal
@@ -596,10 +596,10 @@ class SegmentLines:
         """
         saved, tail = self._state
         if position < saved.covered:
-            known = self._map or self._open_entries()
-            number = find_batch(known[0], known[1], position)
-            if number < known[1]:
-                return _entry_at(known[0], number, Saved())
+            mapped = self._map or self._open_entries()
+            number = find_batch(mapped[0], mapped[1], position)
+            if number < mapped[1]:
+                return _entry_at(mapped[0], number, Saved())
         if tail is None:
             return None
         entries, count = tail.entries, len(tail.entries) // ENTRY_SIZE

@@ -22,7 +22,7 @@ class FlushPlan(Protocol):
     def finish(self) -> Any: ...
 
 
-class ToldError(OSError):
+class LoggedError(OSError):
     """An error that the log has a line for already, or had one once."""
 
 

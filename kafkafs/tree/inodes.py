@@ -98,11 +98,11 @@ class Node:
         return at_once(self.attributes)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether `look_ahead` may have something to do."""
-        return False
+    def is_prepared(self) -> bool:
+        """Whether `prepare` has nothing to do."""
+        return True
 
-    def look_ahead(self, patience_s: float | None = None) -> bool:
+    def prepare(self, patience_s: float | None = None) -> bool:
         """In a worker thread, before it is listed: have at hand what that shows, where it takes
         next to no time; whether that is so. Raises nothing.
 

@@ -14,7 +14,7 @@ from kafkafs.tree.inodes import Change, file_mode
 from storage.directory.manager import LogManager
 from storage.log.log import Log
 
-Owner = tuple[int, int, int]
+Ownership = tuple[int, int, int]
 """(permission bits, uid, gid)"""
 
 
@@ -33,7 +33,7 @@ class Permissions:
         found = os.stat(manager.path)
         self.default = self._shown((found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)))
 
-    def _shown(self, owner: tuple[int, int, int]) -> Owner:
+    def _shown(self, owner: tuple[int, int, int]) -> Ownership:
         """(uid, gid, mode) of the settings as the mount options have it shown."""
         uid, gid, mode = owner
         return (
@@ -42,7 +42,7 @@ class Permissions:
             gid if self._gid is None else self._gid,
         )
 
-    def topic(self, topic: str) -> Owner:
+    def topic(self, topic: str) -> Ownership:
         """Of a topic's directory."""
         settings = self._manager.settings
         owner = settings.get_owner(topic, None)
@@ -52,7 +52,7 @@ class Permissions:
             return mode & 0o700, uid, gid
         return self.default if owner is None else self._shown(owner)
 
-    def partition(self, log: Log) -> Owner:
+    def partition(self, log: Log) -> Ownership:
         """Of a partition's file, with the file type; its topic's where it has none of its own."""
         owner = self._manager.settings.get_owner(log.topic, log.partition)
         mode, uid, gid = self.topic(log.topic) if owner is None else self._shown(owner)
@@ -66,7 +66,7 @@ class Permissions:
         """chmod and chown of a partition; durable. EROFS."""
         self._change(log.topic, log.partition, self.partition(log), change)
 
-    def _change(self, topic: str, partition: int | None, now: Owner, change: Change) -> None:
+    def _change(self, topic: str, partition: int | None, now: Ownership, change: Change) -> None:
         if self._manager.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         mode, uid, gid = now

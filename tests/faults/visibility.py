@@ -560,7 +560,7 @@ FAULTS = [
     Fault(
         "follow-file-gives-out-what-is-not-durable",
         "kafkafs/tree/files/follow_file.py",
-        "            if not log.history.is_durable(self.part.layout.view.name):\n",
+        "            if not log.history.is_durable(self.view.layout.view.name):\n",
         "            if False:\n",
         "A shipper comes back after a kill with a position that means something else.",
         (FOLLOW_FILE, FOLLOW_HISTORY, "tests/crash/test_follow_crash.py"),

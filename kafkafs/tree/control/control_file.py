@@ -20,7 +20,7 @@ from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job, State
 from kafkafs.tree.partition.flush_plans import planned
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from storage.errors import InvalidConfig, StorageError
 
 LONGEST_LINE = 1 << 16
@@ -54,7 +54,7 @@ class ControlFile(VirtualFile):
         inode: int,
         make: Callable[[], Content],
         act: Act,
-        owner: Callable[[], Owner],
+        owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         *,
         structural: bool,

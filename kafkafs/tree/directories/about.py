@@ -31,7 +31,7 @@ from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import AdoptFile
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from storage.directory.manager import LogManager, Topic
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
@@ -132,7 +132,7 @@ class AboutDirectory(TreeDirectory):
     def _takes_requests(self) -> bool:
         return not (self.mount.manager.read_only or self.mount.options.read_only)
 
-    def _file_owner(self) -> Owner:
+    def _file_owner(self) -> Ownership:
         mode, uid, gid = self.owner()
         return mode & 0o444, uid, gid
 
@@ -264,9 +264,9 @@ def _views(partitions: Partitions) -> list[metrics.ViewNumbers]:
     """How far each view's indexes have come, of the partitions that were looked at in it."""
     known = {view.name: [0, 0] for view in partitions.mount.views if view.is_text}
     for partition in partitions:
-        for name, part in partition.views.items():
+        for name, view in partition.views.items():
             if name in known:
-                measured = sum(extent.covered for extent in part.layout.timeline.extents)
+                measured = sum(extent.covered for extent in view.layout.timeline.extents)
                 known[name][0] += measured
                 known[name][1] += max(partition.log.size - measured, 0)
     return [metrics.ViewNumbers(name, *sizes) for name, sizes in known.items()]

@@ -16,7 +16,7 @@ from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.files.virtual_file import Content, Text
 from kafkafs.tree.inodes import Node, inode_number, missing
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from storage.errors import StorageError, UnknownTopicOrPartition
 
 
@@ -49,7 +49,7 @@ def line_file(
     """A file that takes lines; why it refuses some is a line in the log."""
     mount = topic.mount
 
-    def owner() -> Owner:
+    def owner() -> Ownership:
         mode, uid, gid = topic.owner()
         return mode & 0o666, uid, gid
 

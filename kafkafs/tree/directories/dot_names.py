@@ -28,7 +28,7 @@ from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from storage.waiting import may_wait
 
 APPEND = "append"
@@ -125,12 +125,12 @@ class OfPartition(TreeDirectory):
         super().__init__(topic.mount, inode)
         self.partition = partition
 
-    def owner(self) -> Owner:
+    def owner(self) -> Ownership:
         mode, uid, gid = self.partition.owner
         read = mode & 0o444
         return read | read >> 2, uid, gid
 
-    def file_owner(self) -> Owner:
+    def file_owner(self) -> Ownership:
         mode, uid, gid = self.partition.owner
         return mode & 0o444, uid, gid
 

@@ -16,7 +16,7 @@ from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partitions import Partitions
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from storage.directory.manager import Topic
 from storage.errors import StorageError
 from storage.waiting import may_wait
@@ -33,7 +33,7 @@ class Root(TreeDirectory):
         self.start_names = StartNames(partitions)
         self._about = about
 
-    def owner(self) -> Owner:
+    def owner(self) -> Ownership:
         return self.mount.permissions.default
 
     def lookup(self, name: str) -> Node:

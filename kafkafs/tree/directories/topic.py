@@ -16,7 +16,7 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Caller, Change, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from kafkafs.views import View
 from storage.directory.manager import Topic
 from storage.errors import InvalidTopic, StorageError
@@ -42,7 +42,7 @@ class TopicDirectory(TreeDirectory):
         self.start_names = start_names
         self._dot_names = dot_names
 
-    def owner(self) -> Owner:
+    def owner(self) -> Ownership:
         return self.mount.permissions.topic(self.topic.name)
 
     def set_attributes(self, change: Change) -> None:
@@ -71,11 +71,11 @@ class TopicDirectory(TreeDirectory):
         """The current file of a partition in a view."""
         if not may_wait():
             partition.follow()
-        part = partition.view(view)
+        partition_view = partition.view(view)
         nonce = partition.nonce()
         inode = ViewFile.number(partition, view, nonce)
         return self.mount.inodes.known_or(
-            ViewFile, inode, lambda: ViewFile(inode, partition, part, nonce)
+            ViewFile, inode, lambda: ViewFile(inode, partition, partition_view, nonce)
         )
 
     def partition_names(self) -> list[str]:
@@ -136,6 +136,6 @@ class InTopic(TreeDirectory):
         super().__init__(topic.mount, inode)
         self.topic = topic
 
-    def owner(self) -> Owner:
+    def owner(self) -> Ownership:
         mode, uid, gid = self.topic.owner()
         return mode & 0o555, uid, gid

@@ -9,7 +9,7 @@ import errno
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.inodes import Attributes, Change, Directory, directory_mode
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 
 
 class TreeDirectory(Directory):
@@ -21,7 +21,7 @@ class TreeDirectory(Directory):
         super().__init__(inode)
         self.mount = mount
 
-    def owner(self) -> Owner:
+    def owner(self) -> Ownership:
         """(permission bits, uid, gid)"""
         mode, uid, gid = self.mount.permissions.default
         return mode & 0o555, uid, gid

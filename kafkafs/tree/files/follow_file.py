@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
-from kafkafs.tree.handles import Handle, ToldError
+from kafkafs.tree.handles import Handle, LoggedError
 from kafkafs.tree.inodes import Attributes, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
@@ -48,9 +48,9 @@ class FollowFile(ViewFile):
 
     __slots__ = ("_origin",)
 
-    def __init__(self, inode: int, partition: Partition, part: PartitionView, nonce: int) -> None:
+    def __init__(self, inode: int, partition: Partition, view: PartitionView, nonce: int) -> None:
         """`nonce`: the history's follow nonce."""
-        super().__init__(inode, partition, part, nonce)
+        super().__init__(inode, partition, view, nonce)
         # By how much the timeline's positions are more than its own; None: not known yet.
         self._origin: int | None = None
 
@@ -60,18 +60,18 @@ class FollowFile(ViewFile):
         BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
         """
         until = time.monotonic() + MEASURE_S
-        generation = self._within(lambda: self.part.following(until))
+        generation = self._within(lambda: self.view.following(until))
         if self.partition.log.history.follow_nonce != self._nonce:
             raise OSError(errno.ESTALE, "positions have begun anew, in another inode")
         self._origin = generation.origin
         return generation
 
     def _known_attributes(self) -> Attributes:
-        part, origin = self.part, self._origin
+        origin = self._origin
         if origin is None:
             origin = self.followed().origin
-        part.layout.find_end(time.monotonic() + MEASURE_S)
-        return self._attributes(part.layout.timeline.end - origin)
+        self.view.layout.find_end(time.monotonic() + MEASURE_S)
+        return self._attributes(self.view.layout.timeline.end - origin)
 
     def loses_name(self) -> bool:
         return self.partition.log.history.follow_nonce != self._nonce
@@ -95,11 +95,11 @@ class FollowFile(ViewFile):
             raise OSError(errno.EPERM, reason)
         while True:
             generation = self.followed()
-            if not log.history.is_durable(self.part.layout.view.name):
+            if not log.history.is_durable(self.view.layout.view.name):
                 # Who has read at a position may come back with it after a kill.
                 before_waiting()
                 partition.save_history()
-            if self.part.attach(generation):
+            if self.view.attach(generation):
                 break
         handle = FollowHandle(self, generation)
         partition.followers[handle] = None
@@ -131,13 +131,13 @@ class FollowHandle(ReadHandle):
                     raise BlockingIOError from error
                 self._is_told = True
                 self._tell(position)
-            raise ToldError(errno.ESTALE, str(error)) from error
+            raise LoggedError(errno.ESTALE, str(error)) from error
 
     def release(self) -> None:
         generation = self._generation
         assert generation is not None
         self._followed.partition.followers.pop(self, None)
-        self._part.detach(generation)
+        self._view.detach(generation)
 
     def note_offset(self, end: int) -> None:
         """All before the offset `end` is about to go: note which record comes next, if it is there.
@@ -168,9 +168,9 @@ class FollowHandle(ReadHandle):
             reason = error.strerror if isinstance(error, OSError) else error
             file.partition.mount.events(f"{said} what comes there: {reason}")
             return
-        base = file.part.layout.base
+        base = file.view.layout.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)
-        places = [(at, offset) for offset, at in log.history.passed(file.part.layout.view.name)]
+        places = [(at, offset) for offset, at in log.history.passed(file.view.layout.view.name)]
         if self._noted is not None:
             places = sorted([*places, self._noted])
         number = bisect_right(places, position, key=lambda place: place[0]) - 1
@@ -194,12 +194,12 @@ def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:
     if not may_wait():
         partition.follow()
     mount = partitions.mount
-    part = partition.view(mount.views[0])
+    view = partition.view(mount.views[0])
     partition.nonce()
     log = partition.log
     nonce = log.history.follow_nonce
     where = (log.topic, log.topic_id, log.partition)
     inode = inode_number(*where, "follow", mount.options.isolation, nonce)
     return mount.inodes.known_or(
-        FollowFile, inode, lambda: FollowFile(inode, partition, part, nonce)
+        FollowFile, inode, lambda: FollowFile(inode, partition, view, nonce)
     )

@@ -55,7 +55,7 @@ class StartFile(ViewFile):
         self,
         inode: int,
         partition: Partition,
-        part: PartitionView,
+        view: PartitionView,
         nonce: int,
         start: int,
         until: End,
@@ -63,7 +63,7 @@ class StartFile(ViewFile):
         names: StartNames,
     ) -> None:
         """`looked`: the bound of the view before its end was looked for."""
-        super().__init__(inode, partition, part, nonce)
+        super().__init__(inode, partition, view, nonce)
         self._names = names
         self.start = start
         self._until = until
@@ -97,24 +97,24 @@ class StartFile(ViewFile):
         generation = self._generation
         told = self._handles or self._is_kept
         if generation is not None and not told and not generation.is_current:
-            if generation.nonce != self.part.nonce:
+            if generation.nonce != self.view.nonce:
                 raise self._stale()
             # Only what was not shown has left the log.
             generation = self._generation = None
         if generation is not None:
             return generation
-        if self.start > self.part.layout.bound:
+        if self.start > self.view.layout.bound:
             return None
         end = time.monotonic() + MEASURE_S if until is None else until
         while generation is None:
             # Who looks it up only leaves the rest of its measurement to others.
             made = self._within(
-                lambda: self.part.generation_from(self.start, end), is_told=until is None
+                lambda: self.view.generation_from(self.start, end), is_told=until is None
             )
             if not self._handles and made.nonce != self._nonce:
                 raise self._stale()
             with _lock:
-                if self._generation is None and (not self._handles or self.part.attach(made)):
+                if self._generation is None and (not self._handles or self.view.attach(made)):
                     self._generation = made
                 generation = self._generation
         return generation
@@ -129,7 +129,7 @@ class StartFile(ViewFile):
         shown = generation.timeline.end
         offset = self._end_offset()
         # Asked after `shown`: what has come between is not in that.
-        bound = self.part.layout.bound if limit is None else min(limit, self.part.layout.bound)
+        bound = self.view.layout.bound if limit is None else min(limit, self.view.layout.bound)
         if offset is None or offset > bound:
             return shown
         if offset <= self.start:
@@ -138,7 +138,7 @@ class StartFile(ViewFile):
             before_waiting()
             # What was told stays told.
             least = generation.origin + self._size
-            self._end = max(self.part.layout.position_behind(offset), least)
+            self._end = max(self.view.layout.position_behind(offset), least)
         return self._end
 
     def _end_offset(self) -> int | None:
@@ -146,11 +146,11 @@ class StartFile(ViewFile):
         offset, timestamp_ms = self._until
         if timestamp_ms is None:
             return offset
-        bound = self.part.layout.bound
+        bound = self.view.layout.bound
         if bound == self._looked or not self._may_have_reached(timestamp_ms):
             return None
         before_waiting()
-        found = offset_of_time(self.part, timestamp_ms)
+        found = offset_of_time(self.view, timestamp_ms)
         if found is None:
             self._looked = bound
             return None
@@ -160,7 +160,7 @@ class StartFile(ViewFile):
 
     def _may_have_reached(self, timestamp_ms: int) -> bool:
         """Whether a segment that has come or grown since it was looked into is as late as that."""
-        for segment in reversed(self.part.layout.log.segments):
+        for segment in reversed(self.view.layout.log.segments):
             if segment.next_offset <= self._looked:
                 return False
             if segment.largest_timestamp >= timestamp_ms:
@@ -186,7 +186,7 @@ class StartFile(ViewFile):
     def _known_attributes(self) -> Attributes:
         generation = self.shown()
         if generation is not None:
-            self.part.layout.find_end(time.monotonic() + MEASURE_S)
+            self.view.layout.find_end(time.monotonic() + MEASURE_S)
             size = self.text_end(generation) - generation.origin
             self._size = max(self._size, size)
         return self._attributes(self._size)
@@ -216,8 +216,8 @@ class StartFile(ViewFile):
         return False
 
     @property
-    def is_behind(self) -> bool:
-        return self._generation is None and self.start <= self.part.layout.bound
+    def is_prepared(self) -> bool:
+        return self._generation is not None or self.start > self.view.layout.bound
 
     def _measure_ahead(self, until: float) -> None:
         self.shown(until)
@@ -232,7 +232,7 @@ class StartFile(ViewFile):
         generation = self._generation
         if self.partition.mount.follows and generation is not None:
             with _lock:
-                self._is_kept = self._is_kept or self.part.attach(generation)
+                self._is_kept = self._is_kept or self.view.attach(generation)
             if self._is_kept:
                 self._names.keep(self)
 
@@ -260,7 +260,7 @@ class StartFile(ViewFile):
             generation = self._generation
             if self.is_ranged or generation is None:
                 self.partition.ranges[self] = None
-            if generation is not None and not self.part.attach(generation):
+            if generation is not None and not self.view.attach(generation):
                 self._let_go(handle)
                 raise self._stale()
         return handle
@@ -278,7 +278,7 @@ class StartFile(ViewFile):
 
     def _detach(self) -> None:
         if self._generation is not None and not self._handles and not self._is_kept:
-            self.part.detach(self._generation)
+            self.view.detach(self._generation)
 
 
 class StartHandle(ReadHandle):
@@ -296,7 +296,7 @@ class StartHandle(ReadHandle):
         if generation is None:
             return b""
         if file.is_ranged:
-            file.part.layout.find_end(time.monotonic() + MEASURE_S)
+            file.view.layout.find_end(time.monotonic() + MEASURE_S)
             size = min(size, file.text_end(generation) - generation.origin - position)
             if size <= 0:
                 return b""
@@ -337,13 +337,13 @@ class StartNames:
             held = self._inode_table.find(inode)
             if isinstance(held, StartFile) and held.is_held:
                 return held
-        part = partition.view(view)
+        partition_view = partition.view(view)
         nonce = partition.nonce()
         strict = mount.options.out_of_range == "error"
         try:
-            start = start_offset(partition, part, said.start, strict=strict)
-            looked = part.layout.bound
-            until = end_of(partition, part, said.end)
+            start = start_offset(partition, partition_view, said.start, strict=strict)
+            looked = partition_view.layout.bound
+            until = end_of(partition, partition_view, said.end)
         except OffsetOutOfRange as error:
             mount.events(f"lookup of {topic.name}/{name} refused: {error}")
             raise
@@ -355,7 +355,7 @@ class StartNames:
         self.note(parent, name, inode)
 
         def make() -> StartFile:
-            return StartFile(inode, partition, part, nonce, start, until, looked, self)
+            return StartFile(inode, partition, partition_view, nonce, start, until, looked, self)
 
         return self._inode_table.known_or(StartFile, inode, make)
 

@@ -38,52 +38,52 @@ class End(NamedTuple):
         return "" if self.timestamp_ms is None else f"t{self.timestamp_ms}"
 
 
-def start_offset(partition: Partition, part: PartitionView, point: Point, *, strict: bool) -> int:
+def start_offset(partition: Partition, view: PartitionView, point: Point, *, strict: bool) -> int:
     """The offset that a file begins with. BlockingIOError, StorageError, OSError.
 
     `strict`: an offset outside of the log is OffsetOutOfRange.
     """
     log = partition.log
-    offset = _offset_of(partition, part, point)
+    offset = _offset_of(partition, view, point)
     start, end = log.log_start_offset, log.log_end_offset
     if offset is None or offset > end or offset < start:
         if strict and isinstance(point, Offset):
             raise OffsetOutOfRange(point.offset, start, end, path=log.directory)
-        return part.layout.bound if offset is None or offset > end else start
+        return view.layout.bound if offset is None or offset > end else start
     return offset
 
 
-def end_of(partition: Partition, part: PartitionView, point: Point | None) -> End:
+def end_of(partition: Partition, view: PartitionView, point: Point | None) -> End:
     """Where a file ends that a name gives this end; as `start_offset`."""
     if point is None:
         return End()
-    offset = _offset_of(partition, part, point)
+    offset = _offset_of(partition, view, point)
     if offset is None:
         assert isinstance(point, Time)
         return End(None, point.timestamp_ms)
     return End(offset)
 
 
-def _offset_of(partition: Partition, part: PartitionView, point: Point) -> int | None:
+def _offset_of(partition: Partition, view: PartitionView, point: Point) -> int | None:
     """None for a time that is later than all records."""
     if isinstance(point, Offset):
         return point.offset
     if isinstance(point, Time):
         before_waiting()
-        return offset_of_time(part, point.timestamp_ms)
+        return offset_of_time(view, point.timestamp_ms)
     if isinstance(point, Last):
-        counted = part if part.layout.view.is_text else partition.view(partition.mount.views[0])
+        counted = view if view.layout.view.is_text else partition.view(partition.mount.views[0])
         return counted.layout.offset_of_last(point.records, time.monotonic() + MEASURE_S)
-    return partition.log.log_start_offset if point is Edge.START else part.layout.bound
+    return partition.log.log_start_offset if point is Edge.START else view.layout.bound
 
 
-def offset_of_time(part: PartitionView, timestamp_ms: int) -> int | None:
+def offset_of_time(view: PartitionView, timestamp_ms: int) -> int | None:
     """The offset of the first record of that time or later, as Kafka answers; None: there is none.
 
     In a log of Kafka 0.7, where only files have times, never a later one than that. Waits.
     """
-    log = part.layout.log
-    isolation: Isolation = "read_committed" if part.layout.view.committed else "read_uncommitted"
+    log = view.layout.log
+    isolation: Isolation = "read_committed" if view.layout.view.committed else "read_uncommitted"
     found = log.reader.offset_for_timestamp(timestamp_ms, isolation)
     if found is not None:
         return found[1]

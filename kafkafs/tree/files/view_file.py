@@ -48,12 +48,12 @@ _FACTS = (
 
 
 class ViewFile(Node):
-    __slots__ = ("_generation", "_nonce", "part", "partition")
+    __slots__ = ("_generation", "_nonce", "partition", "view")
 
-    def __init__(self, inode: int, partition: Partition, part: PartitionView, nonce: int) -> None:
+    def __init__(self, inode: int, partition: Partition, view: PartitionView, nonce: int) -> None:
         super().__init__(inode)
         self.partition = partition
-        self.part = part
+        self.view = view
         self._nonce = nonce
         self._generation: ViewGeneration | None = None
 
@@ -71,8 +71,8 @@ class ViewFile(Node):
         if generation is not None:
             return generation
         until = time.monotonic() + MEASURE_S
-        generation = self._within(lambda: self.part.generation(until))
-        if generation.nonce != self._nonce or (self.lookups and not self.part.attach(generation)):
+        generation = self._within(lambda: self.view.generation(until))
+        if generation.nonce != self._nonce or (self.lookups and not self.view.attach(generation)):
             raise self._stale()
         self._generation = generation
         return generation
@@ -82,7 +82,7 @@ class ViewFile(Node):
 
         The kernel looks the name up once more: that time it must not come too late again.
         """
-        self.part.overtaken()
+        self.view.overtaken()
         return OSError(errno.ESTALE, "the partition's history has been rewritten")
 
     def _within(
@@ -109,14 +109,14 @@ class ViewFile(Node):
         generation = self._generation
         if generation is None:
             generation = self.generation()
-        part = self.part
-        if part.layout.behind or not part.layout.timeline.positioned[1]:
-            part.layout.find_end(time.monotonic() + MEASURE_S)
+        layout = self.view.layout
+        if layout.end_unknown or not layout.timeline.positioned[1]:
+            layout.find_end(time.monotonic() + MEASURE_S)
         return self._attributes(generation.timeline.end - generation.origin)
 
     def _attributes(self, size: int) -> Attributes:
         partition = self.partition
-        partition.tells()
+        partition.showing_size()
         mode, uid, gid = partition.owner
         return Attributes(
             self.inode,
@@ -136,7 +136,7 @@ class ViewFile(Node):
             # The lookup has just looked; if the past has changed since, this is another file.
             return at_once(self._known_attributes)
         except BlockingIOError:
-            at_once(self.partition.tells)
+            at_once(self.partition.showing_size)
             size = self._size_told()
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
@@ -147,10 +147,10 @@ class ViewFile(Node):
         return self._generation.size if self._generation is not None else 0
 
     @property
-    def is_behind(self) -> bool:
-        return not self.part.has_generation
+    def is_prepared(self) -> bool:
+        return self.view.has_generation
 
-    def look_ahead(self, patience_s: float | None = None) -> bool:
+    def prepare(self, patience_s: float | None = None) -> bool:
         """Load the view's indexes, where they were saved, or measure what is as quickly read: then
         listing it shows its size, and whoever stats or opens all of a topic waits for none of them.
 
@@ -160,7 +160,7 @@ class ViewFile(Node):
         if patience_s is None:
             patience = LISTED_S if small else 0.0
         else:
-            patience = MEASURE_S if self.part.is_overtaken else patience_s
+            patience = MEASURE_S if self.view.is_overtaken else patience_s
         try:
             self._measure_ahead(time.monotonic() + patience)
             self.partition.blocks()
@@ -175,7 +175,7 @@ class ViewFile(Node):
         return True
 
     def _measure_ahead(self, until: float) -> None:
-        self.part.generation(until)
+        self.view.generation(until)
 
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""
@@ -189,14 +189,14 @@ class ViewFile(Node):
 
     def remembered(self) -> None:
         self.partition.known[self.inode] = self
-        if self._generation is not None and not self.part.attach(self._generation):
+        if self._generation is not None and not self.view.attach(self._generation):
             # Superseded between lookup and now: who asks again is told.
             self._generation = None
 
     def forgotten(self) -> None:
         self.partition.known.pop(self.inode, None)
         if self._generation is not None:
-            self.part.detach(self._generation)
+            self.view.detach(self._generation)
 
     # -- extended attributes -------------------------------------------------------------------
 
@@ -212,10 +212,10 @@ class ViewFile(Node):
             return b"%016x" % self._nonce
         if fact == "records":
             # A view of bytes counts none: those that the topic's own file shows.
-            part = self.partition.view(self.partition.mount.views[0])
-            part.generation(time.monotonic() + MEASURE_S)
-            part.layout.catch_up(time.monotonic() + MEASURE_S)
-            return b"%d" % part.records
+            view = self.partition.view(self.partition.mount.views[0])
+            view.generation(time.monotonic() + MEASURE_S)
+            view.layout.catch_up(time.monotonic() + MEASURE_S)
+            return b"%d" % view.records
         timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
         facts = {
             "log_start": log.log_start_offset,
@@ -247,7 +247,7 @@ class ViewFile(Node):
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
-        view = self.part.layout.view
+        view = self.view.layout.view
         target = PartitionTarget(self.partition, self.inode, generation)
         if view.is_text:
             return LinesHandle(target, view, flags, reader)
@@ -257,15 +257,15 @@ class ViewFile(Node):
 class ReadHandle(Handle):
     """Reading. Where a read goes on where the last one ended, nothing is looked up."""
 
-    __slots__ = ("_file", "_generation", "_last", "_part", "direct_io", "keep_cache")
+    __slots__ = ("_file", "_generation", "_last", "_view", "direct_io", "keep_cache")
 
     def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
         """`generation` None: it is there before anything is read."""
         # A page that reaches into damage could not be read up to it.
-        self.direct_io = file.partition.mount.grows or file.part.layout.is_damaged
+        self.direct_io = file.partition.mount.grows or file.view.layout.is_damaged
         self.keep_cache = not self.direct_io
         self._file = file
-        self._part = file.part
+        self._view = file.view
         self._generation = generation
         # One tuple, replaced as a whole: a worker thread and the owner may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
@@ -297,13 +297,13 @@ class ReadHandle(Handle):
         absolute = position + generation.origin
         left = generation.timeline.end - absolute
         if left < size:
-            if self._part.layout.behind or not generation.timeline.positioned[1]:
-                self._part.layout.find_end(time.monotonic() + MEASURE_S)
+            if self._view.layout.end_unknown or not generation.timeline.positioned[1]:
+                self._view.layout.find_end(time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
                 return b""
             size = min(left, size)
-        self._file.partition.tells()
+        self._file.partition.showing_size()
         if generation.lost:
             size = self._before_what_is_lost(generation, absolute, size)
         out = bytearray(size)

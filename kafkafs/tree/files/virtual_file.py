@@ -13,7 +13,7 @@ from typing import Protocol
 
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Node, file_mode
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from storage.waiting import at_once, may_wait
 
 
@@ -53,7 +53,7 @@ class VirtualFile(Node):
         self,
         inode: int,
         make: Callable[[], Content],
-        owner: Callable[[], Owner],
+        owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         prepare: Callable[[], object] | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class MadeFile(Node):
         self,
         inode: int,
         make: Callable[[], str],
-        owner: Callable[[], Owner],
+        owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         look: Callable[[], object],
     ) -> None:

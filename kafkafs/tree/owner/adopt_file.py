@@ -22,7 +22,7 @@ from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.owner.owner_requests import OwnerRequests
-from kafkafs.tree.permissions import Owner
+from kafkafs.tree.permissions import Ownership
 from storage.errors import InvalidRecord, StorageError
 from storage.owner.owner_requests import Asked, decode
 
@@ -55,7 +55,7 @@ class AdoptFile(VirtualFile):
         return AdoptHandle(self._requests, reader)
 
 
-def _owner() -> Owner:
+def _owner() -> Ownership:
     return 0o600, os.geteuid(), os.getegid()
 
 

@@ -9,7 +9,7 @@ has position 0. The timeline itself may begin anywhere: `recorded` is what has t
 positions.
 
 What lies behind the last stable offset is no text yet. When that offset passes it the view is
-`behind` until it is measured (`catch_up`), and no size is told before.
+`end_unknown` until it is measured (`catch_up`), and no size is told before.
 
 Threads: the owner's thread changes it; a worker thread may measure, and then places what it
 measured under the lock that the owner's changes take too.
@@ -47,20 +47,20 @@ LOOK_S = 0.05
 class Layout:
     """See the module. Who holds `lock` may change the past.
 
-    `behind`: the last stable offset has passed text that is not measured yet.
+    `end_unknown`: the last stable offset has passed text that is not measured yet.
     """
 
     __slots__ = (
         "_active",
         "_bound_before",
         "_cache",
+        "_on_measured",
         "_preparing",
         "_ready",
         "_resume_offset",
         "_slow",
-        "_stir",
         "_store",
-        "behind",
+        "end_unknown",
         "keeps_base",
         "lock",
         "log",
@@ -76,17 +76,17 @@ class Layout:
         cache: str | None,
         *,
         keeps_base: bool,
-        stir: Callable[[], None] = lambda: None,
+        on_measured: Callable[[], None] = lambda: None,
     ) -> None:
         """`keeps_base`: whether its absolute positions are written down. `cache`: as for
-        `SegmentLines`. `stir`: called, in any thread, when something is measured.
+        `SegmentLines`. `on_measured`: called, in any thread, when something is measured.
         """
         self.log = log
         self.view = view
         self.keeps_base = keeps_base
         self._store = store
         self._cache = cache
-        self._stir = stir
+        self._on_measured = on_measured
         self.timeline = Timeline([self._extent(segment) for segment in log.segments])
         self.lock = threading.Lock()
         self._preparing = threading.Lock()
@@ -95,7 +95,7 @@ class Layout:
         self._ready = False
         # While nothing is positioned: the first record from this offset on belongs at the end.
         self._resume_offset: int | None = None
-        self.behind = False
+        self.end_unknown = False
         # Whether what is not measured may take long to be decoded, however little it is.
         self._slow = True
         # Up to where it showed the log when segments were about to be swapped.
@@ -258,7 +258,7 @@ class Layout:
 
     def find_end(self, until: float = NEVER) -> None:
         """See to it that the end of what is positioned is known; as `prepare`."""
-        if self.behind:
+        if self.end_unknown:
             self.catch_up(until)
         if not self.timeline.positioned[1]:
             # Another process has cut the log, and nobody has measured what is left.
@@ -266,7 +266,7 @@ class Layout:
 
     def catch_up(self, until: float = NEVER) -> None:
         """Measure what the last stable offset has passed; as `prepare`."""
-        while self.behind:
+        while self.end_unknown:
             extents = self.timeline.positioned[1]
             unmeasured = [extent for extent in extents if not extent.complete]
             if unmeasured and not may_wait():
@@ -276,7 +276,7 @@ class Layout:
             for extent in unmeasured:
                 self._measure(extent, until)
             with self.lock:
-                if not self._is_behind():
+                if not self._is_end_unknown():
                     # Another thread has done it, and the owner goes on without the lock.
                     return
                 if self.timeline.positioned[1] == extents and all(
@@ -287,14 +287,14 @@ class Layout:
     def _caught_up(self) -> None:
         """All that is positioned is measured. Under the lock."""
         self.timeline.grow()
-        self.behind = False
+        self.end_unknown = False
         # What is held back still may be what is slow.
         extents = self.timeline.positioned[1]
         held = any(extent.covered < extent.segment.size for extent in extents)
         self._slow = self._slow and held
 
-    def _is_behind(self) -> bool:
-        return self.behind
+    def _is_end_unknown(self) -> bool:
+        return self.end_unknown
 
     def _measure(self, extent: Extent, until: float) -> None:
         try:
@@ -302,7 +302,7 @@ class Layout:
         except BlockingIOError:
             raise self._still_measuring() from None
         finally:
-            self._stir()
+            self._on_measured()
 
     def _still_measuring(self) -> BlockingIOError:
         measured = sum(extent.covered for extent in self.timeline.extents)
@@ -331,7 +331,7 @@ class Layout:
         timeline = self.timeline
         extents = timeline.extents
         bases = [extent.segment.base_offset for extent in extents]
-        if self.behind:
+        if self.end_unknown:
             self._caught_up()
         if timeline.positioned[1]:
             timeline.position(first)
@@ -408,7 +408,7 @@ class Layout:
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """The active segment has grown."""
         slow = self.view.is_text and takes_long(data)
-        if self._ready and not self.behind and not slow:
+        if self._ready and not self.end_unknown and not slow:
             # Nobody else places anything now, so the lock is not needed.
             active = self._active
             active.append(position, data)
@@ -418,8 +418,8 @@ class Layout:
             starts = self.timeline.positioned[0]
             self._slow = self._slow or slow
             if slow and starts:
-                self.behind = True
-            if self.behind or slow:
+                self.end_unknown = True
+            if self.end_unknown or slow:
                 # Who asks for it, or `catch_up` in the background, finds it.
                 return
             # Where a worker thread is measuring it finds these too: do not wait for it.
@@ -430,7 +430,7 @@ class Layout:
     def stabilized(self) -> None:
         """The last stable offset has passed what was held back: measure it now if it is little."""
         if self.timeline.positioned[1]:
-            self.behind = True
+            self.end_unknown = True
             # Where this fails, who asks next does it in a worker thread, and is told what is wrong.
             with contextlib.suppress(StorageError, OSError):
                 at_once(self.catch_up)
@@ -446,7 +446,7 @@ class Layout:
         """Have the last segment written down too, in case another program deletes the others."""
         starts, extents = self.timeline.positioned
         recorded = self.recorded
-        if recorded is None or self.behind:
+        if recorded is None or self.end_unknown:
             return
         if all(extent.covered == extent.segment.size for extent in extents[:-1]):
             last = extents[-1].segment.base_offset
@@ -483,7 +483,7 @@ class Layout:
             # Nothing was shown of what comes behind them either.
             self.timeline.replace_head(len(extents), [*new, *extents[count:]])
             self._resume_offset = unshown
-            self.behind = False
+            self.end_unknown = False
         self._ready = False
         self._bound_before = None
         return list(old.values())
@@ -503,7 +503,7 @@ class Layout:
         if is_positioned or (self._resume_offset is not None and offset < self._resume_offset):
             self._resume_offset = offset
         self._active = new[-1]
-        self._ready = self.behind = False
+        self._ready = self.end_unknown = False
         return list(old.values())
 
     def unshown(self, count: int) -> int | None:
@@ -522,7 +522,7 @@ class Layout:
             if extents[number].covered < segment.size:
                 is_inside = segment.base_offset <= bound < following
                 # Where it could not be read to the bound some of it is shown again.
-                return bound if is_inside and not self.behind else segment.base_offset
+                return bound if is_inside and not self.end_unknown else segment.base_offset
             if segment.next_offset < following:
                 return segment.next_offset
         return None

@@ -48,7 +48,7 @@ class PeriodicWork(Protocol):
     growing: set[Partition]
     """Those of which the kernel keeps no sizes at present."""
 
-    def stirred(self, partition: Partition) -> None:
+    def partition_changed(self, partition: Partition) -> None:
         """Something has happened that periodic work looks at. In any thread."""
         ...
 
@@ -145,7 +145,7 @@ class Partition:
                 mount.store,
                 mount.cache_directory(log),
                 keeps_base=view is mount.views[0],
-                stir=self.stir,
+                on_measured=self.note_change,
             )
             found = PartitionView(layout)
             # Replaced as a whole, for who walks over it in another thread.
@@ -162,7 +162,7 @@ class Partition:
                 with self._history_lock:
                     assert self.log.history is not None
                     self._history_read = True
-                    self.stir()
+                    self.note_change()
             finally:
                 active.files.release()
         return self.log.history.nonce
@@ -176,9 +176,9 @@ class Partition:
         finally:
             active.files.release()
 
-    def stir(self) -> None:
+    def note_change(self) -> None:
         """Something has happened to it that periodic work looks at. In any thread."""
-        self._periodic.stirred(self)
+        self._periodic.partition_changed(self)
 
     def keep_house(self, until: float) -> None:
         """In a worker thread: what waits for the disk, until then (time.monotonic), or so. What is
@@ -191,7 +191,7 @@ class Partition:
                 view.layout.catch_up(until)
         settled = all(view.is_settled for view in self.views.values())
         if not self.log.closed and not (settled and self._is_counted):
-            self.stir()
+            self.note_change()
 
     @property
     def _is_counted(self) -> bool:
@@ -246,7 +246,7 @@ class Partition:
             self._drop_kept()
         self._writing = writer
 
-    def tells(self) -> None:
+    def showing_size(self) -> None:
         """Somebody is about to be told how large a file is, or what it ends with. In any thread."""
         if self._writing is not None and self._kept:
             if may_wait():
@@ -398,7 +398,7 @@ class Partition:
 
     def rolled(self, sealed: Segment, active: Segment) -> None:
         """A new segment has begun."""
-        self.stir()
+        self.note_change()
         if self._sealed_blocks is not None:
             self._sealed_blocks += self._disk_blocks(sealed)
         for view in self.views.values():
@@ -420,7 +420,7 @@ class Partition:
 
     def removing(self, segments: Sequence[Segment]) -> None:
         """The log is about to lose its head: a new history, which is written down first."""
-        self.stir()
+        self.note_change()
         count = len(segments)
         self._hold(segments)
         self._catch_up()
@@ -436,7 +436,7 @@ class Partition:
 
     def swapping(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Segments are about to be replaced by cleaned ones: a new history."""
-        self.stir()
+        self.note_change()
         self._hold(old)
         self._catch_up()
         for view in self.views.values():
@@ -458,14 +458,14 @@ class Partition:
 
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: another history for who opens it anew."""
-        self.stir()
+        self.note_change()
         self._catch_up()
         rewrite = self._written_down((), (), is_done=True)
         self._carry_out(rewrite, lambda view, nonce: view.removing(0, nonce), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: a new history, and other positions."""
-        self.stir()
+        self.note_change()
         log, segments = self.log, self.log.segments
         self._end_ranges(offset)
         nonce = new_nonce() if self._keeps_history else None

@@ -96,7 +96,7 @@ class PartitionView:
             nonce, rewrites = self.nonce, layout.timeline.rewrites
             position = layout.position(offset)
             with layout.lock:
-                if self._is_same(nonce, rewrites) and not layout.behind:
+                if self._is_same(nonce, rewrites) and not layout.end_unknown:
                     return Generation(layout.timeline, nonce, position)
 
     def following(self, until: float = NEVER) -> ViewGeneration:
@@ -122,8 +122,10 @@ class PartitionView:
                 if same and recorded is None:
                     # What positions were counted from is not there. That should not be.
                     layout.log.history.begin_anew()
-                elif same and recorded is not None and not layout.behind:
-                    return Generation(layout.timeline, nonce, position, origin=-recorded, keeps=0)
+                elif same and recorded is not None and not layout.end_unknown:
+                    return Generation(
+                        layout.timeline, nonce, position, origin=-recorded, keep_bytes=0
+                    )
         raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
 
     def overtaken(self) -> None:
@@ -252,7 +254,7 @@ class PartitionView:
             self._keep(generation, cut)
 
     def _keep(self, generation: ViewGeneration, cut: int) -> None:
-        start = max(cut - generation.keeps, generation.first_valid)
+        start = max(cut - generation.keep_bytes, generation.first_valid)
         if generation.lost:
             start = max(start, generation.lost[-1][1])
         if start >= cut:
@@ -274,7 +276,7 @@ class PartitionView:
     @property
     def is_settled(self) -> bool:
         """Whether nothing of it is left to be measured or kept in the background."""
-        return not self.layout.behind and not self._pending
+        return not self.layout.end_unknown and not self._pending
 
     def keep_pending(self) -> None:
         """Read what `removing` and `swapped` could not without waiting. Waits."""

@@ -40,7 +40,7 @@ class Partitions(LogListener[Log]):
         self.growing: set[Partition] = set()
         """Those of which the kernel keeps no sizes at present."""
         # Those to which something has happened that `tick`, or `housekeeping`, has to look at.
-        self._stirred: set[Partition] = set()
+        self._changed: set[Partition] = set()
         self._untidy: set[Partition] = set()
         self._partitions: dict[Log, Partition] = {}
         self._unsaved = Unsaved()
@@ -95,9 +95,9 @@ class Partitions(LogListener[Log]):
 
     # -- what the partitions tell --------------------------------------------------------------
 
-    def stirred(self, partition: Partition) -> None:
+    def partition_changed(self, partition: Partition) -> None:
         """Something has happened to a partition that periodic work looks at. In any thread."""
-        self._stirred.add(partition)
+        self._changed.add(partition)
         self._untidy.add(partition)
 
     def followed(self, partition: Partition) -> None:
@@ -231,7 +231,7 @@ class Partitions(LogListener[Log]):
         Only partitions to which something has happened are looked at.
         """
         self._follow()
-        happened = {*self.growing, *_taken(self._stirred)}
+        happened = {*self.growing, *_taken(self._changed)}
         for partition in list(self.growing):
             partition.rest()
         if self._unmeasured is None:

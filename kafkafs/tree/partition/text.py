@@ -46,7 +46,7 @@ def render_text(
                 return reader
             before = extent
             extent, start = generation.locate(origin + done)
-            is_next = start == origin + done or generation.goes_on_inside(origin + done)
+            is_next = start == origin + done or generation.may_begin_inside(origin + done)
             if not is_next or reader.skip or extent is before:
                 raise CorruptRecord("shows less than was measured", path=extent.segment.log_path)
         try:

@@ -221,7 +221,7 @@ def test_what_takes_longer_to_measure_than_a_lookup_may_wait(
     beside: Beside, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is rewritten before it is measured, once; then who looks it up waits for that."""
-    monkeypatch.setattr(operations, "LOOK_AHEAD_S", -1.0)
+    monkeypatch.setattr(operations, "PREPARE_S", -1.0)
 
     async def ask() -> None:
         for _ in range(2):
@@ -246,7 +246,7 @@ def test_a_change_is_seen_while_it_is_measured(
     """By somebody else's question."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(operations, "LOOK_AHEAD_S", 1e9)
+    monkeypatch.setattr(operations, "PREPARE_S", 1e9)
     files = Measured()
     beside = Beside(tmp_path / "data", files)
     left = 3

@@ -419,11 +419,11 @@ def test_forgotten_histories_are_let_go(tree: Tree) -> None:
     tree.append(file, lines(0, 10))
     tree.roll()
     tree.remove_head(1)
-    assert len(file.part.open) == 1
+    assert len(file.view.open) == 1
     tree.file()
-    assert len(file.part.open) == 2
+    assert len(file.view.open) == 2
     tree.fs.inodes.forget(file.inode, file.lookups)
-    assert len(file.part.open) == 1
+    assert len(file.view.open) == 1
     assert file.inode not in file.partition.known
 
 
@@ -450,9 +450,9 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
     for thread in threads:
         thread.join()
     monkeypatch.undo()
-    assert len(file.part.open) == 1
+    assert len(file.view.open) == 1
     tree.fs.inodes.forget(file.inode, file.lookups)
-    assert not file.part.open
+    assert not file.view.open
 
 
 def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:
@@ -515,9 +515,9 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             path.unlink()
         with a_tree(tmp_path / "data") as tree:
             # Here the log can change; there it is measured.
-            part = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
+            view = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
             tree.fs.partitions.of(tree.log()).nonce()
-            measuring = [threading.Thread(target=part.layout.prepare) for _ in range(2)]
+            measuring = [threading.Thread(target=view.layout.prepare) for _ in range(2)]
             for thread in measuring:
                 thread.start()
             for number in range(20):
@@ -530,7 +530,7 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             assert tree.attributes(tree.file()).size == len(expected)
             handle = tree.open("t/0")
             assert read(handle, len(expected) - 300, 400) == expected[-300:]
-            assert part.records == 10_000 + 20 * (round_ + 1)
+            assert view.records == 10_000 + 20 * (round_ + 1)
 
 
 # -- attributes ----------------------------------------------------------------------------------

@@ -259,18 +259,18 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
         # The history is there, and the view, but nobody has measured anything.
         partition = tree.fs.partitions.of(tree.log())
         partition.nonce()
-        part = partition.view(tree.fs.mount.views[0])
+        view = partition.view(tree.fs.mount.views[0])
         disk.held = reached, go = threading.Event(), threading.Event()
         owner = threading.Thread(target=tree.remove_head, args=(2,))
         owner.start()
         assert reached.wait(HANG_S)
         assert not tree.log().history.views
-        generation = in_thread(part.generation)
-        assert part.attach(generation)
-        assert part.layout.base == (0, 0)
+        generation = in_thread(view.generation)
+        assert view.attach(generation)
+        assert view.layout.base == (0, 0)
         go.set()
         owner.join()
-        assert part.layout.base == (4, 12)
+        assert view.layout.base == (4, 12)
         assert first_position(tree) == 12
         assert tree.attributes(tree.file("t/.follow/0")).size == 24
     with a_tree(data) as tree:
