@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 
 from storage import paths
 from storage.errors import TaskCancelled
@@ -53,10 +54,10 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
             unstage(log, old, new)
         raise
     for some in in_turns(old):
-        task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]
+        task.by_owner(partial(log.mark_detached, some))
     log.files.sync_directory(log.directory)
     for segment in new:
-        task.by_owner(lambda segment=segment: log.finish_replacement(segment))  # type: ignore[misc]
+        task.by_owner(partial(log.finish_replacement, segment))
         # What a restart finds between two that are still ``.swap`` it takes for replaced.
         log.files.sync_directory(log.directory)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from storage.directory.manager import LogManager
 from storage.errors import (
@@ -162,7 +163,7 @@ def retain(
             with _noted(outcome, log):
                 # Facts of the moment, and perhaps a policy of somebody that takes its time.
                 plan = plan_retention(log, now)
-                move = task.by_owner(lambda plan=plan: _begin(plan, now, outcome))  # type: ignore[misc]
+                move = task.by_owner(partial(_begin, plan, now, outcome))
                 if move is not None:
                     moves.append(move)
         flushed = []
@@ -223,7 +224,7 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
 
     removed = task.by_owner(detach)
     for some in in_turns(removed):
-        task.by_owner(lambda some=some: log.mark_detached(some))  # type: ignore[misc]
+        task.by_owner(partial(log.mark_detached, some))
         size = sum(segment.size for segment in some)
         outcome.segments += len(some)
         outcome.size += size
