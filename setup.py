@@ -25,6 +25,7 @@ HOT_LOOPS = (
     "storage/segment/first_read.pyx",
     "storage/compaction/_offset_map.pyx",
     "storage/compaction/_superseded.pyx",
+    "storage/compaction/_rewrite.pyx",
     "storage/compaction/_keep.pyx",
     "kafkafs/views/_measure.pyx",
     "kafkafs/views/_render.pyx",
@@ -33,6 +34,7 @@ HOT_LOOPS = (
     "kafkafs/views/_json_lines.pyx",
     "kafkafs/views/_json_records.pyx",
     "kafkafs/views/_key_value.pyx",
+    "kafkafs/dump/_records.pyx",
     "kafkafs/dump/_dump.pyx",
 )
 

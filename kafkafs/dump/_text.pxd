@@ -3,6 +3,8 @@ makes of them.
 
 Text is UTF-8. Bytes that are none become U+FFFD where, and as often as, Java's `new String(bytes,
 UTF_8)` puts one: once for a sequence that breaks off, once for a surrogate's three bytes.
+
+All of it is inline: a line takes a dozen calls.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t

@@ -8,33 +8,30 @@ The functions work through blocks of 16 bytes. They read nothing beyond `readabl
 lie behind the bytes they are given, and write up to 128 bytes behind the text. That bytes are no
 UTF-8 may show at the last one only: a string that is written to see whether they are keeps within
 the same bound of the object that takes its place.
+
+All of it is inline: a loop calls it for each key, value and number.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset, strlen
 
-from kafkafs.views._json_blocks cimport (
-    Specials, bits_in, copy16, copy_plain, count_plain, lowest_bit, specials_of
-)
 from storage.record._batch cimport load64
 
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-
-    /* What stands for a byte below 0x80 in a string, and its length; what a byte behind a backslash
-       stands for, 0 where that is nothing; what it is as a hexadecimal digit, 0xFF where it is
-       none; two digits of each number up to 99; two of Base64's digits of each of 12 bits; what a
-       byte is as a digit of Base64, 0xFF where it is none. */
-    static uint8_t kafkafs_escapes[128][8];
-    static uint8_t kafkafs_escape_sizes[128];
-    static uint8_t kafkafs_unescapes[256];
-    static uint8_t kafkafs_hex[256];
-    static uint8_t kafkafs_pairs[100][2];
-    static uint8_t kafkafs_base64[4096][2];
-    static uint8_t kafkafs_digits[256];
-    """
+cdef extern from "kafkafs/views/json_text.h":
+    ctypedef struct Specials "kafkafs_specials":
+        uint32_t quotes
+        uint32_t others
+    Specials specials_of "kafkafs_specials_of"(const uint8_t *at) noexcept nogil
+    uint32_t copy16 "kafkafs_copy16"(uint8_t *out, const uint8_t *at) noexcept nogil
+    int64_t copy_plain "kafkafs_copy_plain"(
+        uint8_t *out, const uint8_t *at, int64_t size
+    ) noexcept nogil
+    int64_t count_plain "kafkafs_count_plain"(
+        const uint8_t *at, int64_t size, int64_t *quotes
+    ) noexcept nogil
+    int lowest_bit "kafkafs_lowest_bit"(uint32_t bits) noexcept nogil
+    int bits_in "kafkafs_bits_in"(uint32_t bits) noexcept nogil
     uint8_t ESCAPES "kafkafs_escapes"[128][8]
     uint8_t ESCAPE_SIZES "kafkafs_escape_sizes"[128]
     uint8_t UNESCAPES "kafkafs_unescapes"[256]

@@ -34,55 +34,7 @@ cdef enum:
     WORD = 8
 
 
-cdef extern from *:
-    """
-    #define KAFKAFS_EVERY_BYTE(byte) (0x0101010101010101u * (byte))
-
-    /* Of a word's bytes, the first of which is the lowest, those that are to be escaped have their
-       highest bit set. 9 and 10, TAB and newline, are from 9 on and not from 11 on. */
-    static inline uint64_t kafkafs_escaped_bytes(uint64_t word)
-    {
-        uint64_t low = word & KAFKAFS_EVERY_BYTE(0x7F);
-        uint64_t control = (low + KAFKAFS_EVERY_BYTE(0x80 - 9))
-            & ~(low + KAFKAFS_EVERY_BYTE(0x80 - 11));
-        uint64_t not_backslash = (low ^ KAFKAFS_EVERY_BYTE(0x5C)) + KAFKAFS_EVERY_BYTE(0x7F);
-        return (control | ~not_backslash) & ~word & KAFKAFS_EVERY_BYTE(0x80);
-    }
-
-    /* Backslashes have their highest bit set; of the other bytes some behind the first may too. */
-    static inline uint64_t kafkafs_backslashes(uint64_t word)
-    {
-        word ^= KAFKAFS_EVERY_BYTE(0x5C);
-        return (word - KAFKAFS_EVERY_BYTE(1)) & ~word & KAFKAFS_EVERY_BYTE(0x80);
-    }
-
-    static inline int kafkafs_trailing_zeros(uint64_t bits)
-    { return __builtin_ctzll(bits); }
-
-    static inline uint8_t kafkafs_is_escaped(uint8_t byte)
-    { return (byte == 9) | (byte == 10) | (byte == 0x5C); }
-
-    /* The compiler makes vector code of both loops: they are of a fixed length and have no branch.
-
-       Copy 64 bytes; whether any is to be escaped. */
-    static inline int kafkafs_copy_block(uint8_t *restrict out, const uint8_t *restrict at)
-    {
-        uint8_t found = 0;
-        memcpy(out, at, 64);
-        for (int i = 0; i < 64; i++)
-            found |= kafkafs_is_escaped(at[i]);
-        return found;
-    }
-
-    /* How many of the first `size` of 64 bytes are to be escaped. */
-    static inline unsigned kafkafs_escaped_in_block(const uint8_t *at, uint8_t size)
-    {
-        uint8_t count = 0;
-        for (uint8_t i = 0; i < 64; i++)
-            count += kafkafs_is_escaped(at[i]) & (i < size);
-        return count;
-    }
-    """
+cdef extern from "kafkafs/views/escapes.h":
     uint64_t escaped_bytes "kafkafs_escaped_bytes"(uint64_t word) noexcept nogil
     uint64_t backslashes "kafkafs_backslashes"(uint64_t word) noexcept nogil
     int trailing_zeros "kafkafs_trailing_zeros"(uint64_t bits) noexcept nogil

@@ -30,26 +30,7 @@ cdef enum:
     NEVER = 0x7FFFFFFFFFFFFFFF
 
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <sys/mman.h>
-
-    /* Zeros. A large table is read all over: with large pages there is less to look up. */
-    static void *kafkafs_new_memory(uint64_t size)
-    {
-        void *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (made == MAP_FAILED)
-            return NULL;
-    #ifdef MADV_HUGEPAGE
-        (void) madvise(made, size, MADV_HUGEPAGE);
-    #endif
-        return made;
-    }
-    static void kafkafs_end_memory(void *memory, uint64_t size) { (void) munmap(memory, size); }
-    static void kafkafs_give_back(void *memory, uint64_t size)
-    { (void) madvise(memory, size, MADV_DONTNEED); }
-    """
+cdef extern from "storage/compaction/memory.h":
     void *new_memory "kafkafs_new_memory"(uint64_t size) noexcept nogil
     void end_memory "kafkafs_end_memory"(void *memory, uint64_t size) noexcept nogil
     void give_back "kafkafs_give_back"(void *memory, uint64_t size) noexcept nogil

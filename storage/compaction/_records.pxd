@@ -1,6 +1,7 @@
 """Reading batches for compaction: which ones the loops take, and their records, some at a time.
 
-Inline, without the GIL, on plain pointers; nothing outside a batch is read, whatever it says.
+Inline, as two loops call it for each batch, of which many have one record. Without the GIL, on
+plain pointers; nothing outside a batch is read, whatever it says.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t

@@ -1,4 +1,4 @@
-/* Numbers of 32 and 64 bits in memory, at any address, big-endian where the name says nothing. */
+/* Numbers of 32 and 64 bits in memory, at any address; big-endian where a name says nothing else. */
 
 #pragma once
 
@@ -23,3 +23,11 @@ static inline void kafkafs_store32(uint8_t *at, uint32_t bits)
 
 static inline void kafkafs_store64(uint8_t *at, uint64_t bits)
 { bits = htobe64(bits); memcpy(at, &bits, 8); }
+
+/* In the byte order of the machine. */
+
+static inline int32_t kafkafs_native32(const uint8_t *at)
+{ int32_t bits; memcpy(&bits, at, 4); return bits; }
+
+static inline int64_t kafkafs_native64(const uint8_t *at)
+{ int64_t bits; memcpy(&bits, at, 8); return bits; }

@@ -1,4 +1,7 @@
-"""Sees which batches become rows of columns, and how many records they say they hold."""
+"""Sees which batches become rows of columns, and how many records they say they hold.
+
+Inline, as `_column_rows` and `_header_column`: `_columns.pyx` calls them for each batch, record or header.
+"""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 

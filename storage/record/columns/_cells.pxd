@@ -11,16 +11,7 @@ cdef enum:
     OUTSIDE = -2  # of what does not lie within its buffers
 
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <string.h>
-
-    static inline int32_t kafkafs_native32(const uint8_t *at)
-    { int32_t bits; memcpy(&bits, at, 4); return bits; }
-    static inline int64_t kafkafs_native64(const uint8_t *at)
-    { int64_t bits; memcpy(&bits, at, 8); return bits; }
-    """
+cdef extern from "storage/record/bytes.h":
     int32_t native32 "kafkafs_native32"(const uint8_t *at) noexcept nogil
     int64_t native64 "kafkafs_native64"(const uint8_t *at) noexcept nogil
 

@@ -1,4 +1,4 @@
-"""Adds the records of a batch to columns, in Arrow's layout (`_columns.pyx`)."""
+"""Adds the records of a batch to columns, in Arrow's layout (`_columns.pyx`). Inline."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy

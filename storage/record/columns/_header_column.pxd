@@ -2,7 +2,7 @@
 
 How many headers there are nobody knows before the last record, so all that counts headers and
 their bytes grows; what counts records is the caller's. A name is made text as Kafka's consumers do
-it (Java's `new String(bytes, UTF_8)`): U+FFFD stands for each piece that is no UTF-8.
+it (Java's `new String(bytes, UTF_8)`): U+FFFD stands for each piece that is no UTF-8. Inline.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
