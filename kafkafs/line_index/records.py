@@ -1,14 +1,10 @@
-"""Where single records lie in a segment's text: found by offset, or by number.
+"""Finds the position of one record in a segment's text, by its offset or its number.
 
-The line index leads to a batch near by; from there the log is read batch by batch, and each batch
-measured record by record. So nothing is kept for it, and it waits for the disk.
+The line index leads to a batch nearby; from there these functions read the log batch by batch, and
+measure each record. They keep nothing, and wait for the disk.
 
-A number counts the records that the view shows of the segment, from 0. All that is shown of the
-segment must be measured.
-
-What lies between an entry and a record that is damaged is jumped over (`damaged.py`).
-
-Not here: how the entry near by is found (`segment_lines.py`).
+A number counts the records that the view shows of the segment, from 0. All that the view shows of
+the segment must be measured. Damage between an entry and the record is skipped (`damaged.py`).
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ def _text_before(lines: Lines, offset: int) -> tuple[int, int]:
 
 
 def offset_of(lines: Lines, number: int) -> int:
-    """The offset of record `number`, which there must be."""
+    """The offset of record `number`, which must exist."""
     return _settled(lines.segment, lambda: _offset_of(lines, number))
 
 
@@ -112,8 +108,8 @@ def _offset_at(lines: Lines, text: int) -> int:
 def count_back(lines: Lines, count: int) -> tuple[int, int | None]:
     """(records shown, the first one's offset) of the last `count` records, measured or not.
 
-    Fewer, and None, where there are not so many. By the heads of batches, from one entry of the
-    log's own index to the one before: of a segment that has none, all.
+    (fewer, None) where the segment has not so many. It reads the batches' headers, backwards from
+    one entry of the offset index to the one before; without entries, all headers.
     """
     return _settled(lines.segment, lambda: _count_back(lines, count))
 
@@ -142,7 +138,7 @@ def _count_back(lines: Lines, count: int) -> tuple[int, int | None]:
 
 
 def _count(lines: Lines, at: int, header: BatchHeader) -> int:
-    """Records that are shown of a batch."""
+    """Records that the view shows of a batch."""
     if header.records_count < 0:
         return _measure(lines, at, header)[1].records
     is_aborted = lines.is_aborted
@@ -156,7 +152,7 @@ def _count(lines: Lines, at: int, header: BatchHeader) -> int:
 
 
 def _settled(segment: Segment, look: Callable[[], T]) -> T:
-    """What `look` finds, once it has found no more damage on its way."""
+    """Repeat `look` until it finds no new damage; its result."""
     while True:
         damages = segment.damages
         try:
@@ -179,9 +175,9 @@ def _leased(segment: Segment) -> Iterator[None]:
 
 
 def _after(lines: Lines, offset: int) -> Callable[[int, int], bool]:
-    """Whether the batch at a position is behind what holds an offset, or near before that.
+    """A function that says whether the batch at a position is after the batch nearby `offset`.
 
-    By the log's own index where it has any; else by what the batch says.
+    It asks the offset index; where that has no entries, the batch itself.
     """
     segment = lines.segment
     if not segment.holds_batches:
@@ -209,9 +205,9 @@ def _batch_before(
     is_after: Callable[[int, int], bool],
     is_past: Callable[[Gap], bool],
 ) -> tuple[int, int, int]:
-    """(text, position, records) at the start of a batch that is not behind, near what is.
+    """(text, position, records) at the start of the last indexed batch that is not after something.
 
-    `is_past`: whether that is not before a gap's end.
+    `is_past(gap)`: whether that is not before the gap's end.
     """
     entry = lines.entry_before(is_after)
     found: tuple[int, int, int] | None = None
@@ -225,11 +221,11 @@ def _batch_before(
 
 
 def start_of_batch(lines: Lines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:
-    """(text, position, records) at the start of the batch of an entry as `entry_before` has it."""
+    """(text, position, records) at the start of the batch of an entry of `entry_before`."""
     text, position, record, number = entry
     inside = record - position
     if inside not in (0, HEADER_SIZE):
-        # What comes before it in its batch is counted too.
+        # The entry counts what comes before its record in the batch, too.
         before, records = _before(lines, position, inside)
         text -= before
         number -= records
@@ -239,8 +235,8 @@ def start_of_batch(lines: Lines, entry: tuple[int, int, int, int]) -> tuple[int,
 def text_before_batch(
     lines: Lines, is_after: Callable[[int, int], bool], at: int
 ) -> tuple[int, int]:
-    """(text, records) before file position `at`, where a batch begins; no damage comes between it
-    and the last entry that is not behind.
+    """(text, records) before file position `at`, the start of a batch. No damage may lie between
+    it and the last entry that is not after it.
     """
     text, position, number = start_of_batch(lines, lines.entry_before(is_after))
     more, records = shown_between(lines, position, at)
@@ -260,14 +256,14 @@ def shown_between(lines: Lines, position: int, end: int) -> tuple[int, int]:
 
 
 def _before(lines: Lines, position: int, inside: int) -> tuple[int, int]:
-    """(text, records) that a batch shows before its record `inside` bytes behind its start."""
+    """(text, records) that a batch shows before its record at byte `inside` of the batch."""
     _, batch = _measure(lines, position, next(lines.segment.batches(position))[1])
     records = bisect_left(range(batch.records), inside, key=lambda record: _entry(batch, record)[2])
     return _entry(batch, records)[0], records
 
 
 def _headers(lines: Lines, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Each batch that is shown from `position` on."""
+    """Each batch that the view shows from `position` on."""
     for at, header in lines.segment.batches(position):
         if at >= lines.end:
             return
@@ -275,7 +271,7 @@ def _headers(lines: Lines, position: int) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def _measure(lines: Lines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
-    """The plain form of a batch, and its text: with a granularity of 1 each record has an entry."""
+    """(a batch's plain form, its measure with an entry for each record)"""
     segment, measure = lines.segment, lines.view.measure
     data: Buffer = segment.read_at(at, header.size)
     batch = Measure(1)

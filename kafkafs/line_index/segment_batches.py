@@ -9,14 +9,14 @@ from storage.segment.segment import Segment
 
 
 class SegmentBatches:
-    """The same as `SegmentLines` to who lays segments out; measured at once, and never saved."""
+    """Has the methods of `SegmentLines`; needs no measuring and no file."""
 
     __slots__ = ("segment",)
 
     complete = True
     loaded = True
     records = 0
-    """What a view of bytes shows is not counted in records."""
+    """A view of bytes counts no records."""
     unsaved = 0
     is_guessed = False
 
@@ -38,13 +38,13 @@ class SegmentBatches:
         """The segment knows its size."""
 
     def measure(self, until: float = NEVER) -> None:
-        """There is nothing to be measured."""
+        """Nothing to measure."""
 
     def seal(self) -> None:
-        """There is nothing to be kept."""
+        """Nothing to keep."""
 
     def save(self) -> bool:
-        """There is nothing to be written."""
+        """Nothing to write."""
         return True
 
     def leave(self) -> None:
@@ -54,7 +54,7 @@ class SegmentBatches:
         """Nothing of it is saved."""
 
     def reader(self, text: int) -> BytesReader:
-        """Where reading goes on after `text` bytes."""
+        """A reader at byte `text`."""
         return BytesReader(self.segment, text)
 
     def text_before(self, offset: int) -> tuple[int, int]:

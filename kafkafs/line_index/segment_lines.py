@@ -1,10 +1,7 @@
-"""The line index of one segment in one view: how it is measured, saved, and looked up.
+"""The line index of one segment in one view: measures it, saves it, and looks positions up.
 
-What is measured since the last save is in memory, as the index of a segment of its own that begins
-where the saved part ends; a save moves it to the file. So an entry is in the saved part or among
-those in memory.
-
-Not here: what is counted by records (`records.py`), the file's format (`lines_file.py`).
+The entries since the last save are in memory, and count from the end of the saved part; a save
+moves them to the file. `records.py` finds single records, `lines_file.py` has the file's format.
 """
 
 from __future__ import annotations
@@ -47,8 +44,8 @@ _ENTRY = struct.Struct("<QIIII")
 class SegmentLines:
     """See the module. The owner's thread appends and saves; `measure` and `find` run in any thread.
 
-    `text_length` and `records` count what is measured so far: all that the view shows of the
-    segment when `complete`. A view of committed records ends at the last stable offset.
+    `text_length` and `records` count what is measured: all that the view shows of the segment when
+    `complete`. A view of committed records ends at the last stable offset.
     """
 
     __slots__ = (
@@ -79,7 +76,7 @@ class SegmentLines:
         is_aborted: IsAborted | None = None,
         cache: str | None = None,
     ) -> None:
-        """`is_aborted`: of the log; None where the view shows aborted transactions.
+        """`is_aborted` None: the view shows aborted transactions.
 
         `cache`: the directory to save in, instead of the segment's own.
         """
@@ -88,10 +85,10 @@ class SegmentLines:
         self.view = view
         self.is_aborted = is_aborted
         self._cache = cache
-        # Where it is saved, in a cache directory, once its segment has left the log.
+        # Its path in a cache directory once its segment has left the log.
         self._aside: str | None = None
         self._lock = threading.Lock()
-        # What is saved, and what is measured since: as of a segment that begins where that ends.
+        # The saved part, and the measure of what follows it, which counts from its end.
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
         self._map: tuple[memoryview, int] | None = None
         self._verified = False
@@ -100,7 +97,7 @@ class SegmentLines:
         self.covered = 0
         self.text_length = 0
         self.records = 0
-        # Whether a damaged place was measured of which nothing tells how much text it had.
+        # Whether a damaged place was measured whose length of text nobody can know.
         self.is_guessed = False
         self.loaded = segment.size == 0
 
@@ -110,7 +107,7 @@ class SegmentLines:
 
     @property
     def path(self) -> str:
-        """Where it is saved."""
+        """The path of its `.lines` file."""
         if self._aside is not None:
             return self._aside
         suffix = file_suffix(self.view.name)
@@ -134,7 +131,7 @@ class SegmentLines:
 
     @property
     def unsaved(self) -> int:
-        """Bytes of log whose entries are in memory only."""
+        """Bytes of log whose entries no file has."""
         return self.covered - self._state[0].covered
 
     # -- measuring -----------------------------------------------------------------------------
@@ -142,10 +139,10 @@ class SegmentLines:
     def append(
         self, position: int, data: bytes | bytearray | memoryview, *, blocking: bool = True
     ) -> None:
-        """The log has got `data`, whole batches, at `position`.
+        """Measure `data`, whole batches that the log has appended at `position`.
 
-        Does nothing behind a gap, and with what the view does not show yet; nor while another
-        thread measures, unless `blocking`.
+        Does nothing where the log before them is not measured or the view does not show them yet,
+        nor while another thread measures, unless `blocking`.
         """
         if not self._lock.acquire(blocking):
             return
@@ -156,7 +153,7 @@ class SegmentLines:
             self._lock.release()
 
     def _feed(self, data: Buffer, size: int) -> int:
-        """Measure `data[:size]`, which lies at `covered`; as `_run`."""
+        """Measure `data[:size]`, the log from `covered` on; returns as `_run`."""
         saved, tail = self._state
         if tail is None:
             tail = Measure(self._store.granularity)
@@ -169,9 +166,9 @@ class SegmentLines:
             self.records = saved.records + tail.records
 
     def _run(self, state: Measure, origin: int, data: Buffer, size: int) -> int:
-        """Measure `data[:size]` on from the state's position, which is counted from `origin`.
+        """Measure `data[:size]`, the log from the state's position (relative to `origin`) on.
 
-        Returns how much has to be there, of a batch or a record, for any more, or 0.
+        Returns how many bytes of the next batch or record it needs to go on, or 0.
         """
         segment, start = self.segment, state.position
         while True:
@@ -203,9 +200,9 @@ class SegmentLines:
                 return 0
 
     def measure(self, until: float = NEVER) -> None:
-        """Load what was saved, and measure the rest of what is shown from the log. Waits.
+        """Load the saved part, and measure the rest of what the view shows from the log. Waits.
 
-        BlockingIOError when `time.monotonic()` has reached `until` (what is done is kept);
+        BlockingIOError when `time.monotonic()` reaches `until` (what is measured is kept);
         CorruptRecord, SegmentGone, OSError.
         """
         if not self.loaded:
@@ -216,7 +213,7 @@ class SegmentLines:
             tail = self._state[1]
             inside = tail is not None and tail.batch_end
             if self.covered > self.end or (inside and self.covered == self.end):
-                # A value was stepped over that lies beyond the end, or a record ends there.
+                # A value lies beyond the end, or a record ends there inside of its batch.
                 raise self._ends_inside_a_batch(self.end)
         if self.segment.files.sealed and self._state[1] is not None:
             self.seal()
@@ -238,7 +235,7 @@ class SegmentLines:
             except CorruptRecord:
                 if self.segment.damages is damages:
                     raise
-                # Found just now.
+                # This read has found the damage.
                 continue
             with self._lock:
                 needed = self._feed(buffer, size) if self.covered == position else 0
@@ -249,9 +246,7 @@ class SegmentLines:
                 buffer = memoryview(bytearray(needed))
 
     def _sound_size(self, position: int, size: int) -> int:
-        """How much of `size` bytes from the end of what is measured is sound; where that is none,
-        the damaged place has been measured.
-        """
+        """How many of `size` bytes at `position` are sound. 0: it has measured a damaged place."""
         for place in self.segment.damages:
             if position < place.start:
                 return min(size, place.start - position)
@@ -267,7 +262,7 @@ class SegmentLines:
         return size
 
     def _check_room(self, position: int, needed: int, size: int, end: int) -> None:
-        """Whether a batch that was not whole in `size` bytes can be so in all that there is."""
+        """CorruptRecord unless the bytes up to `end` can hold a batch that `size` bytes do not."""
         if not size < needed <= end - position:
             raise self._ends_inside_a_batch(position)
 
@@ -278,11 +273,11 @@ class SegmentLines:
     # -- entries that are saved -----------------------------------------------------------------
 
     def unmap(self) -> None:
-        """Another's map needs the room. Who still looks into this one keeps it alive."""
+        """Drop the map, to make room. A thread that still reads it keeps it alive."""
         self._map = None
 
     def _open_entries(self) -> tuple[memoryview, int]:
-        """Map the saved entries; where they cannot be used, measure them again. Waits."""
+        """(entries, count) of the saved part, mapped, or measured again. Waits."""
         saved = self._state[0]
         try:
             view = lines_file.map_entries(
@@ -299,7 +294,7 @@ class SegmentLines:
         return mapped
 
     def _measure_again(self, saved: Saved) -> tuple[memoryview, int]:
-        """The entries of the saved part, whose file is lost or was never written. Waits."""
+        """Measure the saved part again, whose file is lost or was never written. Waits."""
         again = Measure(self._store.granularity)
         buffer = memoryview(bytearray(min(CHUNK, saved.covered)))
         while (position := again.position) < saved.covered:
@@ -329,10 +324,8 @@ class SegmentLines:
     # -- saving --------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Its segment has left the log, and one of the same name may come.
-
-        In a cache directory the file makes room for that one's; elsewhere it goes with the
-        segment's others.
+        """Rename the file in a cache directory: its segment has left the log, and another one may
+        take the name. Beside the log it is renamed with the segment's other files.
         """
         if self._cache is None or self._aside is not None:
             return
@@ -343,9 +336,9 @@ class SegmentLines:
             self._aside = aside
 
     def vanish(self) -> None:
-        """The segment's files are gone: those of its index in a cache directory go too.
+        """Delete the file in a cache directory: the segment's files are gone.
 
-        A map would keep the file's blocks, and a descriptor.
+        The map goes, too, since it keeps the file's blocks and a descriptor.
         """
         self.unmap()
         self._store.dropped(self)
@@ -354,7 +347,7 @@ class SegmentLines:
                 self._store.files.unlink(self._aside)
 
     def seal(self) -> None:
-        """The segment grows no more: save, and keep the totals only."""
+        """Save, and keep only the totals: the segment does not grow any more."""
         if self.covered < self.segment.size or not self.loaded:
             return
         self.save()
@@ -362,15 +355,15 @@ class SegmentLines:
             saved = self._state[0]
             if saved.covered < self.covered:
                 if self._is_unreadable():
-                    # What is in memory is all that tells how much text there was; saved later.
+                    # Only these entries know how much text there was: save them later.
                     return
-                # Could not be saved: it is measured again when it is needed.
+                # The disk refuses the file: the entries are measured again when they are needed.
                 saved = Saved(self.covered, self.text_length, self.records)
                 self._drop_map()
             self._state = (saved, None)
 
     def save(self) -> bool:
-        """Write what is not saved yet. False where that is for another time."""
+        """Write what is not saved yet. False where it cannot be written now."""
         with self._lock:
             saved, tail = self._state
             if self.covered == saved.covered:
@@ -378,7 +371,7 @@ class SegmentLines:
             if not self.loaded or tail is None or tail.batch_end:
                 return False
             if self.segment.files.is_missing:
-                # Nothing would tell whose it is.
+                # Without the log's CRC nobody could tell which log it belongs to.
                 return False
             entries = absolute(tail.entries, saved)
             if saved.covered and not saved.count:
@@ -404,7 +397,7 @@ class SegmentLines:
     def _write(self, now: Saved, entries: bytes, before: int) -> bool:
         files = self._store.files
         try:
-            # It can be measured again: what was given up for deletions is not for it.
+            # An index can be measured again: it must not take the reserve's room from deletions.
             files.check_room()
             if self._cache is not None and not files.exists(self._cache):
                 os.makedirs(self._cache, exist_ok=True)
@@ -428,12 +421,12 @@ class SegmentLines:
 
     @property
     def _of(self) -> str:
-        """What to call it in the log: the same for all segments of a partition."""
+        """Its name in the event log, the same for all segments of a partition."""
         directory, name = os.path.split(self.path)
         return os.path.basename(directory) + name[name.index(".") :]
 
     def _log_crc(self, covered: int) -> int:
-        """Of the last bytes that are covered: other batches there mean another log."""
+        """The CRC of the last covered bytes: another log has other batches there."""
         buffer = memoryview(bytearray(min(CHECKED, covered)))
         done = 0
         while done < len(buffer):
@@ -454,33 +447,29 @@ class SegmentLines:
         return False
 
     def _is_of_log(self, covered: int, log_crc: int) -> bool:
-        """Whether what was saved is this log's, of which it covers so many bytes."""
+        """Whether a file that covers `covered` bytes of log is of this log."""
         try:
             if self._log_crc(covered) == log_crc:
                 return True
         except CorruptRecord:
-            # The file is shorter than it was, or gone.
-            pass
+            pass  # the log is shorter than it was, or gone
         return self._is_damaged(covered)
 
     def _is_damaged(self, covered: int) -> bool:
-        """Whether damage is why the last bytes that are covered are others: how much text there was
-        is known all the same.
-        """
+        """Whether the last covered bytes differ because of damage: the index still fits the log."""
         start = max(covered - CHECKED, 0)
         self.segment.verify(start, covered)
         return any(place.start < covered and start < place.end for place in self.segment.damages)
 
     def _load(self) -> None:
-        """Take over what was saved, if it fits the segment. Waits."""
+        """Load the saved index, if it fits the segment. Waits."""
         saved = Saved()
         try:
             found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
             if 0 < found.covered <= self.end and self._is_of_log(found.covered, log_crc):
                 saved = found
         except (OSError, StorageError, ValueError):
-            # As good as missing.
-            pass
+            pass  # as a missing file
         with self._lock:
             if self.loaded:
                 return
@@ -492,11 +481,11 @@ class SegmentLines:
     # -- looking up ----------------------------------------------------------------------------
 
     def find(self, text: int) -> tuple[int, int, int, int]:
-        """The last record known to begin at or before `text` (< `text_length`) bytes of text:
+        """The last indexed record that begins at or before byte `text` (< `text_length`) of text:
 
         (bytes of text before it, its batch's file position, its own, its batch's end). The end is 0
         where a batch begins at the record's position. BlockingIOError where the entries are not
-        mapped and it may not wait.
+        mapped and this may not wait.
         """
         saved, tail = self._state
         if text < saved.text_length:
@@ -520,7 +509,7 @@ class SegmentLines:
         return before, batch, position, batch_end
 
     def reader(self, text: int) -> TextReader:
-        """Where a rendering begins that is to begin after `text` bytes of text; as `find`."""
+        """A reader at byte `text` of the text; errors as `find`."""
         before, batch, position, batch_end = self.find(text) if text else (0, 0, 0, 0)
         damages = self.segment.damages
         if damages:
@@ -564,11 +553,11 @@ class SegmentLines:
         return records.count_back(self, count)
 
     def entry_before(self, is_after: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
-        """The last entry that is not behind something, or the first one:
+        """The last entry for which `is_after(batch's position, records before it)` is false, or the
+        first one:
 
         (bytes of text before its record, its batch's position, its record's, records before it).
-        `is_after(position, records)` says it of an entry by its batch's position and the records
-        before it. Waits.
+        Waits.
         """
         saved, tail = self._state
         entries: bytes | bytearray | memoryview
@@ -576,7 +565,7 @@ class SegmentLines:
             mapped = self._map or self._open_entries()
             entries, count, start = mapped[0], mapped[1], Saved()
         elif tail is None:
-            return 0, 0, 0, 0  # sealed, and a cleaner has left nothing of it
+            return 0, 0, 0, 0  # sealed, and compaction has left no record in it
         else:
             entries, count, start = tail.entries, len(tail.entries) // ENTRY_SIZE, saved
 
@@ -590,10 +579,7 @@ class SegmentLines:
         return start.text_length + text, at + batch, at + record, start.records + ordinal
 
     def entry_from(self, position: int) -> tuple[int, int, int, int] | None:
-        """The first entry whose batch does not begin before `position`, as `entry_before`, if any.
-
-        Waits.
-        """
+        """The first entry whose batch begins at or after `position`, as `entry_before`. Waits."""
         saved, tail = self._state
         if position < saved.covered:
             mapped = self._map or self._open_entries()
@@ -607,7 +593,7 @@ class SegmentLines:
         return _entry_at(entries, number, saved) if number < count else None
 
     def gaps(self) -> tuple[Gap, ...]:
-        """What damaged places make unreadable. Waits."""
+        """The text that damage makes unreadable, ascending. Waits."""
         return self._gaps.get(self) if self.segment.damages else ()
 
     def gap_before(self, text: int) -> Gap | None:

@@ -1,10 +1,8 @@
-"""What all line indexes of a mount share: the seam to the disk, and which of them are mapped.
+"""What all line indexes of a mount share: the seam to the disk, and the maps of their files.
 
-Entries of sealed segments are looked up in a map of their file. A budget of bytes and of maps
-bounds how many stay mapped; the oldest go first, but those that were used since their last turn get
-another one. What somebody still looks into while it goes stays alive until he is done.
-
-Not here: what is in a map (`segment_lines.py`).
+The entries of a sealed segment are read in a map of its file. A budget bounds the bytes and the
+number of maps: the oldest one goes first, unless it was used since its last turn. A map that a
+thread still reads stays alive until that thread is done.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ MAP_COUNT = 256
 
 
 class Mapping(Protocol):
-    """Who has something mapped."""
+    """The owner of a map."""
 
     used: bool
-    """Set by who looks into the map; taken back when its turn to go is passed over."""
+    """Set when the map is read; unset when its turn to go is passed over."""
 
     def unmap(self) -> None: ...
 
 
 class LineStore:
-    """What all line indexes of a mount share: the seam to the disk, and what stays mapped."""
+    """See the module."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class LineStore:
         self.mapped_bytes = 0
 
     def admit(self, lines: Mapping, size: int) -> None:
-        """`lines` has mapped `size` bytes; others make room."""
+        """Count a map of `size` bytes, and unmap others that exceed the budget."""
         with self._lock:
             self.mapped_bytes += size - self._mapped.pop(lines, 0)
             self._mapped[lines] = size
@@ -71,6 +69,6 @@ class LineStore:
                     oldest.unmap()
 
     def dropped(self, lines: Mapping) -> None:
-        """`lines` has given up its map by itself."""
+        """Forget a map: `lines` has dropped it by itself."""
         with self._lock:
             self.mapped_bytes -= self._mapped.pop(lines, 0)

@@ -1,11 +1,8 @@
 """A partition as the tree sees it: a log, its views, and the inodes of it that the kernel knows.
 
-`partitions` has them all, with what periodic work does for them. A `partition` passes its log's
-events on to its views and tells the kernel. A view of one partition is a `partition_view`: the
-generations that are open; it has a `layout`, which measures where text lies; `text` renders it.
-`rewrite` writes down a change of the past before it is carried out; `offline` has that done for
-a command. `unsaved` counts view indexes that are in memory only, `flush_plans` is one fsync of
-several partitions.
-
-Nodes and handles, through which the kernel comes to a partition, are in `files` and `append`.
+`partitions` has all of them and does their periodic work. A `partition` passes its log's events to
+its views and sends notices to the kernel. A `partition_view` has the open generations of one view;
+its `layout` measures the text and gives it positions; `text` renders it. `rewrite` writes a change
+of the past down before the log carries it out, `offline` does so for a command. `unsaved` counts
+line indexes that no file has yet, `flush_plans` is one fsync of several partitions.
 """

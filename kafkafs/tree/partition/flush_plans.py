@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 class FlushPlans:
-    """What fsync has to do for these partitions.
-
-    OSError where one of them takes nothing since an fsync of it has failed.
-    """
+    """The flush plans of several partitions. OSError where one refuses, after a failed fsync."""
 
     __slots__ = ("plans",)
 
@@ -30,7 +27,7 @@ class FlushPlans:
             raise
 
     def run(self) -> None:
-        """All of them, whatever becomes of one; raises what the first one did that failed."""
+        """Run all plans, also after one has failed; then raise the first error."""
         failed: Exception | None = None
         for plan in self.plans:
             try:
@@ -46,6 +43,6 @@ class FlushPlans:
 
 
 def planned(partitions: Iterable[Partition]) -> FlushPlan | None:
-    """The plan for these partitions; None where all is on the disk."""
+    """The plan for these partitions; None where all of it is flushed."""
     plans = FlushPlans(partitions)
     return plans if plans.plans else None

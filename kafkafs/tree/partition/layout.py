@@ -1,20 +1,19 @@
-"""Where the text of one view of a log lies: measures its segments, and finds where they lie.
+"""The layout of one view of a log: measures the segments, and gives each its absolute position.
 
-Nothing is measured before somebody asks for it, and who asks for what is behind an offset has no
-segment before that one measured: the timeline's head may be unpositioned while its tail is not.
+It measures a segment when a reader first needs it. A reader that begins at an offset needs only the
+segments from there on, so the head of the timeline may have no positions while its tail has.
 
-The topic's own view keeps its absolute positions for ever: where a segment begins is written down
-in `log.history` (the *base*). It is once all of the view has been measured, and then its first byte
-has position 0. The timeline itself may begin anywhere: `recorded` is what has to be added to its
-positions.
+The view of the topic's own files keeps its absolute positions for ever: `log.history` has the
+*base*, a segment and its position. The base is set when all of the view is measured for the first
+time; the view's first byte then has position 0. The timeline may count from another position:
+`recorded` is the difference.
 
-What lies behind the last stable offset is no text yet. When that offset passes it the view is
-`end_unknown` until it is measured (`catch_up`), and no size is told before.
+Records after the last stable offset are no text yet. When that offset rises past them, the end of
+the text is unknown (`end_unknown`) until they are measured (`catch_up`); nobody is shown a size
+before.
 
-Threads: the owner's thread changes it; a worker thread may measure, and then places what it
-measured under the lock that the owner's changes take too.
-
-Not here: what the log tells, what somebody reads (`partition_view.py`).
+Threads: the owner's thread changes it. A worker thread may measure, and gives positions under the
+lock that the owner's changes take, too.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from storage.state.history import Places
 from storage.waiting import at_once, before_waiting, may_wait
 
 CATCH_UP_AT_ONCE = 1 << 20
-"""Bytes of log that a transaction's end may have measured on the owner's thread."""
+"""Bytes of log that the owner's thread measures at the end of a transaction."""
 FEW = 10_000
-"""Records that are counted by the heads of their batches rather than by measuring a segment."""
+"""Up to so many last records are counted by batch headers rather than by measuring segments."""
 LOOK_S = 0.05
-"""How long the owner's thread measures, at most, what another process is changing."""
+"""Seconds: the longest that the owner's thread measures text that another process changes."""
 
 
 class Layout:
-    """See the module. Who holds `lock` may change the past.
+    """See the module. Changes of the past hold `lock`.
 
     `end_unknown`: the last stable offset has passed text that is not measured yet.
     """
@@ -78,8 +77,8 @@ class Layout:
         keeps_base: bool,
         on_measured: Callable[[], None] = lambda: None,
     ) -> None:
-        """`keeps_base`: whether its absolute positions are written down. `cache`: as for
-        `SegmentLines`. `on_measured`: called, in any thread, when something is measured.
+        """`keeps_base`: the history records its absolute positions. `cache`: as for `SegmentLines`.
+        `on_measured`: called in any thread after measuring.
         """
         self.log = log
         self.view = view
@@ -93,17 +92,17 @@ class Layout:
         self._active = self.timeline.extents[-1]
         # Whether all extents are measured and positioned.
         self._ready = False
-        # While nothing is positioned: the first record from this offset on belongs at the end.
+        # While no extent has a position: the timeline's end is the position of this offset.
         self._resume_offset: int | None = None
         self.end_unknown = False
-        # Whether what is not measured may take long to be decoded, however little it is.
+        # Whether unmeasured batches may take long to decode, however small they are.
         self._slow = True
-        # Up to where it showed the log when segments were about to be swapped.
+        # The bound before segments are swapped.
         self._bound_before: int | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether all of it is measured and has its place."""
+        """Whether all extents are measured and have positions."""
         return self._ready
 
     def _extent(self, segment: Segment) -> Extent:
@@ -119,15 +118,14 @@ class Layout:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage is known in any segment."""
+        """Whether any segment has known damage."""
         return any(extent.segment.damages for extent in self.timeline.extents)
 
     # -- where records lie ---------------------------------------------------------------------
 
     def position(self, offset: int) -> int:
-        """Absolute, of the first record from `offset` (≤ `bound`) on; its segment is positioned.
-
-        BlockingIOError, StorageError, OSError.
+        """The absolute position of the first record from `offset` (≤ `bound`) on, whose segment
+        must have a position. BlockingIOError, StorageError, OSError.
         """
         extent, start = self._positioned_at(offset)
         if extent.segment.base_offset >= offset:
@@ -136,12 +134,12 @@ class Layout:
         return start + extent.text_before(offset)[0]
 
     def position_behind(self, offset: int) -> int:
-        """Absolute, of the end of what holds the last record before `offset`. Waits."""
+        """The absolute position where the text of the last record before `offset` ends. Waits."""
         extent, start = self._positioned_at(offset - 1)
         return start + extent.text_until(offset)
 
     def log_start(self) -> tuple[int, int]:
-        """(absolute position, records of all extents before it) of the log start; as `position`."""
+        """(absolute position of the log start, records before it); errors as `position`."""
         offset = self.log.log_start_offset
         extent, start = self._positioned_at(offset)
         records = 0
@@ -156,7 +154,7 @@ class Layout:
         return start + text, records + inside
 
     def _positioned_at(self, offset: int) -> tuple[Extent, int]:
-        """The positioned extent that holds an offset, or else the next one, and where it begins."""
+        """(the positioned extent that holds an offset, or the next one; its start)"""
         starts, extents = self.timeline.positioned
         if not extents:
             raise SegmentGone("the log was cut while it was looked at")
@@ -166,10 +164,10 @@ class Layout:
         return extents[number], starts[number]
 
     def offset_of_last(self, count: int, until: float = NEVER) -> int:
-        """The offset of the first one of the last `count` records that it shows.
+        """The offset of the first of the last `count` records; the log start where it has fewer.
 
-        The log start where there are fewer. A few are counted without measuring, as somebody may
-        wait for the lookup; of many the segments are measured, from the end on. As `prepare`.
+        A few records are counted by batch headers, since a lookup waits; for many it measures the
+        segments, the last one first. Errors as `prepare`.
         """
         before_waiting()
         if not count:
@@ -195,13 +193,13 @@ class Layout:
                 if self.timeline.extents == extents:
                     raise
 
-    # -- measuring and placing -----------------------------------------------------------------
+    # -- measuring, and giving positions -------------------------------------------------------
 
     def prepare(self, until: float = NEVER, offset: int | None = None) -> None:
-        """Measure and place every extent, or only what holds `offset` and what is behind it.
+        """Measure every extent and give it its position; with `offset`, only from there on.
 
-        BlockingIOError where that has to wait and may not, or when `until` (time.monotonic) is
-        reached: what is measured by then is kept. StorageError, OSError.
+        BlockingIOError where it would wait and may not, or at `until` (time.monotonic): what is
+        measured by then is kept. StorageError, OSError.
         """
         if self._ready:
             return
@@ -227,8 +225,8 @@ class Layout:
                         self._measure(extent, until)
                 before = self._text_before_resume_offset(extents)
                 with self.lock:
-                    # An open transaction may have ended in any of them meanwhile. Once it is ready
-                    # the owner places without the lock.
+                    # An open transaction may have ended in any of them meanwhile. Once all are
+                    # ready the owner changes the end without the lock.
                     complete = all(extent.complete for extent in extents[first:])
                     same = self._wanted(offset) == (extents, first)
                     if complete and same and not self.is_ready:
@@ -237,9 +235,9 @@ class Layout:
             self._preparing.release()
 
     def _wanted(self, offset: int | None) -> tuple[tuple[Extent, ...], int]:
-        """All extents, and the number of the first that is wanted by who asks from `offset` on.
+        """(all extents, the number of the first to measure for a reader from `offset` on)
 
-        None behind the anchor is, nor one behind the first that is positioned.
+        That is at most the number of the resume offset's extent, and of the first with a position.
         """
         extents = self.timeline.extents
         if offset is None:
@@ -250,22 +248,20 @@ class Layout:
         return extents, min(number, len(extents) - len(self.timeline.positioned[1]))
 
     def _is_positioned(self, first: int) -> bool:
-        """Whether all extents from this number on are, and others are not: `_ready` is something
-        else.
-        """
+        """Whether all extents from number `first` on have positions, and not all extents have."""
         timeline = self.timeline
         return bool(timeline.positioned[1]) and first >= len(timeline.unpositioned) > 0
 
     def find_end(self, until: float = NEVER) -> None:
-        """See to it that the end of what is positioned is known; as `prepare`."""
+        """Measure as much as the end of the text needs; as `prepare`."""
         if self.end_unknown:
             self.catch_up(until)
         if not self.timeline.positioned[1]:
-            # Another process has cut the log, and nobody has measured what is left.
+            # Another process has cut the log, and the rest is not measured yet.
             self.prepare(until, self.log.log_end_offset)
 
     def catch_up(self, until: float = NEVER) -> None:
-        """Measure what the last stable offset has passed; as `prepare`."""
+        """Measure the text that the last stable offset has passed; as `prepare`."""
         while self.end_unknown:
             extents = self.timeline.positioned[1]
             unmeasured = [extent for extent in extents if not extent.complete]
@@ -277,7 +273,7 @@ class Layout:
                 self._measure(extent, until)
             with self.lock:
                 if not self._is_end_unknown():
-                    # Another thread has done it, and the owner goes on without the lock.
+                    # Another thread has measured it, and the owner goes on without the lock.
                     return
                 if self.timeline.positioned[1] == extents and all(
                     extent.complete for extent in extents
@@ -285,10 +281,10 @@ class Layout:
                     self._caught_up()
 
     def _caught_up(self) -> None:
-        """All that is positioned is measured. Under the lock."""
+        """Grow the timeline: all extents with positions are measured. Under the lock."""
         self.timeline.grow()
         self.end_unknown = False
-        # What is held back still may be what is slow.
+        # The slow batches may be among those that are still after the last stable offset.
         extents = self.timeline.positioned[1]
         held = any(extent.covered < extent.segment.size for extent in extents)
         self._slow = self._slow and held
@@ -310,21 +306,21 @@ class Layout:
         return BlockingIOError(errno.EAGAIN, reason)
 
     def _is_inside(self, extents: Sequence[Extent]) -> bool:
-        """Whether the anchor is inside an extent, so that the disk tells where."""
-        anchor = self._resume_offset
-        if anchor is None or self.timeline.positioned[1]:
+        """Whether the resume offset is inside an extent: finding its position reads the disk."""
+        offset = self._resume_offset
+        if offset is None or self.timeline.positioned[1]:
             return False
-        return extents[number_of(extents, anchor)].segment.base_offset < anchor
+        return extents[number_of(extents, offset)].segment.base_offset < offset
 
     def _text_before_resume_offset(self, extents: Sequence[Extent]) -> int:
-        """Bytes of text before the anchor in the extent that it is inside of. Waits."""
-        anchor = self._resume_offset
-        if anchor is None or not self._is_inside(extents):
+        """Bytes of text before the resume offset in its extent. Waits."""
+        offset = self._resume_offset
+        if offset is None or not self._is_inside(extents):
             return 0
-        return extents[number_of(extents, anchor)].text_before(anchor)[0]
+        return extents[number_of(extents, offset)].text_before(offset)[0]
 
     def _position(self, first: int, before: int = 0) -> None:
-        """All from extent number `first` on is measured: find its positions. Under the lock.
+        """Give all extents from number `first` on, which are measured, positions. Under the lock.
 
         `before`: `_text_before_resume_offset`.
         """
@@ -343,21 +339,21 @@ class Layout:
             if base is not None and base[0] in bases[first:]:
                 timeline.position(first, bases.index(base[0]), base[1])
             else:
-                # Behind all that anybody has seen, if anybody has.
+                # After all text that any reader has seen.
                 timeline.position(first, first, timeline.end)
         self._ready = not timeline.unpositioned
 
-    # -- what is written down ------------------------------------------------------------------
+    # -- positions in the history --------------------------------------------------------------
 
     @property
     def base(self) -> tuple[int, int] | None:
-        """(base offset of a segment, its absolute position) as they are written down."""
+        """(base offset of a segment, its absolute position) from the history; None: not set."""
         base = self.log.history.base(self.view.name) if self.keeps_base else (-1, 0)
         return base if base[0] >= 0 else None
 
     @property
     def recorded(self) -> int | None:
-        """Absolute positions as they are written down, less the timeline's; None: not known yet."""
+        """The history's absolute positions less the timeline's; None: not known yet."""
         base = self.base
         starts, extents = self.timeline.positioned
         if base is None or not extents:
@@ -368,7 +364,7 @@ class Layout:
         return base[1] - starts[number]
 
     def begin_base(self, log_start: int) -> None:
-        """Positions are written down from now on: the first record has 0. Under the lock."""
+        """Set the base, so that the first record has position 0. Under the lock."""
         if self.keeps_base and self.base is None:
             starts, extents = self.timeline.positioned
             number = number_of(extents, self.log.log_start_offset)
@@ -376,10 +372,10 @@ class Layout:
             self.log.history.set_base(self.view.name, first, starts[number] - log_start)
 
     def passing(self, end: int, until: float = NEVER) -> Places:
-        """Where segments begin by what is written down: from the base on up to the one that begins
-        at the offset `end`, that one too. None where the base is not before that.
+        """The history's positions of the segments from the base to the one with base offset `end`,
+        inclusive; () where the base is not before `end`.
 
-        Measures what lies between; as `prepare`. CorruptRecord where that is a guess.
+        Measures the text between; errors as `prepare`. CorruptRecord where its length is a guess.
         """
         with self.lock:
             base, extents = self.base, self.timeline.extents
@@ -397,19 +393,19 @@ class Layout:
             if not extent.complete:
                 self._measure(extent, until)
             if extent.is_guessed:
-                # What is behind would have the same inode at positions that it never had.
+                # The same inode would show the text after it at positions that it never had.
                 reason = "nothing tells how much text a damaged place has shown"
                 raise CorruptRecord(reason, path=extent.segment.log_path)
             at += extent.text_length
         raise AssertionError("a segment that stays begins there")
 
-    # -- what the log tells --------------------------------------------------------------------
+    # -- events of the log ---------------------------------------------------------------------
 
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """The active segment has grown."""
+        """The active segment has grown by `data`."""
         slow = self.view.is_text and takes_long(data)
         if self._ready and not self.end_unknown and not slow:
-            # Nobody else places anything now, so the lock is not needed.
+            # No other thread gives positions any more, so this needs no lock.
             active = self._active
             active.append(position, data)
             self.timeline.end = self.timeline.positioned[0][-1] + active.text_length
@@ -420,18 +416,18 @@ class Layout:
             if slow and starts:
                 self.end_unknown = True
             if self.end_unknown or slow:
-                # Who asks for it, or `catch_up` in the background, finds it.
+                # The next reader, or `catch_up` in the background, measures it.
                 return
-            # Where a worker thread is measuring it finds these too: do not wait for it.
+            # A worker thread that is measuring measures these, too: do not wait for it.
             self._active.append(position, data, blocking=bool(starts))
             if starts:
                 self.timeline.end = starts[-1] + self._active.text_length
 
     def stabilized(self) -> None:
-        """The last stable offset has passed what was held back: measure it now if it is little."""
+        """The last stable offset has risen: measure what it has passed now, if that is little."""
         if self.timeline.positioned[1]:
             self.end_unknown = True
-            # Where this fails, who asks next does it in a worker thread, and is told what is wrong.
+            # Where this fails, the next reader measures in a worker thread, and gets the error.
             with contextlib.suppress(StorageError, OSError):
                 at_once(self.catch_up)
 
@@ -443,7 +439,7 @@ class Layout:
             self.timeline.extend(self._active)
 
     def name_later_base(self) -> None:
-        """Have the last segment written down too, in case another program deletes the others."""
+        """Record the last segment's position, too, in case another program deletes the others."""
         starts, extents = self.timeline.positioned
         recorded = self.recorded
         if recorded is None or self.end_unknown:
@@ -457,22 +453,22 @@ class Layout:
         self._bound_before = self.bound
 
     def extent_of(self, segment: Segment) -> Extent | None:
-        """What it knows of one of the log's segments."""
+        """The extent of one of the log's segments, if it has one."""
         for extent in self.timeline.extents:
             if extent.segment is segment:
                 return extent
         return None
 
-    # -- what becomes of the past. Who calls these holds the lock. -------------------------------
+    # -- changes of the past, under the lock -----------------------------------------------------
 
     def remove_head(self, count: int) -> None:
         """The first `count` segments are about to leave the log."""
         self.timeline.remove_head(count)
 
     def swap(self, count: int, segments: Sequence[Segment], unshown: int | None) -> list[Extent]:
-        """`segments` have taken the place of the first `count`; those of them that stay, stay.
+        """Put `segments` in place of the first `count`; keep the extents of those that stay.
 
-        `unshown`: what that said. Returns the extents that are gone.
+        `unshown`: the result of `unshown`. Returns the extents that have left.
         """
         extents = self.timeline.extents
         old = {extent.segment: extent for extent in extents[:count]}
@@ -480,7 +476,7 @@ class Layout:
         if unshown is None:
             self.timeline.replace_head(count, new)
         else:
-            # Nothing was shown of what comes behind them either.
+            # No text after them was shown, either.
             self.timeline.replace_head(len(extents), [*new, *extents[count:]])
             self._resume_offset = unshown
             self.end_unknown = False
@@ -489,12 +485,12 @@ class Layout:
         return list(old.values())
 
     def _extents(self, segments: Sequence[Segment], old: dict[Segment, Extent]) -> list[Extent]:
-        """Theirs: those that there are, which leave `old`, and new ones."""
+        """The extents of `segments`: those in `old`, which leave it, and new ones."""
         return [old.pop(each) if each in old else self._extent(each) for each in segments]
 
     def cut(self, segments: Sequence[Segment], offset: int) -> list[Extent]:
-        """Another process has cut the log at `offset`, and `segments` are left: their text ends
-        where the log's had ended. Returns the extents that are gone.
+        """Keep `segments` only: another process has cut the log at `offset`. Their text is placed
+        to end where the log's text ended. Returns the extents that have left.
         """
         extents, is_positioned = self.timeline.extents, bool(self.timeline.positioned[1])
         old = {extent.segment: extent for extent in extents}
@@ -507,10 +503,10 @@ class Layout:
         return list(old.values())
 
     def unshown(self, count: int) -> int | None:
-        """From which offset on the first `count` segments were not shown to who saw what comes
-        before that; None where all of them were, or none is positioned. Under the lock.
+        """The first offset in the first `count` segments that no reader was shown; None where all
+        were shown, or none has a position. Under the lock.
 
-        Another process may clean what nobody could read yet.
+        Another process may clean records that no reader could read yet.
         """
         if not self.log.read_only:
             return None
@@ -521,7 +517,7 @@ class Layout:
             following = extents[number + 1].segment.base_offset
             if extents[number].covered < segment.size:
                 is_inside = segment.base_offset <= bound < following
-                # Where it could not be read to the bound some of it is shown again.
+                # Where not all up to the bound was measured, readers see some of it again.
                 return bound if is_inside and not self.end_unknown else segment.base_offset
             if segment.next_offset < following:
                 return segment.next_offset
@@ -529,10 +525,10 @@ class Layout:
 
     @staticmethod
     def text_before(extent: Extent, offset: int) -> int:
-        """Bytes of text; 0 where that cannot be found out: readers then see some of it twice."""
+        """Bytes of text before an offset; 0 where that is unknown: readers see some text twice."""
         try:
             if not extent.covered:
-                # Nobody has asked for what begins before it.
+                # No reader has needed this extent yet.
                 extent.measure(time.monotonic() + LOOK_S)
             return extent.text_before(offset)[0]
         except (StorageError, OSError):
@@ -546,11 +542,11 @@ class Layout:
         return self._active.unsaved if self._active.loaded else 0
 
     def save(self) -> None:
-        """Save the active segment's index; where the disk refuses, another time."""
+        """Save the active segment's index; where the disk refuses, `unsaved` stays."""
         at_once(self._active.save)
 
 
 def number_of(extents: Sequence[Extent], offset: int) -> int:
-    """Of the last extent that begins at or before `offset`; 0 where none does."""
+    """The number of the last extent whose base offset is ≤ `offset`; 0 where none is."""
     number = bisect_right(extents, offset, key=lambda extent: extent.segment.base_offset)
     return max(number - 1, 0)

@@ -1,7 +1,6 @@
-"""What a command does for readers while nothing is mounted.
+"""Keeps the histories of an unmounted directory while a command deletes or rewrites records.
 
-Whoever deletes or rewrites records of an unmounted directory has to leave a history behind that
-fits: a new nonce for who reads the head of a log, and for who follows `.follow` the same inode and
+The next mount then shows the changed logs under new nonces, and `.follow` with the same inode and
 positions as before.
 """
 
@@ -18,7 +17,7 @@ from storage.directory.manager import LogManager
 
 @contextlib.contextmanager
 def keeping_history(manager: LogManager) -> Iterator[None]:
-    """Write down, for as long as the block lasts, what becomes of the past of the logs."""
+    """Write each change of the logs' past into their histories while the block runs."""
     partitions = Partitions(MountContext(manager, MountOptions()))
     try:
         yield

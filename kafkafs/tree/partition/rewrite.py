@@ -1,16 +1,14 @@
-"""One change of a partition's past, as it is written down before it is carried out.
+"""A change of a partition's past, written into the history before the log carries it out.
 
-Segments leave the head of the log, cleaned ones take their place, or the log start moves up. Then
-there is a new nonce, and what absolute positions hang on (the *base*, `state.history`) moves
-behind what has changed: to the first segment that was not cleaned, or that holds the log start. To
-know where that begins, the text between the old base and the new one has to be measured.
+Segments leave the head of the log, cleaned ones replace them, or the log start moves up. The change
+draws a new nonce, and moves the *base* (`state.history`) past the changed text: to the first
+segment that was not cleaned, or that holds the log start. To find its position, `write` measures
+the text between the old base and the new one.
 
-Made on the owner's thread, where it costs nothing; `write` waits for the disk, in any thread.
+The owner's thread makes a `Rewrite`, at no cost; `write` waits for the disk, in any thread.
 
-Invariant: what is written down is true when the change is carried out with `is_right`; until then
-it may be given up, and where the process dies before it, the base still holds.
-
-Not here: the change itself (`partition.py`).
+Invariant: when the change is carried out with `is_right`, the history is true. Until then the
+change may be given up; a process that dies before leaves a base that still holds.
 """
 
 from __future__ import annotations
@@ -37,19 +35,19 @@ if TYPE_CHECKING:
     from storage.segment.segment import Segment
 
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What a later try may not meet."""
+"""Errors that a later try may not meet."""
 
 
 class Follower(Protocol):
     """An open handle of `.follow`."""
 
     def note_offset(self, end: int) -> None:
-        """All before the offset `end` is about to go. In any thread; it waits."""
+        """All records before the offset `end` are about to be deleted. In any thread; waits."""
         ...
 
 
 class RewrittenPartition(Protocol):
-    """What a change of its past asks of a partition."""
+    """What a `Rewrite` needs of a partition."""
 
     @property
     def mount(self) -> MountContext: ...
@@ -64,14 +62,13 @@ class RewrittenPartition(Protocol):
     def followers(self) -> Mapping[Follower, None]: ...
 
     def nonce(self) -> int:
-        """The history's; reading it for the first time waits."""
+        """The history's nonce; the first call reads it from the disk, and waits."""
         ...
 
 
 class Rewrite:
-    """See the module. `segments` are those of the log afterwards, `count` how many of them now go.
-
-    `past`: what is written down, once it is.
+    """See the module. `segments`: the log's segments after the change; it removes the first
+    `count` segments. `past`: what `write` has written, None before.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class Rewrite:
         log_start: int,
         patience_s: float = NEVER,
     ) -> None:
-        """`patience_s`: measuring is given up after that, and positions begin anew."""
+        """`patience_s`: the longest to measure, in seconds; then positions begin anew."""
         log = partition.log
         first = log.segments.index(old[0]) if old else 0
         self.count = first + len(old)
@@ -101,8 +98,8 @@ class Rewrite:
         self._bases: Mapping[str, Places] = {}
         self._places: dict[str, Places] = {}
         self._version = -1
-        # Whether another process has rewritten what nobody could read yet: what is read now of the
-        # rest has positions that are not known before that is measured.
+        # Whether another process has rewritten records that no reader could read yet: the new
+        # positions are unknown until the rest is measured.
         self._is_unread = (
             bool(new)
             and log.read_only
@@ -113,7 +110,7 @@ class Rewrite:
         )
 
     def is_of(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
-        """Whether this is the change."""
+        """Whether this is the change from `old` to `new` with this log start."""
         return (self.old, self.new) == (tuple(old), tuple(new)) and self.log_start == max(
             log_start, self.segments[0].base_offset
         )
@@ -124,9 +121,9 @@ class Rewrite:
         return self.past.nonce
 
     def write(self, *, is_done: bool = False) -> None:
-        """Measure what has to be, and write down what will be. OSError where the disk refuses.
+        """Measure, and write the new nonce and base into the history. OSError.
 
-        `is_done`: the log has changed already, so that such an error is a line in the log only.
+        `is_done`: the log has changed already; an OSError is then only a line in the event log.
         """
         partition = self._partition
         partition.nonce()
@@ -153,7 +150,7 @@ class Rewrite:
                 return
 
     def _work_out(self, until: float) -> Past:
-        """What is to be written down."""
+        """The history after the change."""
         history = self._partition.log.history
         while True:
             self._bases = history.bases
@@ -162,7 +159,7 @@ class Rewrite:
                 past = history.moved(new_nonce(), self.log_start, self._places)
             except (StorageError, OSError) as error:
                 if history.bases is not self._bases:
-                    # It was another change that took away what was to be measured.
+                    # Another change has removed the text that this was measuring.
                     continue
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
@@ -186,7 +183,7 @@ class Rewrite:
         return layout.passing(self._end, until)
 
     def _layout_of(self, name: str) -> Layout:
-        """A view that nobody looks at, or that this mount does not even show."""
+        """The layout of a view that no reader uses, or that this mount does not show."""
         mount, log = self._partition.mount, self._partition.log
         view = next((view for view in mount.views if view.name == name), None)
         if view is None:
@@ -195,20 +192,20 @@ class Rewrite:
                 raise CorruptRecord(f"positions of an unknown view, {name!r}", path=log.directory)
         return Layout(log, view, mount.store, mount.cache_directory(log), keeps_base=True)
 
-    # -- when it is carried out ----------------------------------------------------------------
+    # -- carrying out ----------------------------------------------------------------------------
 
     @property
     def is_current(self) -> bool:
-        """Whether no base has been set since: asked under the lock of the view that keeps one."""
+        """Whether no base has been set since. Under the lock of the view that keeps one."""
         return self._partition.log.history.bases is self._bases
 
     @property
     def is_right(self) -> bool:
-        """Whether what is written down is so still, and nothing else was written since."""
+        """Whether the written history is still true, and the last one written."""
         if self.past is None or not self.is_written or not self.is_current:
             return False
         try:
-            # All is measured; another text is there where a transaction has ended meanwhile.
+            # All is measured; a transaction that ended meanwhile changes the text.
             return all(
                 places == self._passing(view, NEVER) for view, places in self._places.items()
             )
@@ -217,7 +214,7 @@ class Rewrite:
 
     @property
     def is_written(self) -> bool:
-        """Whether nothing else was written since."""
+        """Whether the history was not written since."""
         return self._partition.log.history.version == self._version
 
 
@@ -225,5 +222,5 @@ def _last_batch(segments: Sequence[Segment]) -> LastBatch:
     try:
         return last_batch(segments)
     except (CorruptRecord, SegmentGone):
-        # What is damaged is not a way to tell logs apart.
+        # A damaged batch cannot identify a log.
         return None

@@ -1,9 +1,7 @@
-"""Rendering: from an absolute position of a generation, text into a buffer, over its segments.
+"""Renders the text of a generation, from an absolute position on, into a buffer.
 
-A reader that goes on where it stopped passes in what the last call returned, and nothing is looked
-up. What is inside a segment: `line_index.readers`.
-
-Not here: which positions a file has (`view_file.py`).
+A caller that reads on passes in the reader that the last call returned; then nothing is looked up.
+`line_index.readers` renders within one segment.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ def render_text(
     done: int,
     reader: Reader | None,
 ) -> Reader:
-    """Fill `out` from its byte `done` on with the text at `absolute`, all of which must be there.
+    """Fill `out` from its byte `done` on with the text at `absolute`, which must be long enough.
 
-    `reader` is where a rendering stopped that ended at `absolute`, or None; it is left as it is.
+    `reader`: one that stands at `absolute`, which is not changed, or None. Returns one at the end.
 
     BlockingIOError where it would wait and may not, SegmentGone, Damaged, CorruptRecord, OSError.
     """
@@ -40,7 +38,7 @@ def render_text(
         except Damaged as error:
             if extent is None or error.done > done or not error.is_news:
                 raise
-            # The text may begin behind the damage: where can be told now.
+            # The text may begin after the damage, whose gap is known now.
         else:
             if done == size:
                 return reader

@@ -1,7 +1,7 @@
-"""View indexes that are in memory only: how much there is, and which are to be saved.
+"""Counts the line indexes that no file has yet, and saves them.
 
-Invariant: the total is kept as views are looked at, so that a turn costs by the views that have
-changed and not by those that there are.
+The total is updated for each changed view, so a turn costs by the views that have changed, not by
+all views.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from kafkafs.tree.partition.partition_view import PartitionView
 
 SAVE_BYTES = 64 << 20
-"""Bytes of log of one partition after which its view indexes are saved."""
+"""Bytes of unsaved log after which a view's line index is saved."""
 SAVE_ALL_BYTES = 1 << 30
-"""The same of all partitions together: bounds what their entries take in memory."""
+"""Bytes of unsaved log of all views: bounds the memory of their entries."""
 
 
 class Unsaved:
-    """Those of one file system. On the owner's thread."""
+    """The unsaved line indexes of one mount. On the owner's thread."""
 
     def __init__(self) -> None:
         self._sizes: dict[PartitionView, int] = {}
@@ -25,7 +25,7 @@ class Unsaved:
         self._total = 0
 
     def look(self, views: Iterable[PartitionView]) -> None:
-        """These may have changed."""
+        """Count views anew that may have changed."""
         for view in views:
             size = view.layout.unsaved
             self._total += size - self._sizes.pop(view, 0)
@@ -36,15 +36,15 @@ class Unsaved:
                 self._large.add(view)
 
     def forget(self, views: Iterable[PartitionView]) -> None:
-        """These are gone."""
+        """Drop views of a deleted partition."""
         for view in views:
             self._total -= self._sizes.pop(view, 0)
             self._large.discard(view)
 
     def save(self) -> None:
-        """Save the large ones, and the largest of the others while they are too much together.
+        """Save the large ones, and the largest others while the total is too large.
 
-        What the disk refuses is tried again the next time.
+        An index that the disk refuses is saved the next time.
         """
         wanted = list(self._large)
         if self._total >= SAVE_ALL_BYTES:
