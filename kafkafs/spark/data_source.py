@@ -1,9 +1,9 @@
-"""`format("kafkafs")`: what Spark asks for by that name.
+"""`format("kafkafs")`: the source and the sink that Spark knows by that name.
 
-Its schema and options are those of Spark's own Kafka source and sink (`options`, `rows`), so that a
-pipeline moves over by changing the format and naming the data directory: `path`.
+They have the schema and options of Spark's own Kafka source and sink (`options`, `rows`): to move a
+pipeline over, change its format and give the data directory as `path`.
 
-Spark makes one of these per `load()` and sends it to other processes by pickle; it opens nothing.
+Spark makes one object per `load()` and sends it to other processes by pickle; it opens nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KafkafsDataSource(DataSource):
         return "kafkafs"
 
     def schema(self) -> StructType:
-        """Called by `load()`, so that options that cannot be are refused there."""
+        """Spark calls this in `load()`, which so refuses invalid options."""
         return rows.full_schema(options.parse(self.options, "any").include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -1,7 +1,4 @@
-"""Values of options: numbers, times, JSON. Names are looked up in lower case.
-
-Pure. Not here: which options there are (`source.options`, `sink.sink_options`).
-"""
+"""Parses values of options: numbers, times, JSON. Names are in lower case. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _UNITS_MS = {
 
 
 class InvalidOption(ValueError):  # noqa: N818 - as the errors of storage
-    """An option that cannot be what it is."""
+    """An unknown option of the source or the sink, an invalid value, or a contradiction."""
 
 
 def parsed(text: str, parser: Callable[[str], T], example: str, name: str) -> T:

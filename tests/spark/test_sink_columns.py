@@ -106,9 +106,9 @@ def test_options_of_any_case(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ({"path": ""}, "'path' must be specified"),
-        ({"path": "s3://bucket/logs"}, "executors share; what is in s3://.* only be read"),
+        ({"path": "s3://bucket/logs"}, "executors share; data directories in s3://.* only be read"),
         ({"topik": "t"}, "Unknown option 'topik'"),
-        ({"topic": "a/b"}, "'a/b' is no topic's name"),
+        ({"topic": "a/b"}, "'a/b' is no valid topic name"),
         ({"txnId": "a b"}, "Option 'txnId': 'a b' is no name"),
         ({"txnId": "x" * 129}, "at most 128"),
     ],

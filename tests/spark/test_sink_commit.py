@@ -106,7 +106,7 @@ def test_messages_that_cannot_be(data: Path, wrong: str) -> None:
     good = task(data, of(writer), 0, b"a")
     other = Staged(1, 0, of(batches(data)), (), 0)
     more = {"silent": None, "twice": good, "another": other}[wrong]
-    with pytest.raises(InvalidRecord, match=r"said nothing|of one task|several batches"):
+    with pytest.raises(InvalidRecord, match=r"sent nothing|of one task|several batches"):
         writer.commit([good, more])
     assert values(data) == []
 

@@ -334,7 +334,7 @@ def test_a_partition_that_is_deleted_is_lost(
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_topic_made_anew_is_another(
+def test_a_recreated_topic_is_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     with opened(tmp_path) as manager:
@@ -349,7 +349,7 @@ def test_a_topic_made_anew_is_another(
         failed = len(stream.log) - 1
         with (
             Stream(tmp_path, stream.log, startingOffsets="earliest") as again,
-            pytest.raises(DataLoss, match="its topic was made anew"),
+            pytest.raises(DataLoss, match="its topic was recreated"),
         ):
             again.run(failed)
         with Stream(tmp_path, stream.log, failOnDataLoss="false") as again:
@@ -358,7 +358,7 @@ def test_a_topic_made_anew_is_another(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_topic_made_anew_between_two_looks(
+def test_a_recreated_topic_between_two_looks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     with opened(tmp_path) as manager:
@@ -369,7 +369,7 @@ def test_a_topic_made_anew_between_two_looks(
             manager.delete_topic("t")
             append(topic(manager)[0], b"1", b"2", b"3")
             if fails:
-                with pytest.raises(DataLoss, match="The topic of partition t-0 was made anew"):
+                with pytest.raises(DataLoss, match="The topic of partition t-0 was recreated"):
                     stream.plan.partitions(start, end)
                 return
             assert stream.plan.partitions(start, end) == []

@@ -1,5 +1,5 @@
-"""Where data directories are: on this machine, or in an object store.
+"""Data directories on a disk or in an object store.
 
-`opened` is one that is open to be planned from, `arrow_files` and `open_object` read object
-stores, `owner` reaches whoever may write.
+`opened` locates one and opens it for planning, `arrow_files` and `open_object` read object stores,
+`owner` sends requests to a directory's owner.
 """

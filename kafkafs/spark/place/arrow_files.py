@@ -1,15 +1,12 @@
 """`storage.files.Files` over a `pyarrow.fs.FileSystem`: reads data directories in object stores.
 
-Descriptors are numbers of our own that stand for open objects. Paths are absolute within the file
-system (`/bucket/prefix/topic-0/…`). Directories are what their listings say.
+Descriptors are numbers of our own for open objects. Paths are absolute within the file system
+(`/bucket/prefix/topic-0/…`). A directory has what its listing says.
 
-With `listed`, for who opens a data directory to plan: each directory is listed once, and names,
-sizes and times come from that until `forget`, so that opening asks only for what has to be read.
-`confirm` tells whether what was read is still what was listed. Without, for who reads a few
-objects: each is asked for its version when it is opened and after each fetch.
-
-Not here: how an object is fetched (`open_object`), writing (`read_only_files`), which file system a
-URI names (`opened`).
+With `listed`, for planning, it lists each directory once, and takes names, sizes and times from
+that until `forget`; so opening a data directory requests only the bytes that it reads. `confirm`
+checks that they are of the listed objects. Without, for reading a few objects, it requests an
+object's version when it opens the object and after each fetch.
 """
 
 from __future__ import annotations
@@ -35,15 +32,15 @@ from storage.files import Kind
 # None stands for a directory.
 _Listing = dict[str, Version | None]
 
-# Small files that are kept in memory, by what they are: checkpoints are asked for again and again.
+# How many small files stay in memory, by path and version: a log's opening reads checkpoints often.
 _MOST_KEPT = 256
 _LARGEST_KEPT = 64 * 1024
-# The device that all objects are said to lie on.
+# The device number of all objects.
 _DEVICE = 1
 
 
 class ArrowFiles(ReadOnlyFiles):
-    """See the module. Any thread may call anything, but `forget` only while nobody reads."""
+    """See the module. For any thread; `forget` only while no thread reads."""
 
     parallel = 16
     in_order = False
@@ -51,7 +48,7 @@ class ArrowFiles(ReadOnlyFiles):
     def __init__(
         self, filesystem: Any, root: str, *, prefix: str, rooted: bool, listed: bool = False
     ) -> None:
-        """`root`: the data directory; what lies above is not listed. `rooted`: whether the file
+        """`root`: the data directory, above which it lists nothing. `rooted`: whether the file
         system's own paths begin with a slash. `prefix` makes URIs of its paths, for errors.
         """
         self._root = root
@@ -62,7 +59,7 @@ class ArrowFiles(ReadOnlyFiles):
         self._numbers = itertools.count(1)
         self._listings: dict[str, _Listing | None] = {}
         self._kept: dict[tuple[str, Version], bytes] = {}
-        # Directories of which something was read since `forget`, and what.
+        # The names read since `forget`, by directory.
         self._read: dict[str, set[str]] = {}
         self._guard = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -104,7 +101,7 @@ class ArrowFiles(ReadOnlyFiles):
     preadv_once = preadv
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
-        return None  # nothing of a store is at hand without a wait
+        return None  # each read of a store waits
 
     def size(self, fd: int) -> int:
         return self._objects[fd].size
@@ -127,7 +124,7 @@ class ArrowFiles(ReadOnlyFiles):
         return self._stat(path, found)
 
     def born_ns(self, file: str | int) -> int:
-        """Not told; what stands for an object's inode is drawn from its version."""
+        """0: stores have no birth time, and an object's inode depends on its version."""
         return 0
 
     def listing(self, path: str) -> list[tuple[str, Kind]]:
@@ -150,32 +147,32 @@ class ArrowFiles(ReadOnlyFiles):
                 self._kept[path, version] = data
         return data
 
-    # -- locks: nobody knows who puts objects there ----------------------------------------------
+    # -- locks: a store has none -----------------------------------------------------------------
 
     def locked_by(self, path: str) -> int | None:
         return None
 
     def is_locked(self, path: str) -> bool:
-        """True: an object is there whole or not at all, as what a writer that lives has written."""
+        """True: as under a live writer no file is torn, since an object exists whole or not."""
         return True
 
     # -- listings ------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Names, sizes and times shall be looked at anew."""
+        """Drop all listings, so that names, sizes and times are up to date."""
         self._store.forget()
         with self._guard:
             self._listings.clear()
             self._read.clear()
 
     def prepare(self, directories: Iterable[str]) -> None:
-        """List these, many at once."""
+        """List the directories, many at once."""
         missing = [path for path in directories if path not in self._listings]
         if self._listed and len(missing) > 1:
             list(self._executor().map(self._list, missing))
 
     def confirm(self) -> None:
-        """SegmentGone where something that was read is not what was listed any more."""
+        """Raise SegmentGone if an object that was read is not the listed one any more."""
         with self._guard:
             seen = {path: self._listings.get(path) for path in self._read}
             read = {path: set(names) for path, names in self._read.items()}
@@ -196,13 +193,13 @@ class ArrowFiles(ReadOnlyFiles):
                 )
 
     def _drop(self, path: str) -> None:
-        """What was listed there is not so any more."""
+        """Drop the listing of the directory that has `path`, and the open object."""
         with self._guard:
             self._listings.pop(os.path.dirname(path), None)
         self._store.forget(self._inner(path))
 
     def _list(self, path: str) -> _Listing | None:
-        """What a directory has; None where there is none."""
+        """What a directory has; None: no such directory."""
         if not self._listed:
             return self._ask(path)
         try:
@@ -231,7 +228,7 @@ class ArrowFiles(ReadOnlyFiles):
         }
 
     def _find(self, path: str) -> Any:
-        """A file's version, None for a directory, `_NOTHING` where there is none."""
+        """A file's version; None: a directory; `_NOTHING`: neither."""
         directory, name = os.path.split(path)
         if self._listed:
             if path == self._root:
@@ -262,18 +259,18 @@ class ArrowFiles(ReadOnlyFiles):
         return found
 
     def _stat(self, path: str, version: Version | None) -> os.stat_result:
-        """As of a file: the inode is the name's. A directory's time tells its listings apart."""
+        """As for a file, the inode is the name's. A directory's time tells its listings apart."""
         number = _number(path)
         if version is not None:
             mode, size, mtime_ns = stat.S_IFREG | 0o444, version.size, version.mtime_ns
         else:
             mode, size, mtime_ns = stat.S_IFDIR | 0o555, 0, 0
             listing = self._list(path) or {}
-            # Long ago, so that nobody waits for a second change in the same moment.
+            # A time long ago: after a recent one a reader would wait for a second change.
             mtime_ns = _number(repr(sorted(listing.items(), key=lambda item: item[0]))) >> 3
             made = listing.get(paths.PARTITION_METADATA)
             if made is not None:
-                number = _number(f"{path} {made}")  # a topic that was made anew has another
+                number = _number(f"{path} {made}")  # a recreated topic has another
         seconds = mtime_ns // 1_000_000_000
         return os.stat_result(
             (mode, number, _DEVICE, 1, 0, 0, size, seconds, seconds, seconds),
@@ -306,5 +303,5 @@ _NOTHING = object()
 
 
 def _number(text: str) -> int:
-    """63 bits that stand for a text."""
+    """A 63-bit hash of a text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

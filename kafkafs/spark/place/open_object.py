@@ -1,16 +1,13 @@
-"""One object of an object store, open to be read: how it is fetched, and that it stays the same.
+"""One open object of an object store: fetches its bytes, and sees that they are of one version.
 
-A store has no descriptors: each fetch asks for a name, and what has that name may have been
-replaced meanwhile. So the object's *version* is asked for when it is opened (its ETag, or size and
-time where a store has none), and again after each fetch where `is_checked`: bytes of two versions
-are never handed out from one open object. `SegmentGone` says that it is another one, or none, by
-now, as for a segment that its writer has replaced.
+A store has no descriptors: each fetch requests a name, and a writer may replace the object that has
+the name. So opening requests the object's *version* (its ETag, or size and time in a store without
+ETags), and so does each fetch with `is_checked`: one open object never gives bytes of two versions.
+If the object has changed or gone, reading raises SegmentGone, as for a replaced segment.
 
-Logs are read ahead: a first read takes little more than it asks for, those that go on from there
-larger and larger blocks, of which the next is fetched while one is used. Everything else is small,
-and read whole; of a large index first its end, which is all that opening a log looks at.
-
-Not here: names, listings (`arrow_files`).
+Logs have read-ahead: the first read fetches little more than its bytes, later ones fetch larger and
+larger blocks, the next of them in the background. All other files are small and fetched whole; of a
+large index first the end, which is all that opening a log reads.
 """
 
 from __future__ import annotations
@@ -27,34 +24,33 @@ from typing import Any, NamedTuple
 from storage.errors import NoThread, SegmentGone
 from storage.threads import submit
 
-# Of a log: what the first read takes at least, and the largest block.
+# The smallest first fetch of a log, and the largest block.
 _FIRST_BLOCK = 4 * 1024
 _LARGEST_BLOCK = 8 * 1024 * 1024
-# From the second read of this size on that goes on from the one before the next block is fetched
-# ahead: one alone may be all that is wanted.
+# Read-ahead starts with the second contiguous block of this size: one may be all the caller reads.
 _AHEAD_FROM = 1024 * 1024
 _SECOND_NS = 1_000_000_000
-# Of an index: one of this size or less is read whole at once; else its end first.
+# An index up to this size is fetched whole; of a larger one first so much of its end.
 _END = 64 * 1024
 
 
 class Version(NamedTuple):
-    """What an object is known by; `tag` is empty in a listing, and where its store has none."""
+    """Identifies an object's content; `tag` is empty in listings, and in stores without ETags."""
 
     size: int
     mtime_ns: int
     tag: bytes = b""
 
     def can_be(self, listed: Version) -> bool:
-        """Whether this is what a listing said, where times may be more exact."""
+        """Whether this can be the version of a listing, whose times may be more exact."""
         same_time = self.mtime_ns // _SECOND_NS == listed.mtime_ns // _SECOND_NS
         return self.size == listed.size and same_time
 
 
 class ObjectStore:
-    """A `pyarrow.fs.FileSystem`, how its paths are called in errors, and what is open of it.
+    """A `pyarrow.fs.FileSystem`, the names of its paths in errors, and its open objects.
 
-    To open an object is a request, so that those of a listing stay open until `forget`.
+    Opening an object is a request, so objects of a listing stay open until `forget`.
     """
 
     def __init__(self, filesystem: Any, prefix: str) -> None:
@@ -63,7 +59,7 @@ class ObjectStore:
         self._kept: dict[str, tuple[Any, Version]] = {}
 
     def forget(self, path: str | None = None) -> None:
-        """Let go of what stays open: of one object, or all."""
+        """Close an object that `keep` has opened, or all of them."""
         kept = dict(self._kept) if path is None else {path: self._kept.get(path)}
         for each, found in kept.items():
             if found is not None:
@@ -71,24 +67,24 @@ class ObjectStore:
                 found[0].close()
 
     def keep(self, path: str) -> tuple[Any, Version]:
-        """As `open`; it is closed by `forget`."""
+        """As `open`; `forget` closes it."""
         found = self._kept.get(path)
         if found is None:
             found = self._kept[path] = self.open(path)
         return found
 
     def name(self, path: str) -> str:
-        """As the user writes it: `s3://bucket/…`."""
+        """The path as users write it: `s3://bucket/…`."""
         return f"{self._prefix}{path}"
 
     def error(self, path: str, error: Exception) -> OSError:
-        """What the store said, with the object's name."""
+        """The store's error as an OSError with the object's name."""
         reason = str(error.args[-1] if error.args else error)
         number = getattr(error, "errno", None) or errno.EIO
         return OSError(number, reason, self.name(path))
 
     def open(self, path: str) -> tuple[Any, Version]:
-        """An input file and which version it is. FileNotFoundError, OSError."""
+        """An input file and its version. FileNotFoundError, OSError."""
         try:
             file = self.filesystem.open_input_file(path)
             facts = file.metadata() or {}
@@ -105,7 +101,7 @@ class ObjectStore:
 
 
 class OpenObject:
-    """See the module. Any thread may read; who opened it closes it when nobody reads."""
+    """See the module. Any thread may read; call `close` when no thread reads."""
 
     def __init__(
         self,
@@ -118,8 +114,8 @@ class OpenObject:
         ahead: Callable[[], Executor],
         gone: Callable[[str], None],
     ) -> None:
-        """`listed`: its size and time in a listing, to be opened when it is first read; None: open
-        it now. `gone` is told where it is another one by now. FileNotFoundError, OSError.
+        """`listed`: the version in a listing; the first read then opens the object. None: open it
+        now. Calls `gone` with the path if the object has changed. FileNotFoundError, OSError.
         """
         self._store = store
         self.path = path
@@ -130,7 +126,7 @@ class OpenObject:
         self._is_kept = listed is not None
         self._file: Any = None
         self._lock = threading.Lock()
-        # The bytes at hand: from where on, and which.
+        # The block in memory, and its position in the object.
         self._start = 0
         self._data = b""
         self._block = _FIRST_BLOCK
@@ -162,7 +158,7 @@ class OpenObject:
             return memoryview(self._data)[at : at + size]
 
     def close(self) -> None:
-        """Let go of it; a block that is still being fetched closes it when it is there."""
+        """Close the object; a fetch in the background closes it at its end."""
         ahead, self._next = self._next, None
         file, self._file, self._data = self._file, None, b""
         if file is None or self._is_kept:
@@ -172,13 +168,13 @@ class OpenObject:
         else:
             ahead.add_done_callback(lambda _: file.close())
 
-    # -- what is fetched -----------------------------------------------------------------------
+    # -- fetching ------------------------------------------------------------------------------
 
     def _has(self, position: int, size: int) -> bool:
         return self._start <= position and position + size <= self._start + len(self._data)
 
     def _take_small(self, position: int) -> None:
-        """All of it; of a large one that is read near its end for the first time that end."""
+        """Fetch the object whole; if it is large and the first read is near its end, that end."""
         end = self.size - _END
         if end > _END and position >= end and not self._data:
             self._start, self._data = end, self._fetch(end, _END)
@@ -186,7 +182,7 @@ class OpenObject:
             self._start, self._data = 0, self._fetch(0, self.size)
 
     def _advance(self, position: int, size: int) -> None:
-        """Fetch a block that begins there, or goes on from the one at hand."""
+        """Fetch a block that begins at `position`, or continues the one in memory."""
         end = self._start + len(self._data)
         goes_on = bool(self._data) and self._start <= position <= end
         if goes_on:
@@ -218,7 +214,7 @@ class OpenObject:
                 self._next = submit(self._ahead(), fetch)
 
     def _fetch(self, position: int, size: int) -> bytes:
-        """These bytes, all of them, of the version that was opened."""
+        """Fetch all of these bytes from the version that was opened."""
         file = self._opened()
         try:
             data = bytes(file.read_at(size, position))
@@ -232,7 +228,7 @@ class OpenObject:
         return data
 
     def _opened(self) -> Any:
-        """The input file, opened when it is first read: then it is still what the listing said."""
+        """The input file; the first call opens it, and checks it against the listing."""
         if self._file is None:
             try:
                 file, version = self._store.keep(self.path)
@@ -244,7 +240,7 @@ class OpenObject:
         return self._file
 
     def _check(self) -> None:
-        """SegmentGone where it is another object by now, or none."""
+        """Raise SegmentGone if the object has changed or gone."""
         try:
             file, version = self._store.open(self.path)
         except FileNotFoundError:

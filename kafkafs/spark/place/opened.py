@@ -1,18 +1,16 @@
-"""Where a data directory is, and a data directory that is open to be planned from.
+"""Locations of data directories, and a data directory that is open for planning.
 
-`place` reads the option `path`: a path, `file:///…`, or the URI of a file system that pyarrow
-knows (`s3://bucket/prefix?region=…`, `gs://…`, `abfs://…`, `hdfs://…`).
-An object store has a copy of a data directory, all of its files, which may grow. Whoever copies
-puts a segment's `.log` there after its other files: without its `.txnindex` aborted records would
-not be known to be. Segments may come in any order: records wait for those before them.
+`location_of` parses the option `path`: a path, `file:///…`, or the URI of a file system that
+pyarrow knows (`s3://bucket/prefix?region=…`, `gs://…`, `abfs://…`, `hdfs://…`). An object store has
+a copy of a data directory, all of its files, and the copy may grow. A program that copies a segment
+puts its `.log` last: without the `.txnindex` readers would show aborted records. Segments may come
+in any order: `Opened` shows records only after those before them.
 
-`Opened` follows what others write to it: a broker or a mount on a disk, whoever copies to a store.
-Nothing is written, no lock is taken; a user who may only read will do.
+`Opened` follows what others write: a broker or a mount on a disk, a copying program in a store. It
+writes nothing and takes no lock, so permission to read is enough.
 
 A URI of S3 may have these parameters beside those of pyarrow: `anonymous=true`, `session_token`,
 `role_arn`, `session_name`, `external_id`.
-
-Not here: what is planned (`storage.split.split`), who may write (`owner`).
 """
 
 from __future__ import annotations
@@ -36,38 +34,38 @@ if TYPE_CHECKING:
     from kafkafs.spark.place.arrow_files import ArrowFiles
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# How often a store is listed at most, in seconds: who waits for more asks all the time.
+# The shortest time between two listings of a store, in seconds: idle queries refresh all the time.
 LISTED_EVERY_S = 1.0
-# How often descriptors and deleted segments are looked after, in ms.
+# The time between two sweeps for unused descriptors and deleted segments, in ms.
 _SWEEP_MS = 10_000
-# How often a directory is opened anew whose objects are replaced meanwhile.
+# How often to open a directory whose objects change meanwhile.
 _TRIES = 5
-# A directory of this name is the mount's own, at its top.
+# Each mount has a directory of this name at its top.
 _MOUNTED = ".kafkafs"
-# Parameters that pyarrow has for S3, but not in URIs; and those that are flags.
+# Parameters of pyarrow's S3 that its URIs cannot have; and those that are flags.
 _S3_MORE = {"anonymous", "session_token", "role_arn", "session_name", "external_id"}
 _S3_FLAGS = {"anonymous", "force_virtual_addressing", "allow_bucket_creation"}
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a data directory is. `option`: as the user has it; `path`: within its file system."""
+    """Where a data directory is. `option`: the user's text; `path`: within its file system."""
 
     option: str
     path: str
     is_local: bool
 
     def files(self, *, listed: bool = False) -> Files:
-        """To read it by, in any process. `listed`: see `ArrowFiles`. OSError."""
+        """Files to read it with, in any process. `listed`: see `ArrowFiles`. OSError."""
         return Files(self.path) if self.is_local else _objects(self, listed=listed)
 
     def __str__(self) -> str:
-        """For people: without the secrets that a URI may have."""
+        """The option, without the secrets that a URI may have."""
         return self.path if self.is_local else _shown(self.option)
 
 
 def location_of(option: str) -> Location:
-    """What the option `path` means. ValueError where it is empty or no URI that is known."""
+    """Parse the option `path`. ValueError if it is empty or an unknown URI."""
     if not option:
         raise ValueError("the option path is empty: give the data directory, or a URI of one")
     if option.startswith("file:"):
@@ -83,7 +81,7 @@ def location_of(option: str) -> Location:
 
 
 def check_directory(location: Location, files: Files) -> None:
-    """FileNotFoundError, NotADirectoryError where no data directory can be there."""
+    """Raise FileNotFoundError or NotADirectoryError if no data directory can be there."""
     path = location.path
     if not files.is_directory(path):
         if files.exists(path):
@@ -96,7 +94,7 @@ def check_directory(location: Location, files: Files) -> None:
 
 
 def _objects(location: Location, *, listed: bool) -> ArrowFiles:
-    """The files of a place that is not on a disk."""
+    """The files of an object store."""
     from kafkafs.spark.place.arrow_files import ArrowFiles
 
     filesystem, path = _filesystem(location.option)
@@ -116,14 +114,14 @@ def _shown(uri: str) -> str:
 
 
 def _prefix(uri: str, path: str) -> str:
-    """What makes URIs of the paths of its file system."""
+    """The prefix that makes URIs of the paths of a URI's file system."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2] if path.startswith('/') else ''}"
 
 
 @functools.lru_cache(maxsize=16)
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """The file system and the path in it; one per process, as each has its own connections."""
+    """The file system of a URI and the path in it; cached, since each has its own connections."""
     import pyarrow
     import pyarrow.fs
 
@@ -141,7 +139,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _s3(uri: str, given: dict[str, str]) -> tuple[Any, str]:
-    """The same of S3 with parameters that pyarrow takes in calls only."""
+    """As `_filesystem`, for S3 with parameters that pyarrow takes only in calls."""
     import pyarrow.fs
 
     parts = urlsplit(uri)
@@ -162,10 +160,9 @@ def _s3(uri: str, given: dict[str, str]) -> tuple[Any, str]:
 
 
 class Opened:
-    """A data directory that is open to be read: the topics that are wanted, kept up to date.
+    """An open data directory: the wanted topics, up to date. For one thread.
 
-    One thread uses it. `until_high_watermark`: logs end where the broker that writes them has
-    last written down that all replicas are.
+    `until_high_watermark`: logs end at the last high watermark that their broker has checkpointed.
     """
 
     manager: LogManager
@@ -191,13 +188,13 @@ class Opened:
         self.close()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the directory and its files."""
         self.manager.close()
         if self._objects is not None:
             self._objects.forget()
 
     def _open(self) -> None:
-        """Open it; again where its objects change meanwhile."""
+        """Open the directory; try again if its objects change meanwhile."""
         for tries in range(_TRIES, 0, -1):
             self._asked = time.monotonic()
             self._objects = None if self.location.is_local else _objects(self.location, listed=True)
@@ -229,10 +226,10 @@ class Opened:
     # -- staying up to date --------------------------------------------------------------------
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """See what has become of it: partitions, log starts, ends, last stable offsets.
+        """Bring partitions, log starts, log ends and last stable offsets up to date.
 
-        Costs two stats a partition where nothing has changed on a disk. In an object store each
-        directory is listed, once a second at most unless `at_once`. StorageError, OSError.
+        Costs two stats a partition on a disk where nothing has changed. Lists all directories of an
+        object store, once a second at most unless `at_once`. StorageError, OSError.
         """
         if self._objects is None:
             self._look()
@@ -254,7 +251,7 @@ class Opened:
     def _list(self, objects: ArrowFiles) -> None:
         for log in self.manager.logs():
             for segment in log.segments:
-                # An open object is what it was; the next read is of what is there now.
+                # An open object keeps its version; the next read opens the current one.
                 segment.files.close_descriptors()
         objects.forget()
         objects.prepare([self.location.path, *(log.directory for log in self.manager.logs())])
@@ -262,6 +259,6 @@ class Opened:
             self._look()
             objects.confirm()
         except SegmentGone:
-            # Something was replaced between two looks, and may have been read in part.
+            # A writer has replaced an object between two listings: part of it may be in use.
             self.close()
             self._open()

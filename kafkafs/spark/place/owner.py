@@ -1,15 +1,16 @@
-"""Asks the owner of a data directory: the daemon that has it mounted, else this process itself.
+"""Sends requests to the owner of a data directory: a mount's daemon, else this process itself.
 
-A log has one owner, whoever holds `.lock`. Where nobody does, the directory is opened here, what
-was asked for is carried out, and the directory is closed again. Where the daemon of a mount does
-(`storage.state.owner_file`), one line goes into `.kafkafs/adopt` of its mount, and reading that
-file tells the outcome. Where another job has just opened the directory, or a daemon starts or ends,
-that passes: one waits for it, and gives up only after `PATIENCE_S` in which nobody could be asked.
+The owner is the process that holds `.lock`. If no process does, the client opens the directory,
+carries the request out and closes the directory. If a mount's daemon does
+(`storage.state.owner_file`), the client writes a line into `.kafkafs/adopt` of the mount, and reads
+the outcome from that file. While another job has the directory open, or a daemon starts or ends,
+the client tries again; it gives up after `PATIENCE_S` without an owner that takes requests.
 
-An outcome is never guessed. Where the owner is gone before he told it (killed, unmounted), the
-request is made again, to whoever is the owner then; what was adopted already is a duplicate.
+The client never guesses an outcome. If the owner dies or unmounts before it tells the outcome, the
+client sends the request again, to the owner of that moment; for that one a batch that is already
+adopted is a duplicate.
 
-Not here: what can be asked for (`storage.owner`). Neither pyspark nor pyarrow is needed.
+`storage.owner` has the requests. This module needs neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ A = TypeVar("A")
 
 REQUESTS = os.path.join(".kafkafs", "adopt")
 PATIENCE_S = 60.0
-"""How long to wait for somebody who has the directory and cannot be asked."""
+"""How long to wait for an owner that takes no requests, in seconds."""
 CHECK_PATIENCE_S = 5.0
-"""The same before anything is to be asked for: who has it for a moment only is gone by then."""
+"""As `PATIENCE_S`, for `check_owner`: longer than another job has the directory for a moment."""
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.25
-# What a mount says whose daemon is gone, going, or has not come yet.
+# The errors of a mount whose daemon has ended, is ending or is starting.
 _GONE = frozenset(
     {
         *(errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV, errno.ESHUTDOWN, errno.EINTR),
@@ -59,7 +60,7 @@ _PENDING = frozenset({State.QUEUED, State.RUNNING})
 
 
 class OwnerNotReached(StorageError):  # noqa: N818 - as the storage names its errors
-    """The data directory belongs to a process that cannot be asked; `pid` where it is known."""
+    """The owner of the data directory takes no requests; `pid` is its process id, if known."""
 
     def __init__(self, message: str, pid: int | None, *, path: str) -> None:
         super().__init__(message, path=path)
@@ -69,10 +70,9 @@ class OwnerNotReached(StorageError):  # noqa: N818 - as the storage names its er
 def ask(
     path: str, request: AdoptRequest, *, task: Task | None = None, patience_s: float = PATIENCE_S
 ) -> Adopted:
-    """Have staged files adopted. `storage.adopt` says what is raised; besides OwnerNotReached, and
-    what opening the directory raises.
+    """Ask the owner to adopt staged files. Raises as `ask_owner`.
 
-    After an OSError it is not known whether they were: ask again, with the same request.
+    After an OSError they may be adopted or not: ask again, with the same request.
     """
     return ask_owner(path, ADOPT, request, task=task, patience_s=patience_s)
 
@@ -85,14 +85,17 @@ def ask_owner(
     task: Task | None = None,
     patience_s: float = PATIENCE_S,
 ) -> A:
-    """The same of anything that an owner can be asked for."""
+    """Ask the owner to carry out a request, and return its answer.
+
+    OwnerNotReached; the errors of `LogManager.open` and of the request's kind.
+    """
     return _Client(os.path.realpath(path), kind, request, task or Task(), patience_s).run()
 
 
 def check_owner(path: str, *, patience_s: float | None = None) -> None:
-    """Wait until there is somebody to be asked, before work that would be for nothing else.
+    """Wait for an owner that takes requests, before work that needs one.
 
-    OwnerNotReached where a process has the directory that takes no requests, as a broker.
+    OwnerNotReached if the owner takes none, such as a broker.
     """
     directory = os.path.realpath(path)
     deadline = time.monotonic() + (CHECK_PATIENCE_S if patience_s is None else patience_s)
@@ -107,8 +110,8 @@ def check_owner(path: str, *, patience_s: float | None = None) -> None:
         time.sleep(_LONGEST_PAUSE_S)
 
 
-class _Gone(Exception):  # noqa: N818 - no error yet: one looks who is there now
-    """The owner cannot be asked now; `pid` of who has the directory, where it is known."""
+class _Gone(Exception):  # noqa: N818 - no error yet: the client tries again
+    """The owner takes no requests now; `pid` is its process id, if known."""
 
     def __init__(self, why: str, pid: int | None) -> None:
         super().__init__(why)
@@ -116,7 +119,7 @@ class _Gone(Exception):  # noqa: N818 - no error yet: one looks who is there now
 
 
 def _find_owner(files: Files, directory: str) -> Owner | None:
-    """The daemon that has the directory, None where nobody has.  _Gone."""
+    """The daemon that owns the directory; None: no process does. _Gone."""
     pid = files.locked_by(os.path.join(directory, paths.LOCK))
     if pid is None:
         return None
@@ -134,7 +137,7 @@ def _find_owner(files: Files, directory: str) -> Owner | None:
 
 
 class _Client(Generic[R, A]):
-    """One request, until its outcome is known. `directory` without symbolic links."""
+    """One request, until its outcome. `directory` has no symbolic links."""
 
     def __init__(
         self, directory: str, kind: Kind[R, A], request: R, task: Task, patience_s: float
@@ -164,19 +167,19 @@ class _Client(Generic[R, A]):
         self._deadline = time.monotonic() + self._patience_s
 
     def _ask(self) -> A:
-        """Ask whoever is the owner now. _Gone where that tells nothing."""
+        """Send the request to the present owner. _Gone if there is no outcome."""
         owner = _find_owner(self._files, self._directory)
         return self._carry_out() if owner is None else self._ask_daemon(owner)
 
-    # -- nobody has it -------------------------------------------------------------------------
+    # -- without an owner ----------------------------------------------------------------------
 
     def _carry_out(self) -> A:
-        """Be the owner for as long as that takes."""
+        """Open the directory and carry the request out."""
         _have_many_descriptors()
         try:
             manager = LogManager.open(self._directory)
         except LogLocked as error:
-            raise _Gone("others open the data directory all the time", error.pid) from None
+            raise _Gone("other processes keep opening the data directory", error.pid) from None
         with manager:
             answer = self._kind.carry_out(manager, self._request, self._task, time.time_ns)
             wanted = {(file[0], file[1], file[2]) for file in self._kind.staged(self._request)}
@@ -184,14 +187,14 @@ class _Client(Generic[R, A]):
                 remove_orphans(manager, self._task, lambda *file: file in wanted)
         return answer
 
-    # -- a daemon has it -----------------------------------------------------------------------
+    # -- a daemon owns it ----------------------------------------------------------------------
 
     def _ask_daemon(self, owner: Owner) -> A:
         requests = os.path.join(owner.mount, REQUESTS)
         request_id = str(uuid.uuid4())
         line = encode(self._kind, self._request, request_id).encode() + b"\n"
         with self._reaching(owner):
-            # What is mounted there by now may be another directory.
+            # By now another directory may be mounted there.
             if os.getxattr(owner.mount, PID_ATTRIBUTE) != str(owner.pid).encode():
                 raise _Gone(_not_there(owner), owner.pid)
             _write(requests, line)
@@ -201,7 +204,7 @@ class _Client(Generic[R, A]):
             with self._reaching(owner):
                 facts = _outcome(requests, request_id)
             if facts is None:
-                raise _Gone(f"process {owner.pid} does not tell what became of it", owner.pid)
+                raise _Gone(f"process {owner.pid} does not tell the outcome", owner.pid)
             if facts["state"] not in _PENDING:
                 break
             self._follow(facts)
@@ -215,7 +218,7 @@ class _Client(Generic[R, A]):
         return self._kind.understand(facts)
 
     def _follow(self, facts: Facts) -> None:
-        """How far it is. TaskCancelled, and then the daemon goes on with it."""
+        """Take the daemon's progress over. TaskCancelled; the daemon continues all the same."""
         task = self._task
         task.check()
         task.phase = str(facts.get("phase", ""))
@@ -223,7 +226,7 @@ class _Client(Generic[R, A]):
 
     @contextlib.contextmanager
     def _reaching(self, owner: Owner) -> Iterator[None]:
-        """What the mount refuses, in words."""
+        """Turn errors of the mount into errors that say what to do."""
         try:
             yield
         except OSError as error:
@@ -246,9 +249,9 @@ class _Client(Generic[R, A]):
 
 
 def _have_many_descriptors() -> None:
-    """As many as the process may have: of each partition that is written to three files are open.
+    """Raise the limit of descriptors: each partition that it writes takes three.
 
-    For good: another thread may be the owner of another directory.
+    The limit stays: another thread may own another directory.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -275,7 +278,7 @@ def _write(path: str, line: bytes) -> None:
 
 
 def _outcome(path: str, request_id: str) -> Facts | None:
-    """What the file says of a request; None where it says nothing."""
+    """The file's line about a request; None: it has none."""
     with open(path, "rb", buffering=0) as file:
         text = file.read()
     for line in reversed(text.splitlines()):

@@ -1,7 +1,4 @@
-"""Files that can only be read: whatever would write raises OSError (EROFS), and changes nothing.
-
-Not here: reading (`arrow_files`).
-"""
+"""The writing half of files that nobody may write: it raises OSError (EROFS)."""
 
 from __future__ import annotations
 
@@ -16,18 +13,18 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class ReadOnlyFiles(Files):
-    """The part of `Files` that is refused. Who inherits from it says what things are called."""
+    """Refuses to write. A subclass reads, and names descriptors and paths."""
 
     def path_of(self, fd: int) -> str:
-        """The path that a descriptor was opened by."""
+        """The path of a descriptor."""
         raise NotImplementedError
 
     def name_of(self, path: str) -> str:
-        """What to call a path in an error."""
+        """The name of a path in errors."""
         raise NotImplementedError
 
     def check_flags(self, path: str, flags: int) -> None:
-        """OSError where a file is to be opened to be written."""
+        """Raise OSError if the flags open a file for writing."""
         if flags & _WRITING:
             self._refuse(path)
 
@@ -50,7 +47,7 @@ class ReadOnlyFiles(Files):
         self._refuse(self.path_of(fd))
 
     def map(self, fd: int, length: int) -> mmap.mmap:
-        """Neither: there is no memory that the kernel would fill."""
+        """Refused too: the kernel cannot map an object of a store."""
         self._refuse(self.path_of(fd))
 
     # -- names ---------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
-"""What Spark finds by itself: of each installed package `pyspark_…` it registers `DefaultSource`.
+"""Makes `format("kafkafs")` known: Spark registers `DefaultSource` of each package `pyspark_…`.
 
-Installed as the top-level package `pyspark_kafkafs` (setup.py), which makes `format("kafkafs")`
-known wherever kafkafs is installed, drivers and executors alike.
+setup.py installs this as the top-level package `pyspark_kafkafs`, on drivers and executors alike.
 """
 
 from kafkafs.spark.data_source import KafkafsDataSource as DefaultSource

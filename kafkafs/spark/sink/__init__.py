@@ -1,4 +1,4 @@
-"""The sink: rows become staged files in tasks (`staging`), and records when the driver commits.
+"""The sink: tasks stage rows in files (`staging`); the driver's commit makes records of them.
 
-`sink` are the writers, `sink_options` and `sink_columns` say what they take.
+`sink` has the writers, `sink_options` their options, `sink_columns` their columns.
 """

@@ -1,18 +1,17 @@
 """`df.write` and `df.writeStream` to `format("kafkafs")`: rows become records, each once.
 
-Tasks stage (`staging`); the commit, in the driver, asks the owner of the logs to adopt what the
-successful ones have staged, which is one Kafka transaction (`owner`, `storage.adopt.adopt`). Of one
-partition the tasks' records follow each other by the tasks' numbers.
+Tasks stage rows (`staging`). The commit, in the driver, asks the owner of the logs to adopt the
+files of the successful tasks, as one Kafka transaction (`owner`, `storage.adopt.adopt`). In a
+partition the tasks' records have the order of the tasks' numbers.
 
-Options: `sink_options`. Columns: `sink_columns`.
+The id of a streaming query, which its checkpoint keeps, identifies its batches: the owner does not
+append a batch again that Spark replays after a restart, and a later run of the query fences off an
+older one.
 
-A streaming query is known by its id, which its checkpoint keeps: a batch that is replayed after a
-restart is not appended again, and a query that goes on elsewhere fences this one off.
-
-Spark calls commit in another process than the tasks, and abort also after a commit that has
-failed. What the owner then still adopts it adopts as a whole or not at all, so abort may remove
-staged files at any time; nothing that is adopted is one any more. Each step is a process of its
-own, which imports what it needs only.
+Spark calls commit in another process than the tasks', and abort even after a commit that has
+failed. The owner may still adopt that batch, but whole or not at all, and adopted files are no
+longer staged ones: so abort may remove staged files at any time. Each step runs in a process of its
+own and imports only what it needs.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# What a task is told by the driver: whose batch it writes (StreamExecution, MicroBatchExecution).
+# A task's local properties that name its batch (StreamExecution, MicroBatchExecution).
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 
-# How often the owner is asked whether it has adopted a batch, where a disk's error keeps that open.
+# How often to ask the owner about a batch when a disk's error leaves the outcome open.
 _TRIES = 3
 
 
 class Write(NamedTuple):
-    """Who writes which batch; `once`: nobody will write another one of that name."""
+    """The query, batch and run of a write; `once`: no other write has that query's name."""
 
     query: str
     batch: int
@@ -67,9 +66,9 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task has left behind: its number, whose batch it is, its files, its records.
+    """What a task has staged: its number, its batch, its files, how many records they have.
 
-    `tries`: attempts before, which may have left files that nobody knows of.
+    `tries`: earlier attempts, which may have left unknown files.
     """
 
     task: int
@@ -82,7 +81,7 @@ class Staged(WriterCommitMessage):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """For `df.write`. InvalidOption, ValueError, OSError where that cannot be."""
+    """The writer of `df.write`. InvalidOption, ValueError, OSError."""
     if overwrite:
         raise InvalidOption(
             "SaveMode overwrite is not supported: a log is only appended to. Use mode append."
@@ -93,7 +92,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """For `df.writeStream`. The same."""
+    """The writer of `df.writeStream`. InvalidOption, ValueError, OSError."""
     if overwrite:
         raise InvalidOption(
             "Output mode complete is not supported: a log is only appended to. Use append or "
@@ -120,7 +119,7 @@ def _stage(options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch]
     context = TaskContext.get()
     assert context is not None
     task = context.partitionId()
-    # Another one at each attempt, also after a restart of everything: no file is ever met again.
+    # A random number, so that even after a restart no attempt meets the file of another.
     attempt = secrets.randbits(62)
     name = StagedName(write.query, write.batch, task, attempt)
     staging = Staging(options.path, name, topic=options.topic)
@@ -135,13 +134,13 @@ def _stage(options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch]
 
 
 def _write_of_stream() -> Write:
-    """Whose batch a task of a streaming query writes."""
+    """The batch that this task of a streaming query writes."""
     context = TaskContext.get()
     assert context is not None
     query, batch, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
     if not query or not batch or not run:
         raise InvalidRecord(
-            f"no task of a streaming query: it lacks one of {QUERY_ID}, {BATCH_ID}, {RUN_ID}"
+            f"not a task of a streaming query: it lacks one of {QUERY_ID}, {BATCH_ID}, {RUN_ID}"
         )
     return Write(query, int(batch), run)
 
@@ -150,7 +149,7 @@ def _write_of_stream() -> Write:
 
 
 def _request(messages: Sequence[Staged]) -> AdoptRequest:
-    """One transaction of what the tasks have staged, in the order of the tasks."""
+    """A request for one transaction of all staged files, in the order of the tasks."""
     writes = {message.write for message in messages}
     if len(writes) != 1:
         raise InvalidRecord(f"tasks of several batches: {sorted(writes)}")
@@ -165,7 +164,7 @@ def _request(messages: Sequence[Staged]) -> AdoptRequest:
 def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     staged = [message for message in messages if isinstance(message, Staged)]
     if len(staged) != len(messages):
-        raise InvalidRecord(f"{len(messages) - len(staged)} of {len(messages)} tasks said nothing")
+        raise InvalidRecord(f"{len(messages) - len(staged)} of {len(messages)} tasks sent nothing")
     request = _request(staged)
     if request.once and not request.files:
         return
@@ -175,7 +174,7 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         _remove_all(path, request.query, request.batch)
     if is_duplicate:
         _log.warning(
-            "batch %d of %s had been written before: these %d records are not appended again",
+            "batch %d of %s is a duplicate: its %d records are not appended again",
             request.batch,
             request.query,
             records,
@@ -185,7 +184,7 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 def _is_duplicate(path: str, request: AdoptRequest) -> bool:
-    """Have a batch adopted; True where it had been before anybody asked here."""
+    """Ask the owner to adopt a batch; return whether it had adopted the batch before."""
     from kafkafs.spark.place import owner
 
     for tries in range(_TRIES, 1, -1):
@@ -211,13 +210,13 @@ def _abort(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                _log.warning("a staged file stays until it is old: %s", error)
+                _log.warning("a staged file stays until it expires: %s", error)
 
 
 def _remove_all(path: str, query: str, batch: int) -> None:
-    """Remove the staged files of a query's batches up to this one, of which none is adopted now.
+    """Remove the staged files of a query's batches up to this one; nobody adopts them any more.
 
-    A task that is killed cannot remove its own. What stays is removed when it is old.
+    A killed task cannot remove its own. Files that stay expire.
     """
     files = Files(path)
     with contextlib.suppress(OSError):
@@ -236,19 +235,18 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         name = options.transaction
-        # A re-run of a named write is another run of the same query.
+        # A second run of a named write is another run of the same query.
         self._write = Write(name or str(uuid.uuid4()), 0, str(uuid.uuid4()), once=name is None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage a task's rows."""
         return _stage(self._options, self._write, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Have them adopted."""
+        """Ask the owner to adopt the staged files."""
         _commit(self._options.path, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged; of a write whose name nobody else has, also by killed tasks."""
+        """Remove the staged files; if no other write has this name, those of killed tasks too."""
         _abort(self._options.path, messages)
         if self._write.once:
             _remove_all(self._options.path, self._write.query, self._write.batch)
@@ -269,7 +267,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's
     ) -> None:
-        """Have them adopted; an empty batch, too, as the next one has to follow it."""
+        """Ask the owner to adopt the staged files, even none: the next batch must follow this."""
         for message in messages:
             if isinstance(message, Staged) and message.write.batch != batchId:
                 raise StorageError(f"a task of batch {message.write.batch} in batch {batchId}")

@@ -1,12 +1,9 @@
-"""The columns that the sink takes, and how they come from Arrow to the encoder.
+"""Checks the sink's columns, and hands them from Arrow to the encoder.
 
 They are those of Spark's Kafka sink: `topic` (string), `partition` (int), `key` and `value` (string
-or binary), `headers`; only `value` must be there. Beside these `timestamp`, which that sink does
-not know: the record's time, null as if there were no such column. `offset` and `timestampType`,
-which the source gives too, say where a record came from and are left out. Any other column is
-refused: nobody would find it again.
-
-Not here: what a row has to be like (`storage.record.columns._rows`).
+or binary), `headers`; only `value` is required. The sink also takes `timestamp`, the record's time;
+null is the same as no column. It ignores `offset` and `timestampType`, which the source gives, and
+refuses any other column, since a record has no field for it.
 """
 
 from __future__ import annotations
@@ -43,13 +40,13 @@ _LEFT_OUT = frozenset({"offset", "timestampType"})
 
 
 def check_columns(schema: StructType, *, has_topic_option: bool) -> None:
-    """ValueError where the sink does not take these columns."""
+    """Raise ValueError if the sink does not take these columns."""
     names = schema.fieldNames()
     for name in names:
         if name not in _TYPES and name not in _LEFT_OUT:
             raise ValueError(
-                f"Attribute '{name}' is none of a record's: {', '.join(_TYPES)}. Select what is to "
-                "be written."
+                f"Attribute '{name}' is none of a record's: {', '.join(_TYPES)}. Select what to "
+                "write."
             )
         if names.count(name) > 1:
             raise ValueError(f"Attribute '{name}' is there twice.")
@@ -80,7 +77,7 @@ def _is_taken(name: str, kind: DataType) -> bool:
 
 
 class Columns(NamedTuple):
-    """A batch of rows as the encoder takes it."""
+    """A batch of rows in the encoder's form."""
 
     keys: BytesColumn | None
     values: BytesColumn
@@ -104,7 +101,7 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
 
 
 def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.Buffer | None]]:
-    """Each topic in a batch, and the numbers of its rows, i64 each; None where it has all rows."""
+    """Each topic in a batch, and its rows' numbers as i64; None: all rows are the topic's."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -120,7 +117,7 @@ def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.Buffer | No
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
-    """Spark's Arrow form has microseconds already."""
+    """Timestamps as microseconds, which Spark's Arrow form has already."""
     if column.type.unit == "us":
         return column
     import pyarrow as pa
@@ -154,7 +151,7 @@ def _headers_column(column: pa.Array) -> HeadersColumn:
     if headers.null_count:
         import pyarrow.compute as pc
 
-        # A header that is null has no name.
+        # A null header has no name.
         names = pc.if_else(headers.is_valid(), names, None)
     return HeadersColumn(
         len(column),
@@ -172,5 +169,5 @@ def _given(buffer: pa.Buffer | None) -> pa.Buffer | bytes:
 
 
 def _positions(buffer: pa.Buffer | None) -> pa.Buffer | bytes:
-    """Those of no rows may be left out: the one before the first row is there always."""
+    """The positions; Arrow may leave them out for no rows, but the encoder needs the first."""
     return bytes(8) if buffer is None or not buffer.size else buffer

@@ -1,9 +1,8 @@
 """The options of the sink.
 
-`path`, the data directory, which all executors share; `topic`, of all rows, whatever their column
-of that name says; `txnId` (batch queries), a name for what is written: a second write of that name
-appends nothing. What configures connections (`kafka.…`) is accepted and without effect. A name that
-nobody knows is an error.
+`path`: the data directory, which all executors share. `topic`: of all rows, whatever their column
+`topic` says. `txnId` (batch queries): the name of the write; a second write of that name appends
+nothing. Options for connections (`kafka.…`) have no effect. Any other name is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from storage.errors import InvalidRecord
 
 TRANSACTION = "txnId"
 _KNOWN = ("path", "topic", TRANSACTION)
-# Spark's own, which it hands on.
+# Spark's own options, which it hands on.
 _SPARKS = frozenset(("checkpointlocation", "queryname"))
 _KAFKA = "kafka."
 _MOUNTED = ".kafkafs"
@@ -28,7 +27,7 @@ _MOUNTED = ".kafkafs"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """All of them, checked."""
+    """The checked options."""
 
     path: str
     topic: str | None
@@ -36,7 +35,7 @@ class SinkOptions:
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
-    """InvalidOption where one is wrong; OSError where the path is."""
+    """Check the options. InvalidOption; OSError for the path."""
     options = {name.lower(): value for name, value in given.items()}
     known = {name.lower() for name in _KNOWN} | _SPARKS
     for name in options:
@@ -44,7 +43,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             raise InvalidOption(f"Unknown option {name!r}. There are: {', '.join(_KNOWN)}")
     topic = options.get("topic")
     if topic is not None and not paths.is_topic_name(topic):
-        raise InvalidOption(f"Option 'topic': {topic!r} is no topic's name")
+        raise InvalidOption(f"Option 'topic': {topic!r} is no valid topic name")
     transaction = options.get(TRANSACTION.lower())
     if transaction is not None:
         try:
@@ -55,7 +54,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _directory(option: str) -> str:
-    """The data directory that the option `path` means, here and for executors."""
+    """The absolute path of the data directory, for the driver and executors."""
     if not option:
         raise InvalidOption(
             "Option 'path' must be specified: the data directory that has the topics"
@@ -63,8 +62,8 @@ def _directory(option: str) -> str:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", option) and not option.startswith("file:"):
         scheme = option.partition(":")[0]
         raise InvalidOption(
-            f"Option 'path': a log is written in a directory that all executors share; what is in "
-            f"{scheme}://… is not appended to, it can only be read"
+            f"Option 'path': the sink appends to logs in a directory that all executors share; "
+            f"data directories in {scheme}://… can only be read"
         )
     from kafkafs.spark.place.opened import location_of
 

@@ -1,15 +1,13 @@
-"""What a task of the sink leaves behind: its rows as staged files, one for each partition.
+"""Stages the rows of one of the sink's tasks: a file for each partition, with finished batches.
 
-A file has v2 batches as the topic's settings want them (compression.type), and lies with its name
-on the disk when `finish` returns. Rows go out as buffers fill, so that memory does not grow with a
-task; descriptors are closed and opened again where there are many partitions.
+A file has v2 batches as the topic's settings want them (compression.type). When `finish` returns,
+the files and their names are on the disk. Full buffers go to the disk, so memory does not grow with
+the task; with many partitions only some files are open at a time.
 
-The partitions of a topic are the directories that are there when the task begins. A row that the
-topic would not take ends everything: the error says which one it is.
+The partitions of a topic are the directories that exist when the task begins. A row that the topic
+does not take ends the task with an error that names the row.
 
-Invariants: no file is written that was there before; `discard` leaves nothing.
-
-Not here: what becomes of the files (`sink`, `storage.adopt.adopt`).
+Invariants: no file existed before; `discard` leaves none.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Large enough to compress well and to cost next to nothing on top, small enough that a reader who
-# wants one record does not decode much.
+# Large enough to compress well and to make headers cheap, small enough that reading one record
+# decodes little.
 BATCH_BYTES = 64 * 1024
-# What may wait in memory to be written; beyond it batches are closed before they are full.
+# The bytes of rows in memory; with more, batches go out before they are full.
 HELD_BYTES = 64 << 20
 OPEN_FILES = 128
 _SYNCING_THREADS = 8
@@ -55,7 +53,7 @@ def _now_ms() -> int:
 
 
 class Staging:
-    """The staged files of one task. `topic`: that of all rows, whatever their column says."""
+    """The staged files of one task. `topic`: of all rows, whatever their column `topic` says."""
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class Staging:
         held_bytes: int = HELD_BYTES,
         open_files: int = OPEN_FILES,
     ) -> None:
-        """StorageError where the settings are wrong; OSError."""
+        """StorageError if the settings are invalid; OSError."""
         self._data_dir = data_dir
         self._name = name
         self._topic = topic
@@ -90,10 +88,10 @@ class Staging:
         return found
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch.
+        """Add the rows of a batch.
 
-        InvalidRecord and its kinds, RecordTooLarge, UnknownTopicOrPartition for a row that cannot
-        be written; OSError. Then only `discard` may follow.
+        InvalidRecord and its subclasses, RecordTooLarge, UnknownTopicOrPartition for a row that the
+        topic does not take; OSError. After an error call only `discard`.
         """
         if not batch.num_rows:
             return
@@ -119,7 +117,7 @@ class Staging:
             self._flush()
 
     def finish(self) -> tuple[list[StagedFile], int]:
-        """The files, durable, and how many records are in them. OSError."""
+        """Make the files durable; return them, and how many records they have. OSError."""
         self._flush()
         self._files.sync()
         staged = [
@@ -130,7 +128,7 @@ class Staging:
         return staged, self._rows
 
     def discard(self) -> None:
-        """Remove what was written. Raises nothing: what stays is removed when it is old."""
+        """Remove the files. Raises nothing: files that stay expire."""
         self._files.remove()
 
     def _flush(self) -> None:
@@ -157,7 +155,7 @@ class Staging:
         return rows
 
     def write(self, topic: str, partition: int, batches: memoryview | bytearray) -> str:
-        """Add batches to a partition's file; its path."""
+        """Add batches to a partition's file; return its path."""
         directory = paths.partition_directory(topic, partition)
         path = os.path.join(self._data_dir, directory, str(self._name))
         self._files.append(path, batches)
@@ -167,7 +165,7 @@ class Staging:
         return self._clock_ms()
 
     def _describe(self, batch: pa.RecordBatch, rows: _TopicRows) -> str:
-        """Which row it was that the encoder refused."""
+        """Describe the row that the encoder has refused."""
         row = rows.encoder.row
         fields = {name: batch.column(name) for name in batch.schema.names}
         facts = [f"topic {rows.topic!r}"]
@@ -190,9 +188,9 @@ class _TopicRows:
         self.written: dict[int, str] = {}
         self._partitions = partitions
         self._staging = staging
-        # Whether rows say when they are; the owner stamps the time of appending where not.
+        # Without times of their own (LogAppendTime) the owner stamps records when it appends them.
         self.has_times = config.message_timestamp_type == "CreateTime"
-        # The encoder has looked at the times already.
+        # The encoder checks the times.
         self._config = replace(
             config, message_timestamp_type="CreateTime", message_timestamp_before_max_ms=LONG_MAX
         )
@@ -202,7 +200,7 @@ class _TopicRows:
             partitions,
             self._write,
             lambda before: another(partitions, before),
-            # What cannot be compressed becomes longer by it.
+            # Compression makes incompressible batches longer.
             batch_bytes=min(BATCH_BYTES, limit - limit // 16) if self._rewrites else BATCH_BYTES,
             max_batch_bytes=limit,
             stay_bytes=STAY_BYTES,
@@ -223,13 +221,13 @@ class _TopicRows:
 
 
 class _StagedFiles:
-    """Files that grow at their ends, by path; few of them are open at a time."""
+    """Files to append to, by path; only `open_files` are open at a time."""
 
     def __init__(self, files: Files, open_files: int) -> None:
         self.files = files
         self._limit = open_files
         self._sizes: dict[str, int] = {}
-        # Those that are open, the one used last at the end.
+        # The open ones, the last used at the end.
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def size(self, path: str) -> int:
@@ -257,7 +255,7 @@ class _StagedFiles:
         return fd
 
     def sync(self) -> None:
-        """Have all bytes and names on the disk, and close everything."""
+        """Flush all bytes and names to the disk, and close the files."""
         side_by_side(self._sync, list(self._sizes), _SYNCING_THREADS, "staging")
         self._close()
 
@@ -289,7 +287,7 @@ class _StagedFiles:
 
 @contextlib.contextmanager
 def _located(path: str) -> Iterator[None]:
-    """What the disk says of a descriptor, with the file that it is of."""
+    """Add the path to an OSError of its descriptor."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """The source: `reader` for batch queries, `stream_reader` for streaming ones.
 
-`options` become `source_options`, partitions and their ends `assigned` offsets (`offsets`), those
-become what tasks read (`planning`, `stream_plan`), and what they read becomes `rows`. What should
-be there and is not is `data_loss`.
+`options` parses options into `source_options`; `assigned` finds partitions and their `offsets`;
+`planning` and `stream_plan` make tasks of them; `rows` are what tasks give to Spark. `data_loss`
+handles records that are gone.
 """

@@ -1,13 +1,11 @@
 """The partitions that a query reads, and where they begin and end at this moment.
 
-The data directory is opened at the first question, with the wanted topics only, and brought up to
-date by `refresh`, which costs next to nothing where nothing has changed.
+The first `refresh` opens the data directory with the wanted topics; later ones bring it up to date,
+at almost no cost if nothing has changed.
 
-A log ends where the query's isolation lets it: before the first open transaction, or at its high
-watermark. A partition of the same name in another directory, with another topic's id, is known to
-have been *made anew* as long as this process has seen both.
-
-Not here: what the options mean together (`reader`, `stream_reader`), splits (`planning`).
+With isolation read_committed a log ends at its last stable offset, else at its high watermark. A
+partition whose name stays but whose topic id or directory changes is *recreated*; a process knows
+it if it has seen both.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class Assigned:
             self._opened = None
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """See what has become of the directory; as `Opened.refresh`. StorageError, OSError."""
+        """Bring the directory up to date, as `Opened.refresh`. StorageError, OSError."""
         if self._opened is None:
             self._opened = Opened(
                 self.location,
@@ -49,11 +47,11 @@ class Assigned:
 
     @property
     def opening(self) -> object:
-        """Another one where the directory had to be opened anew."""
+        """An object that changes when the directory is opened again."""
         return None if self._opened is None else self._opened.manager
 
     def logs(self) -> dict[TopicPartition, Log]:
-        """What is there of what is wanted."""
+        """The logs of the wanted partitions that exist."""
         if self._opened is None:
             self.refresh()
             assert self._opened is not None
@@ -66,7 +64,7 @@ class Assigned:
         return found
 
     def all_logs(self) -> dict[TopicPartition, Log]:
-        """The same; UnknownTopicOrPartition where one that has been named is not there."""
+        """As `logs`; UnknownTopicOrPartition if one that the options name does not exist."""
         found = self.logs()
         subscription = self._options.subscription
         missing: Iterable[object] = ()
@@ -83,7 +81,7 @@ class Assigned:
         return found
 
     def end(self, log: Log) -> int:
-        """The offset before which everything may be read."""
+        """The offset up to which the query may read."""
         if self._options.isolation == "read_committed":
             return log.last_stable_offset
         return log.high_watermark
@@ -94,9 +92,9 @@ class Assigned:
     def resolve(
         self, limit: Limit, *, is_start: bool, ends: Mapping[TopicPartition, int] | None = None
     ) -> Offsets:
-        """Offsets of every partition; of those in `ends`, that is where they end.
+        """The offset of `limit` in every partition; `ends` are ends to use instead of `latest`.
 
-        InvalidOption where the limit does not name them all, or no record is as young as it says.
+        InvalidOption if the limit does not name them all, or no record is as young as it says.
         """
         logs = self.all_logs()
         if limit.offset is not None:

@@ -1,8 +1,8 @@
-"""Records that a query should have read and that are no longer there.
+"""Handles records that a query should read and that are gone.
 
-Retention may delete what has not been read yet; a topic may be deleted, and made anew. A query
-fails then, so that nobody overlooks it, unless `failOnDataLoss` is false: then it goes on with what
-is there, and says once what is missing of each partition.
+Retention may delete records before a query reads them; a user may delete a topic, and create it
+again. Then the query fails or, with `failOnDataLoss=false`, continues with the records that exist
+and logs a warning, once for each partition.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class DataLoss(RuntimeError):  # noqa: N818 - as the errors of storage
 
 
 class LossPolicy:
-    """What is done about it."""
+    """Fails a query on data loss (`fail`), or warns."""
 
     def __init__(self, fail: bool) -> None:
         self.fail = fail
         self._said: set[TopicPartition | None] = set()
 
     def report(self, name: TopicPartition | None, reason: str) -> None:
-        """DataLoss, or a warning, the first of this partition."""
+        """Raise DataLoss, or warn if this is the partition's first loss."""
         if self.fail:
             raise DataLoss(
                 "Some data may have been lost because it is not in the log any more: it was "
@@ -45,5 +45,5 @@ class LossPolicy:
 
 
 def unreadable(name: TopicPartition, start: int, end: int, why: str) -> str:
-    """The reason where offsets of a partition cannot be read."""
+    """The reason for `report` if a query cannot read these offsets."""
     return f"Could not read records in offset [{start}, {end}) for topic partition {name}: {why}"

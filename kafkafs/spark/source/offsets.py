@@ -1,15 +1,12 @@
-"""Offsets of many partitions, in the JSON that Spark's users know, and arithmetic with them.
+"""Offsets of many partitions, in the JSON of Spark's Kafka source, and arithmetic with them.
 
     {"orders": {"0": 23, "1": -1}, "events": {"0": -2}}
 
-An offset is that of the next record to read. Two numbers stand for places that are found later:
--1 the end (`LATEST`), -2 the start (`EARLIEST`). What is written has its topics and partitions in
-order, as Spark compares texts.
+An offset is that of the next record to read; -1 is the end (`LATEST`), -2 the start (`EARLIEST`).
+`nested` sorts topics and partitions, since Spark compares the texts.
 
-Shares of a limit and of tasks are worked out as Spark's Kafka source does
+A limit's and the tasks' shares are those of Spark's Kafka source
 (`KafkaMicroBatchStream.rateLimit`, `KafkaOffsetRangeCalculator`).
-
-Not here: where a partition begins and ends (`stream_reader`, `planning`).
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ def names(partitions: Iterable[TopicPartition]) -> str:
 
 
 def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
-    """What is written as JSON, in order."""
+    """The offsets as objects for JSON, in order."""
     result: Nested = {}
     for (topic, partition), offset in sorted(offsets.items()):
         result.setdefault(topic, {})[str(partition)] = offset
@@ -57,7 +54,7 @@ def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
 
 
 def from_nested(value: object) -> Offsets:
-    """What `nested` gave. ValueError where it is nothing like that."""
+    """The offsets of a result of `nested`. ValueError if it is none."""
     result: Offsets = {}
     if not isinstance(value, dict):
         raise ValueError(f"not an object of topics: {value!r}")
@@ -74,12 +71,12 @@ def from_nested(value: object) -> Offsets:
 
 
 def parse(text: str) -> Offsets:
-    """Offsets, or times, by partition. ValueError."""
+    """Parse offsets or times by partition. ValueError."""
     return from_nested(_object(text))
 
 
 def parse_partitions(text: str) -> set[TopicPartition]:
-    """`{"orders": [0, 1]}`. ValueError."""
+    """Parse `{"orders": [0, 1]}`. ValueError."""
     result: set[TopicPartition] = set()
     for topic, partitions in _object(text).items():
         if not isinstance(partitions, list):
@@ -109,7 +106,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class OffsetRange(NamedTuple):
-    """Offsets from `start` to before `end`, not all of which need be there."""
+    """Offsets from `start` to before `end`; some may be gone."""
 
     partition: TopicPartition
     start: int
@@ -123,9 +120,9 @@ class OffsetRange(NamedTuple):
 def limited(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int
 ) -> Offsets:
-    """How far to go towards `end` with about `most` offsets, each partition by its share.
+    """Ends towards `end` that are about `most` offsets away, each partition by its share.
 
-    No partition that has any goes away empty, so it may be a few more.
+    Each partition that has offsets gets one at least, so the sum may be a few more.
     """
     sizes = {name: end[name] - start[name] for name in end if end[name] > start[name]}
     total = sum(sizes.values())
@@ -138,9 +135,9 @@ def limited(
 def divided(
     ranges: Iterable[OffsetRange], *, at_least: int | None = None, most_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges so that there are about `at_least`, none of more than `most_records` offsets.
+    """Cut ranges into about `at_least` ranges of `most_records` offsets or less; drop empty ones.
 
-    Larger ranges give more pieces; empty ranges give none.
+    Larger ranges become more ranges.
     """
     pieces = [each for each in ranges if each.size > 0]
     if most_records is not None:
@@ -151,7 +148,7 @@ def divided(
         return pieces
     total = sum(each.size for each in pieces)
     whole = [each for each in pieces if _count(each.size, total, at_least) == 1]
-    # What stays whole takes no part in how the others are cut.
+    # Ranges that stay whole do not count for the shares of the others.
     rest = total - sum(each.size for each in whole)
     wanted = max(at_least - len(whole), 1)
     kept = set(whole)

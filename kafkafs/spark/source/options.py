@@ -1,25 +1,22 @@
-"""The options of the source, whose names, values and meanings are those of Spark's Kafka source.
+"""Parses the options of the source, which are those of Spark's Kafka source. Pure.
 
-Which partitions (one of them): `subscribe` (names, by commas), `subscribePattern` (a regular
-expression that a whole name matches), `assign` (`{"orders": [0, 1]}`).
+Partitions (one option of three): `subscribe` (names, by commas), `subscribePattern` (a regular
+expression that matches a whole name), `assign` (`{"orders": [0, 1]}`).
 
-From where: `startingTimestamp`, else `startingOffsetsByTimestamp`, else `startingOffsets`
-(`earliest`, `latest`, or JSON with every partition); to where, in a batch query: `endingTimestamp`,
+Start: `startingTimestamp`, else `startingOffsetsByTimestamp`, else `startingOffsets` (`earliest`,
+`latest`, or JSON with every partition). End of a batch query: `endingTimestamp`,
 `endingOffsetsByTimestamp`, `endingOffsets`. Times are in ms since 1970, and mean the first record
-that is not older; where there is none, `startingOffsetsByTimestampStrategy` says whether that is an
-`error` or the `latest`.
+that is not older; without one, `startingOffsetsByTimestampStrategy` chooses an `error` or `latest`.
 
-How much at a time: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` with `maxTriggerDelay`;
-`minPartitions`, `maxRecordsPerPartition`. Besides: `failOnDataLoss`, `includeHeaders`.
+Amount at a time: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` with `maxTriggerDelay`;
+`minPartitions`, `maxRecordsPerPartition`. Others: `failOnDataLoss`, `includeHeaders`.
 
-Of our own: `path`, the data directory; `isolationLevel`, as `kafka.isolation.level`, but
-`read_committed` is the default; `untilHighWatermark`, for the directory of a broker that has
-replicas; `maxPartitionBytes`, how much of a log one task reads, about.
+Our own: `path`, the data directory; `isolationLevel`, as `kafka.isolation.level`, but with
+`read_committed` as default; `untilHighWatermark`, for the directory of a broker with replicas;
+`maxPartitionBytes`, about how many bytes of a log a task reads.
 
-What configures connections (`kafka.bootstrap.servers` …) is accepted and without effect, so that a
-pipeline moves over by changing the format. A name that nobody knows is an error.
-
-Pure: neither Spark nor a file is asked.
+Options for connections (`kafka.bootstrap.servers` …) have no effect, so that a pipeline can move
+over by changing its format. Any other name is an error.
 """
 
 from __future__ import annotations
@@ -68,7 +65,7 @@ KNOWN = {
         "untilHighWatermark",
     )
 }
-# What only a consumer that talks to brokers needs.
+# Only a consumer of brokers needs these.
 WITHOUT_EFFECT = frozenset(
     (
         "groupidprefix",
@@ -100,9 +97,9 @@ Mode = Literal["batch", "stream", "any"]
 
 
 def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
-    """InvalidOption where one is unknown, no value of its kind, or contradicts another.
+    """Parse options. InvalidOption for an unknown one, an invalid value or a contradiction.
 
-    "any": it is not known yet what kind of query it is for.
+    The mode "any" stands for a kind of query that is not known yet.
     """
     options = {name.lower(): value for name, value in given.items()}
     if mode == "stream":
@@ -158,7 +155,7 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
 
 
 def _check_names(options: Mapping[str, str]) -> list[str]:
-    """Refuse unknown names; what is to be said of those without effect."""
+    """Refuse unknown names; return remarks about those without effect."""
     ignored = []
     for name in options:
         if name in REFUSED:

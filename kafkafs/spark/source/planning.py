@@ -1,10 +1,7 @@
-"""Ranges of offsets → what tasks read, and a task's reading.
+"""Makes tasks of ranges of offsets, and reads the split of a task.
 
-A task reads one split: a piece of one partition. Ranges are cut by `minPartitions` and
-`maxRecordsPerPartition` first, then where a split would become too large. Whatever cannot be read
-any more is lost data: seen when planning, or by the task, where retention was faster.
-
-Not here: which ranges (`reader`, `stream_reader`); how a split is decoded (`rows`).
+`minPartitions` and `maxRecordsPerPartition` cut ranges first, then the size of splits does. Offsets
+that are gone are data loss: planning sees it, or the task if retention deletes them later.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SplitPartition(InputPartition):
-    """What a task is given."""
+    """The input of a task: one split."""
 
     def __init__(self, location: Location, split: Split, fail_on_data_loss: bool) -> None:
         super().__init__(split)
@@ -44,7 +41,7 @@ def plan(
     ranges: Iterable[OffsetRange],
     policy: LossPolicy,
 ) -> list[SplitPartition]:
-    """The tasks' parts of these ranges, by partition and offset. DataLoss."""
+    """The tasks for these ranges, by partition and offset. DataLoss."""
     logs = assigned.logs()
     there = [_there(each, logs.get(each.partition), assigned, policy) for each in sorted(ranges)]
     return [
@@ -65,7 +62,7 @@ def plan(
 def _there(
     wanted: OffsetRange, log: Log | None, assigned: Assigned, policy: LossPolicy
 ) -> OffsetRange:
-    """What can be read of a range; the rest is reported."""
+    """The readable part of a range; reports the rest as lost."""
     name, start, end = wanted
     if wanted.size <= 0:
         return wanted
@@ -86,9 +83,9 @@ def _there(
 
 
 def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A task's rows. DataLoss, StorageError, OSError."""
+    """The rows of a task. DataLoss, StorageError, OSError."""
     if not isinstance(part, SplitPartition):
-        # Spark's word for no partitions at all.
+        # Spark calls this once if there are no partitions at all.
         return
     files, split = part.location.files(), part.split
     name = TopicPartition(split.topic, split.partition)
@@ -108,7 +105,7 @@ def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _gap(error: OffsetOutOfRange, split: Split) -> tuple[int, int, str]:
-    """What of a split is not there, and why; all that lies before it has been read."""
+    """The offsets of a split that are gone, and why; the task has read all before them."""
     assert error.offset is not None
     if error.offset >= split.to_offset:
         return error.log_end, split.to_offset, f"the log ends at {error.log_end}"
@@ -119,5 +116,5 @@ def _gap(error: OffsetOutOfRange, split: Split) -> tuple[int, int, str]:
 def ranges(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> list[OffsetRange]:
-    """Of the partitions that have both."""
+    """The ranges of the partitions that have a start and an end."""
     return [OffsetRange(name, start[name], end[name]) for name in end if name in start]

@@ -1,7 +1,4 @@
-"""`spark.read.format("kafkafs")`: a batch query over what is there when it is planned.
-
-Not here: options (`options`), offsets of partitions (`assigned`), tasks (`planning`).
-"""
+"""`spark.read.format("kafkafs")`: a batch query over the records that exist when Spark plans it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
-    """Planned in one process and read in others, to which it goes by pickle; it keeps nothing."""
+    """Plans in one process, and reads in others, to which Spark pickles it; it keeps no state."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options.parse(given, "batch")

@@ -1,7 +1,7 @@
-"""Columns of a log as rows of Spark: its schema, and record batches of Arrow in that form.
+"""Records as rows of Spark: the schema, and Arrow record batches in it.
 
-The columns are those of Spark's Kafka source. Whoever reads may choose some of them, in any order,
-and only these are decoded. What the decoder has made is handed over as it is, without a copy:
+The columns are those of Spark's Kafka source. A query may choose some of them, in any order, and
+only these are decoded. Arrow takes over the decoder's buffers without a copy:
 
     column         Arrow                            from
     key, value     binary                           validity, positions, bytes
@@ -13,10 +13,10 @@ and only these are decoded. What the decoder has made is handed over as it is, w
     headers        list<struct<key: string,         positions; of both parts of the struct validity,
                    value: binary>>                  positions, bytes
 
-A record without timestamp has that of -1 ms, as it has in Kafka's clients.
+A record without timestamp has -1 ms, as in Kafka's clients.
 
-Arrow is imported where rows are read: each process that only plans or writes is there without it a
-fifth of a second earlier. Not here: reading and decoding (`storage.split.split`).
+Only reading imports Arrow: a process that plans or writes starts a fifth of a second earlier
+without it. `storage.split.split` reads and decodes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TYPES: dict[str, DataType] = {
     HEADERS: ArrayType(_HEADER),
 }
 _NAMES = {name.lower(): name for name in TYPES}
-# Which of the decoder's columns each needs, if any.
+# The decoder's column that each of Spark's needs.
 _DECODED = {
     "key": "keys",
     "value": "values",
@@ -73,18 +73,19 @@ _DECODED = {
 
 
 def full_schema(headers: bool) -> StructType:
-    """What `load()` gives where no schema is named."""
+    """The schema of `load()` without `.schema(…)`."""
     return spark_schema(name for name in TYPES if headers or name != HEADERS)
 
 
 def spark_schema(names: Iterable[str]) -> StructType:
-    """These columns."""
+    """The schema of these columns."""
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
 def chosen(schema: StructType) -> pa.Schema:
-    """The Arrow form of what a user wants to have. InvalidOption where there is no such column, or
-    not of that type; names in any case, as Spark has them.
+    """The Arrow schema of the user's columns, whose names may have any case, as in Spark.
+
+    InvalidOption for an unknown column, or a column of another type.
     """
     if not schema.fields:
         raise InvalidOption(f"the schema has no columns; there are: {', '.join(TYPES)}")
@@ -107,7 +108,7 @@ def chosen(schema: StructType) -> pa.Schema:
 
 
 def _is_alike(one: DataType, other: DataType) -> bool:
-    """Whether two types are the same but for what may be null."""
+    """Whether two types are the same except for what may be null."""
     return one.simpleString() == other.simpleString()
 
 
@@ -135,7 +136,7 @@ def record_batches(
 
 
 class _Same:
-    """The columns that are the same in all rows of a split: made once, and cut to size."""
+    """The columns that are the same in all rows of a split, cut to size."""
 
     def __init__(self, split: Split) -> None:
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""What the options of the source say, once they are checked (`options`)."""
+"""The checked options of the source; `options` makes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__sh
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which partitions of a data directory; one of the three is there."""
+    """The wanted partitions of a data directory; exactly one field is set."""
 
     topics: frozenset[str] | None = None
     pattern: str | None = None
@@ -38,8 +38,8 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Limit:
-    """Where to start or to end: at `offset` of every partition (`EARLIEST`, `LATEST`), at an
-    offset or at a time of each, or at a time of all.
+    """Where to start or end: at `offset` (`EARLIEST`, `LATEST`) or the time `timestamp` (in ms) of
+    all partitions, or at an offset or a time (in ms) for each.
     """
 
     offset: int | None = None
@@ -51,7 +51,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """All of them, checked."""
+    """The checked options; `remarks` are warnings about options without effect."""
 
     path: str
     subscription: Subscription

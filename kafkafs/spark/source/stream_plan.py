@@ -1,17 +1,14 @@
-"""How far each batch of a streaming query goes, and what it reads.
+"""Plans how far each batch of a streaming query goes, and what it reads.
 
-Spark keeps in its checkpoint where each batch ends, but not where the first one began: that it asks
-for again where a query was interrupted in its first batch. So wherever the start depends on when it
-is asked for (`latest`), the first batch is empty and ends where it begins, which writes the start
-down before anything is read.
+Spark's checkpoint has the end of each batch, but not the start of the first: Spark requests that
+again if a query stops in its first batch. So where the start depends on the moment (`latest`), the
+first batch is empty and ends at its start: Spark then writes the start down before it reads.
 
-An end below the start says that the log was made anew in between: what was left of the old one is
-lost, and the new one is read from where it starts. It is written down like that even where the new
-log is as long as the old one was, so that a query that is started again sees it too.
+An end below the start means that the log was recreated: the unread rest of the old log is lost, and
+the query reads the new one from its start. Even where the new log is as long as the old one, the
+plan gives such an end, so that a restarted query sees it, too.
 
-Partitions that appear while a query runs are read from where they start.
-
-Not here: what Spark calls this by (`stream_reader`), tasks (`planning`).
+The query reads partitions that appear while it runs from their start.
 """
 
 from __future__ import annotations
@@ -43,11 +40,11 @@ class StreamPlan:
         self._opening: object = None
         self._initial: Offsets | None = None
         self._has_begun = False
-        # The first one is not waited for.
+        # The first batch does not wait for more records.
         self._triggered_ms = -options.max_delay_ms
         self._target: Offsets | None = None
         self.latest: Offsets = {}
-        """The ends when last looked at."""
+        """The ends at the last call of `next_end`."""
 
     def close(self) -> None:
         self._assigned.close()
@@ -55,14 +52,14 @@ class StreamPlan:
     # -- where a query starts ------------------------------------------------------------------
 
     def initial(self) -> Offsets:
-        """The same however often it is asked for. InvalidOption, UnknownTopicOrPartition."""
+        """The query's start, the same in each call. InvalidOption, UnknownTopicOrPartition."""
         if self._initial is None:
             self._assigned.refresh()
             found = self._assigned.resolve(self._options.starting, is_start=True, ends=self._target)
             if self._target is not None:
                 now = self._assigned.latest()
                 for name, start in found.items():
-                    # Where a start by time came into being since, nothing is to be read yet.
+                    # A start by time may lie past the target: then there is nothing to read yet.
                     if name not in self._target or self._target[name] < start <= now[name]:
                         self._target[name] = start
             self._initial = found
@@ -70,16 +67,16 @@ class StreamPlan:
         return self._initial
 
     def stop_at_latest(self) -> None:
-        """Go no further than the logs go now."""
+        """Plan no further than the present ends of the logs."""
         self._assigned.refresh(at_once=True)
         self._target = self._assigned.latest()
 
     # -- how far a batch goes ------------------------------------------------------------------
 
     def next_end(self, start: Offsets, *, is_limited: bool) -> Offsets:
-        """The end of a batch that begins at `start`; the same where there is nothing to read.
+        """The end of a batch that begins at `start`; `start` itself if there is nothing to read.
 
-        `is_limited`: no more, and not less, at a time than the options say.
+        `is_limited`: apply the options' least and most offsets of a batch.
         """
         self._assigned.refresh()
         known = self._seen
@@ -108,14 +105,14 @@ class StreamPlan:
         return end if most is None else offsets.limited(first, end, most)
 
     def _look(self) -> set[TopicPartition]:
-        """Which logs have been made anew since the last look, as far as one can know."""
+        """Take the present logs; return those recreated since the last call, as far as known."""
         logs = self._assigned.logs()
         anew = self._made_anew(logs)
         self._opening, self._seen = self._assigned.opening, logs
         return anew
 
     def _made_anew(self, logs: dict[TopicPartition, Log]) -> set[TopicPartition]:
-        """The same, of these logs; the next look will say so again."""
+        """Which of these logs are recreated, compared with those of the last `_look`."""
         seen = self._seen
         is_opened_anew = self._opening is not self._assigned.opening
         return {
@@ -129,15 +126,14 @@ class StreamPlan:
         }
 
     def _waiting(self, name: TopicPartition, start: int, end: int) -> int:
-        """The end of a log that is not as long as it was, or was said to be."""
+        """The end of a batch for a log that has become shorter than `start`."""
         if self._policy.fail:
             return end
-        # There is nothing but to wait.
         self._policy.report(name, _changed(name, start, end))
         return start
 
     def _is_delayed(self, start: Offsets, end: Offsets) -> bool:
-        """Whether there is too little to begin with, and time to wait for more."""
+        """Whether to wait for more records: there are too few, and the delay is not over."""
         least = self._options.min_offsets
         if least is None or self._target is not None or any(end[n] < start[n] for n in end):
             return False
@@ -176,9 +172,9 @@ class StreamPlan:
         )
 
     def _is_another(self, name: TopicPartition, anew: set[TopicPartition]) -> bool:
-        """Whether a log is not the one that the batch was to end in: the next one begins it."""
+        """Whether a log was recreated after the batch was planned: the next batch reads it."""
         if name in anew:
-            self._policy.report(name, f"The topic of partition {name} was made anew.")
+            self._policy.report(name, f"The topic of partition {name} was recreated.")
         return name in anew
 
     def _range(
@@ -205,7 +201,7 @@ class StreamPlan:
 
 
 def _moves(starting: Limit) -> bool:
-    """Whether a start that is asked for again may be another one."""
+    """Whether a second request for the start may give another one."""
     if starting.offset is not None:
         return starting.offset == LATEST
     if starting.offsets is not None:
@@ -215,6 +211,6 @@ def _moves(starting: Limit) -> bool:
 
 def _changed(name: TopicPartition, start: int, end: int) -> str:
     return (
-        f"Partition {name}'s offset was changed from {start} to {end}: its topic was made anew, "
+        f"Partition {name}'s offset was changed from {start} to {end}: its topic was recreated, "
         "its log has lost its end, or the start offset was set too high."
     )

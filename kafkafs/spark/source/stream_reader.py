@@ -1,9 +1,7 @@
-"""`spark.readStream.format("kafkafs")`: a query that goes on from offset to offset.
+"""`spark.readStream.format("kafkafs")`: a streaming query.
 
-The driver has one reader for the planning of a query, in a process of its own, and pickles of
-others for the tasks, which keep nothing.
-
-Not here: options (`options`), how far a batch goes (`stream_plan`), tasks (`planning`).
+The driver plans a query with one reader, in a process of its own. Tasks have pickled readers, which
+keep no state.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_remarked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need."""
+        """Only what tasks need."""
         return {"_schema": self._schema}
 
     def initialOffset(self) -> Nested:
         return offsets.nested(self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark hands it back to `latestOffset`, or another one where its trigger says so."""
+        """Spark hands this, or the limit of its trigger, to `latestOffset`."""
         chosen = self._options
         if chosen.max_offsets is not None:
             return ReadMaxRows(chosen.max_offsets)
@@ -69,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.nested(end)
 
     def _remark(self) -> None:
-        """Say once what is without effect, also of a query that goes on."""
+        """Warn once of options without effect."""
         if not self._has_remarked:
             self._has_remarked = True
             for remark in self._options.remarks:
@@ -85,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planning.read(partition, self._schema)
 
     def commit(self, end: Nested) -> None:
-        """Nothing is kept for who has read: retention goes by the topic's settings."""
+        """Nothing to do: readers keep no state, and retention follows the topic's settings."""
 
     def stop(self) -> None:
         self._plan.close()
