@@ -78,11 +78,11 @@ class Ticks:
             now_ms = self._manager.monotonic_ms()
             pause_ms = look_ms
             for log in self._manager.due_flushes(now_ms + look_ms):
-                if log in self._flushing or log.durability.dirty_since_ms is None:
+                if log in self._flushing or log.durability.unflushed_since_ms is None:
                     continue
                 if self._flushes_again.waits(log):
                     continue
-                left_ms = log.durability.dirty_since_ms + log.config.flush_ms - now_ms
+                left_ms = log.durability.unflushed_since_ms + log.config.flush_ms - now_ms
                 if left_ms > 0 and log.durability.flush_error is None:
                     pause_ms = min(pause_ms, left_ms)
                 else:

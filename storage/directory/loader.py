@@ -59,7 +59,7 @@ class Loader:
         clean: bool,
         wanted: Callable[[str], bool] | None,
         mends_ids: bool,
-        dirty: set[Log],
+        unflushed: set[Log],
         retiring: set[Log],
         counters: LogCounters,
         monotonic_ms: Callable[[], int],
@@ -76,7 +76,7 @@ class Loader:
         self._clean = clean
         self._wanted = wanted
         self._mends_ids = mends_ids
-        self._dirty = dirty
+        self._unflushed = unflushed
         self._retiring = retiring
         self._counters = counters
         self._monotonic_ms = monotonic_ms
@@ -230,7 +230,7 @@ class Loader:
             read_only=self._read_only,
             may_be_cleaned=may_be_cleaned,
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
-            dirty=self._dirty,
+            unflushed=self._unflushed,
             retiring=self._retiring,
             counters=self._counters,
             monotonic_ms=self._monotonic_ms,

@@ -157,7 +157,7 @@ class LogManager:
         # Whether nobody else uses ``files``.
         self._made_files = False
         # Logs that have something to flush.
-        self._dirty: set[Log] = set()
+        self._unflushed: set[Log] = set()
         self.deleted = Deleted(files, self.duties, self.reserve, read_only=read_only)
         self.loader = Loader(
             files,
@@ -169,7 +169,7 @@ class LogManager:
             clean=clean,
             wanted=wanted,
             mends_ids=mending is not None,
-            dirty=self._dirty,
+            unflushed=self._unflushed,
             retiring=self.deleted.retiring,
             counters=self.counters,
             monotonic_ms=monotonic_ms,
@@ -587,7 +587,7 @@ class LogManager:
             epochs=[],
             clean=True,
             read_only=False,
-            dirty=self._dirty,
+            unflushed=self._unflushed,
             retiring=self.deleted.retiring,
             counters=self.counters,
             monotonic_ms=self.monotonic_ms,
@@ -632,7 +632,7 @@ class LogManager:
                 log.relocate(directory)
                 log.retire(due_ms)
                 self.duties.forget(log.name)
-                self._dirty.discard(log)
+                self._unflushed.discard(log)
             self.deleted.add(due_ms, directory, log)
         for partition in topic.numbers:
             self.cleaner_offsets.pop((name, partition), None)
@@ -705,11 +705,11 @@ class LogManager:
         """
         return [
             log
-            for log in list(self._dirty)  # others may come and go meanwhile, from other threads
-            if log.durability.dirty_since_ms is not None
+            for log in list(self._unflushed)  # others may come and go meanwhile, from other threads
+            if log.durability.unflushed_since_ms is not None
             and (
                 log.durability.flush_error is not None
-                or now_ms - log.durability.dirty_since_ms >= log.config.flush_ms
+                or now_ms - log.durability.unflushed_since_ms >= log.config.flush_ms
             )
         ]
 

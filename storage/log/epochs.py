@@ -19,14 +19,14 @@ from storage.state import checkpoint
 class LeaderEpochs:
     """``entries``: (epoch, offset), both rising; a change makes another list.
 
-    ``latest``: the epoch that appends carry, 0 where there is none yet.  ``is_dirty``: the file
+    ``latest``: the epoch that appends carry, 0 where there is none yet.  ``is_unflushed``: the file
     does not say so yet.
     """
 
     def __init__(self, entries: list[tuple[int, int]]) -> None:
         self.entries = entries
         self.latest = entries[-1][0] if entries else 0
-        self.is_dirty = False
+        self.is_unflushed = False
         # Two flushes of one log may run at once.
         self._writing = threading.Lock()
 
@@ -48,7 +48,7 @@ class LeaderEpochs:
         if entries != self.entries:
             self.entries = entries
             self.latest = entries[-1][0]
-            self.is_dirty = True
+            self.is_unflushed = True
 
     def write(self, files: Files, directory: str, entries: list[tuple[int, int]]) -> None:
         """Write ``entries``, those of the moment when the flush began.  Any thread; OSError."""
@@ -59,4 +59,4 @@ class LeaderEpochs:
     def written(self, entries: list[tuple[int, int]]) -> None:
         """``entries`` are durable."""
         if entries == self.entries:
-            self.is_dirty = False
+            self.is_unflushed = False

@@ -50,9 +50,9 @@ class FlushedLog(Protocol):
 
     def check_writable(self) -> None: ...
 
-    def became_dirty(self) -> None: ...
+    def became_unflushed(self) -> None: ...
 
-    def became_clean(self) -> None: ...
+    def became_flushed(self) -> None: ...
 
 
 class Durability:
@@ -61,7 +61,7 @@ class Durability:
     ``recovery_point``: the offset up to which.  ``point_counts``: whether a checkpoint may name it.
     By its line a gap between segments behind it is a loss; of a log that came without one, or of
     which all is checked, it is a cleaner's gap, until this process has flushed all of it.
-    ``dirty_since_ms``: since when there is something to flush, by the monotonic clock, or None.
+    ``unflushed_since_ms``: since when there is something to flush, by the monotonic clock, or None.
     ``flush_error``: why the files cannot be trusted, or None.
     """
 
@@ -69,20 +69,20 @@ class Durability:
         self._log = log
         self.recovery_point = recovery_point
         self.point_counts = point_counts or recovery_point == log.log_end_offset
-        self.dirty_since_ms: int | None = None
+        self.unflushed_since_ms: int | None = None
         self.flush_error: OSError | None = None
         # How often the names in the directory have changed, and the count that a flush has covered.
         self.directory_changes = 0
         self._directory_synced = 0
 
     @property
-    def directory_dirty(self) -> bool:
+    def directory_unsynced(self) -> bool:
         """Whether names in the directory have to be synced."""
         return self.directory_changes != self._directory_synced
 
-    @directory_dirty.setter
-    def directory_dirty(self, dirty: bool) -> None:
-        if dirty:
+    @directory_unsynced.setter
+    def directory_unsynced(self, unsynced: bool) -> None:
+        if unsynced:
             self.directory_changes += 1
         else:
             self._directory_synced = self.directory_changes
@@ -93,11 +93,11 @@ class Durability:
         log = self._log
         return log.log_end_offset - self.recovery_point >= log.config.flush_messages
 
-    def mark_dirty(self) -> None:
+    def mark_unflushed(self) -> None:
         """There is something to flush, whether anything was appended or not."""
-        if self.dirty_since_ms is None and not self._log.closed:
-            self.dirty_since_ms = self._log.monotonic_ms()
-            self._log.became_dirty()
+        if self.unflushed_since_ms is None and not self._log.closed:
+            self.unflushed_since_ms = self._log.monotonic_ms()
+            self._log.became_unflushed()
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -132,14 +132,14 @@ class Durability:
         self.recovery_point = max(self.recovery_point, offset)
         self.point_counts = True
         if self.recovery_point == self._log.log_end_offset:
-            self.dirty_since_ms = None
-            self._log.became_clean()
+            self.unflushed_since_ms = None
+            self._log.became_flushed()
 
     # -- distrust ------------------------------------------------------------------------------
 
     def mark_distrusted(self, error: OSError) -> None:
         """The files do not hold what was written to them; a file says so to the next start.  Any
-        thread; ``mark_dirty`` is to follow.
+        thread; ``mark_unflushed`` is to follow.
         """
         self.flush_error = error
         path = os.path.join(self._log.directory, paths.UNSYNCED)
@@ -150,7 +150,7 @@ class Durability:
     def distrust(self, error: OSError) -> None:
         """Have the log take nothing until ``rescue`` has written its files anew."""
         self.mark_distrusted(error)
-        self.mark_dirty()
+        self.mark_unflushed()
 
     def distrust_as_before(self) -> None:
         """An fsync had failed before the last start, and no rescue was finished."""
@@ -158,7 +158,7 @@ class Durability:
         reason = "an fsync that failed before the last start"
         self.flush_error = OSError(errno.EIO, reason, log.directory)
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
-        self.mark_dirty()
+        self.mark_unflushed()
 
     @property
     def why_distrusted(self) -> str:
@@ -199,9 +199,9 @@ class FlushPlan:
         self._durability = durability
         self._segments = segments
         self._target = log.log_end_offset
-        self._directory = log.directory if durability.directory_dirty else None
+        self._directory = log.directory if durability.directory_unsynced else None
         self._directory_changes = durability.directory_changes
-        self._epochs = log.epochs.entries if log.epochs.is_dirty else None
+        self._epochs = log.epochs.entries if log.epochs.is_unflushed else None
         self._snapshots = list(log.snapshots.unsynced)
         self.done = False
         self._ns = 0
@@ -276,12 +276,12 @@ class FlushPlan:
         log, durability = self._log, self._durability
         if not self.done:
             log.counters.flush_failures += 1
-            durability.mark_dirty()
+            durability.mark_unflushed()
             return
         log.counters.flushes += 1
         log.counters.flush_ns += self._ns
         if self._directory is not None and self._directory_changes == durability.directory_changes:
-            durability.directory_dirty = False
+            durability.directory_unsynced = False
         if self._epochs is not None:
             log.epochs.written(self._epochs)
         durability.flushed_to(self._target)

@@ -77,7 +77,7 @@ class Log:
         read_only: bool,
         may_be_cleaned: bool = False,
         point_counts: bool = True,
-        dirty: set[Log] | None = None,
+        unflushed: set[Log] | None = None,
         retiring: set[Log] | None = None,
         counters: LogCounters | None = None,
         monotonic_ms: Callable[[], int] = clock.monotonic_ms,
@@ -107,7 +107,7 @@ class Log:
         self.lost_end = 0
         self._active_since_ms = monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
-        self._dirty = dirty if dirty is not None else set()
+        self._unflushed = unflushed if unflushed is not None else set()
         self.producers = recovered.producers
         self.epochs = LeaderEpochs(epochs)
         self.snapshots = ProducerSnapshots(self, recovered.snapshot_offset)
@@ -128,7 +128,7 @@ class Log:
         if self.producers.first_undecided_offset is not None:
             self.transactions.stabilize()
         if point < self.log_end_offset and not read_only:
-            self.durability.mark_dirty()
+            self.durability.mark_unflushed()
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -218,13 +218,13 @@ class Log:
         """``Durability.flush``"""
         self.durability.flush(by_owner)
 
-    def became_dirty(self) -> None:
+    def became_unflushed(self) -> None:
         """``Durability`` has something to flush."""
-        self._dirty.add(self)
+        self._unflushed.add(self)
 
-    def became_clean(self) -> None:
+    def became_flushed(self) -> None:
         """``Durability`` has flushed everything."""
-        self._dirty.discard(self)
+        self._unflushed.discard(self)
 
     def check_writable(self) -> None:
         """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost."""
@@ -291,13 +291,13 @@ class Log:
         counters.bytes_appended += len(batches)
         if not self.epochs.entries:
             self.epochs.assign([(0, first)])
-        if self.durability.dirty_since_ms is None:
-            self.durability.mark_dirty()
+        if self.durability.unflushed_since_ms is None:
+            self.durability.mark_unflushed()
         stabilized = False
         if staged is not None:
             if staged.aborted and len(staged.aborted) == len(active.files.aborted):
                 # They have made the segment's transaction index.
-                self.durability.directory_dirty = True
+                self.durability.directory_unsynced = True
             stabilized = self.transactions.update_stable_sizes(undecided, first)
         for listener in self.listeners:
             listener.appended(self, active, position, batches)
@@ -358,7 +358,7 @@ class Log:
             )
         except OSError:
             # What was made of the new one, and removed, shall not come back.
-            self.durability.directory_dirty = True
+            self.durability.directory_unsynced = True
             sealed.unseal()
             raise
         self.segments = (*self.segments, active)
@@ -367,10 +367,10 @@ class Log:
         if replaced is not None:
             with contextlib.suppress(OSError):
                 self.files.unlink(replaced)
-        self.durability.directory_dirty = True
+        self.durability.directory_unsynced = True
         self._roll_after_ms = self._draw_roll_time()
         self.counters.rolls += 1
-        self.durability.mark_dirty()
+        self.durability.mark_unflushed()
         for listener in self.listeners:
             listener.rolled(self, sealed, active)
         return active
@@ -442,7 +442,7 @@ class Log:
         (``intended_log_starts``), or while a crash could bring segments below it back.
         """
         start = max([self.log_start_offset, *self.intended_log_starts])
-        certain = not self.retired and not self.durability.directory_dirty
+        certain = not self.retired and not self.durability.directory_unsynced
         return None if start == self.segments[0].base_offset and certain else start or None
 
     def raise_log_start(self, offset: int) -> None:
@@ -503,9 +503,9 @@ class Log:
 
     def mark_detached(self, segments: Iterable[Segment]) -> None:
         """Rename the files of segments that have left the log, unless they are gone already."""
-        self.durability.directory_dirty = True
+        self.durability.directory_unsynced = True
         # The next flush makes it durable.
-        self.durability.mark_dirty()
+        self.durability.mark_unflushed()
         for segment in segments:
             segment.files.leave(paths.DELETED)
 
@@ -536,7 +536,7 @@ class Log:
         """Give a segment of a swap its name; the old ones' renaming is durable by now."""
         if not new.files.deleted:
             new.files.set_suffix("")
-        self.durability.directory_dirty = True
+        self.durability.directory_unsynced = True
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
         """Let go of retired segments whose delay is over; the paths that can be removed now.
@@ -625,7 +625,7 @@ class Log:
         if not self.read_only and not self.lost_end:
             self.active.trim()
             self.snapshots.write_last()
-            self.durability.directory_dirty = True
+            self.durability.directory_unsynced = True
             with contextlib.suppress(CorruptRecord):
                 # A sealed segment is gone, which the book tells the next start.
                 self.flush()

@@ -95,7 +95,7 @@ def test_a_checkpoint_beside_a_deletion_names_the_log_start(tmp_path: Path) -> N
     append(log, b"2")
     log.flush()
     log.detach_head(1, NOW_MS)
-    assert not log.durability.directory_dirty
+    assert not log.durability.directory_unsynced
     manager.checkpoint()
     manager.abandon()
     with opened(tmp_path, clock_ms=clock) as manager:

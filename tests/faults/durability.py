@@ -125,7 +125,7 @@ FAULTS = [
     Fault(
         "flush-not-tried-again-after-a-failure",
         "storage/log/flush.py",
-        "            log.counters.flush_failures += 1\n            durability.mark_dirty()\n",
+        "            log.counters.flush_failures += 1\n            durability.mark_unflushed()\n",
         "            log.counters.flush_failures += 1\n",
         "Where nothing was new, a partition whose fsync has failed takes nothing for ever.",
         (RESCUE,),
@@ -142,8 +142,8 @@ FAULTS = [
     Fault(
         "flush-epochs-begun-meanwhile-count-as-written",
         "storage/log/epochs.py",
-        "        if entries == self.entries:\n            self.is_dirty = False",
-        "        if entries:\n            self.is_dirty = False",
+        "        if entries == self.entries:\n            self.is_unflushed = False",
+        "        if entries:\n            self.is_unflushed = False",
         "A leader epoch is missing from its checkpoint until the next one begins.",
         (FLUSH,),
     ),
@@ -249,7 +249,7 @@ FAULTS = [
     Fault(
         "log-start-forgotten-while-a-deletion-is-not-durable",
         "storage/log/log.py",
-        "        certain = not self.retired and not self.durability.directory_dirty",
+        "        certain = not self.retired and not self.durability.directory_unsynced",
         "        certain = not self.retired",
         "A head deleted, then a power cut: deleted records come back.",
         (DELETION,),
@@ -257,8 +257,8 @@ FAULTS = [
     Fault(
         "log-start-forgotten-while-deleted-files-are-there",
         "storage/log/log.py",
-        "        certain = not self.retired and not self.durability.directory_dirty",
-        "        certain = not self.durability.directory_dirty",
+        "        certain = not self.retired and not self.durability.directory_unsynced",
+        "        certain = not self.durability.directory_unsynced",
         "A kill within a deletion beside a checkpoint: deleted records come back.",
         (DELETION,),
     ),

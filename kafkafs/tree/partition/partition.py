@@ -334,7 +334,7 @@ class Partition:
             return None
         if (
             log.durability.recovery_point == log.log_end_offset
-            and not log.durability.directory_dirty
+            and not log.durability.directory_unsynced
         ):
             return None
         return log.durability.start_flush()

@@ -31,7 +31,7 @@ def test_batches_begin_epochs(
     epochs.assign(batches)
     assert epochs.entries == after
     assert epochs.latest == (after[-1][0] if after else 0)
-    assert epochs.is_dirty == (after != before)
+    assert epochs.is_unflushed == (after != before)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_log_start_moves_up(start: int, after: list[tuple[int, int]]) -> Non
     epochs = LeaderEpochs(list(before))
     epochs.truncate_from_start(start)
     assert epochs.entries == after
-    assert epochs.is_dirty == (after != before)
+    assert epochs.is_unflushed == (after != before)
 
 
 def test_what_has_changed_since_a_flush_began_is_written_by_the_next(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_what_has_changed_since_a_flush_began_is_written_by_the_next(tmp_path: P
     epochs.write(files, str(tmp_path), flushed)
     epochs.written(flushed)
     assert read_epochs(files, path) == [(1, 0)]
-    assert epochs.is_dirty
+    assert epochs.is_unflushed
     epochs.write(files, str(tmp_path), epochs.entries)
     epochs.written(epochs.entries)
     assert read_epochs(files, path) == [(1, 0), (2, 5)]
-    assert not epochs.is_dirty
+    assert not epochs.is_unflushed

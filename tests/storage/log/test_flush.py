@@ -30,7 +30,7 @@ def test_a_roll_during_a_flush_has_its_directory_synced_by_the_next(tmp_path: Pa
     append(log, b"c")
     plan.finish()
     log.flush()
-    assert not log.durability.directory_dirty
+    assert not log.durability.directory_unsynced
     disk.materialise(0)
     with LogManager.open(str(tmp_path)) as again:
         assert values(again.log("t", 0)) == [b"a", b"b", b"c"]

@@ -482,5 +482,5 @@ def test_the_time_of_a_log_file_stamps_nothing(tmp_path: Path, hours: int) -> No
         tree.append("t/.batches/0", bytes(batch([b"batch"], now_ms + 500)))
         found = [record.timestamp for record in log.records()]
         assert found[1:] == [now_ms, now_ms]
-        assert log.durability.dirty_since_ms == now_ms
+        assert log.durability.unflushed_since_ms == now_ms
         assert tree.attributes(tree.file()).mtime_ns > before.mtime_ns
