@@ -1,9 +1,7 @@
-"""Files that show something: nodes, and their handles for reading.
+"""Files to read: nodes, and their handles for reading.
 
-`view_file` is a partition in a view; `start_file` (`N@…`) begins somewhere else in it, as
-`start_names` and `start_points` say, and `follow_file` (`.follow/N`) has positions that never move.
-`raw_file` shows the bytes on the disk. `virtual_file` is any text that is made at open, `meta` what
-`.meta/N` shows.
-
-How a file is written to is in `append` and `control`.
+`view_file` is a partition in a view. `start_file` (`N@…`) begins at another record of it:
+`start_names` parses such a name, `start_points` finds its offsets. `follow_file` (`.follow/N`) has
+positions that never change. `raw_file` shows the files on the disk. `virtual_file` is any text that
+is made at open, `meta` makes the text of `.meta/N`. `append` and `control` write to files.
 """

@@ -1,17 +1,15 @@
-"""`.follow/N`: the values again, for who remembers an inode and a position: neither ever changes.
+"""`.follow/N`: the values, for programs that remember an inode and a position: neither changes.
 
-Its positions are the absolute ones that are written down in the partition's history: byte 0 is the
-first record that there was when counting began, and the size counts every byte since. What is below
-the log start or has been cleaned is ESTALE. Its inode is made from the history's follow nonce,
-which is another one only where positions had to begin anew: a crash of the machine or a broker has
-cut the log, or another program has rewritten it, or what nobody had read of it yet.
+Its positions are the absolute positions of the partition's history: byte 0 is the first record at
+the time when counting began, and the size counts every byte since. Reading below the log start, or
+bytes that compaction has replaced, is ESTALE. The inode number is made from the history's follow
+nonce. That changes only where positions begin anew: a crash of the machine or a broker has cut the
+log, or another program has rewritten the log or records of it that nobody had read.
 
-An open handle goes on reading what was there when it was opened for as long as the files are on the
-disk (file.delete.delay.ms), as any reader does; what is opened later begins behind it.
+An open handle reads on in deleted segments while their files are on the disk
+(file.delete.delay.ms), as any reader does; a later open begins after them.
 
-The kernel caches nothing of it: a page may reach below a cut.
-
-Not here: how positions are kept (`layout.py`, `rewrite.py`).
+The kernel caches nothing of it, since a page may reach below a cut.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ from storage.waiting import before_waiting, may_wait
 FIRST_POSITION = "user.kafkafs.first_position"
 
 _FINGERPRINT = 512
-"""What rsyslog's imfile reads of a file's beginning to tell it from others of that inode number.
+"""Bytes that rsyslog's imfile reads at a file's start to tell files with one inode number apart.
 
-When those bytes have been deleted it would take the file for another and begin at 0. It leaves
-files alone that have less, and goes by the number: so this very read gets a byte less.
+Once those bytes are deleted it would take the file for another and begin at 0. For a shorter file
+it trusts the inode number: so this very read returns a byte less.
 """
 
 
@@ -51,11 +49,11 @@ class FollowFile(ViewFile):
     def __init__(self, inode: int, partition: Partition, view: PartitionView, nonce: int) -> None:
         """`nonce`: the history's follow nonce."""
         super().__init__(inode, partition, view, nonce)
-        # By how much the timeline's positions are more than its own; None: not known yet.
+        # The timeline's position of its byte 0; None: not known yet.
         self._origin: int | None = None
 
     def followed(self) -> ViewGeneration:
-        """What can be read by who opens it now.
+        """The generation that an open now shows.
 
         BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
         """
@@ -96,7 +94,7 @@ class FollowFile(ViewFile):
         while True:
             generation = self.followed()
             if not log.history.is_durable(self.view.layout.view.name):
-                # Who has read at a position may come back with it after a kill.
+                # A reader may come back with its position after a kill.
                 before_waiting()
                 partition.save_history()
             if self.view.attach(generation):
@@ -107,17 +105,17 @@ class FollowFile(ViewFile):
 
 
 class FollowHandle(ReadHandle):
-    """Reading; what was missed is a line in the log, once."""
+    """Reading. The first read of deleted bytes writes a line into the event log."""
 
-    __slots__ = ("_followed", "_is_told", "_noted")
+    __slots__ = ("_followed", "_is_logged", "_noted")
 
     def __init__(self, file: FollowFile, generation: ViewGeneration) -> None:
         super().__init__(file, generation)
         self.direct_io = True
         self.keep_cache = False
         self._followed = file
-        self._is_told = False
-        # A position, and the offset of the record there: of a segment that is gone by now.
+        self._is_logged = False
+        # (position, offset of the record there) in a segment that is deleted by now.
         self._noted: tuple[int, int] | None = None
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
@@ -126,11 +124,11 @@ class FollowHandle(ReadHandle):
         try:
             return super().read(position, size)
         except SegmentGone as error:
-            if not self._is_told:
+            if not self._is_logged:
                 if not may_wait():
                     raise BlockingIOError from error
-                self._is_told = True
-                self._tell(position)
+                self._is_logged = True
+                self._log_missed(position)
             raise LoggedError(errno.ESTALE, str(error)) from error
 
     def release(self) -> None:
@@ -140,9 +138,8 @@ class FollowHandle(ReadHandle):
         self._view.detach(generation)
 
     def note_offset(self, end: int) -> None:
-        """All before the offset `end` is about to go: note which record comes next, if it is there.
-
-        In any thread; it waits.
+        """Note the offset of the next record to read, if it is before `end`: it is about to be
+        deleted. In any thread; waits.
         """
         generation, position = self._generation, self._last[0]
         assert generation is not None
@@ -154,8 +151,8 @@ class FollowHandle(ReadHandle):
             if extent.segment.base_offset < end:
                 self._noted = (position, extent.offset_at(absolute - start))
 
-    def _tell(self, position: int) -> None:
-        """Name the offsets that its reader has missed."""
+    def _log_missed(self, position: int) -> None:
+        """Write the offsets that its reader has missed into the event log."""
         file = self._followed
         log = file.partition.log
         said = f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed"
@@ -187,7 +184,7 @@ class FollowHandle(ReadHandle):
 
 
 def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:
-    """What a partition's name in `.follow` leads to. ENOENT."""
+    """The node of a partition's name in `.follow`. ENOENT."""
     partition = partitions.find(topic, name)
     if partition is None:
         raise missing(name)

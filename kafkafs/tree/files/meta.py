@@ -1,9 +1,9 @@
 """What `.meta/N` shows: the state of a partition's log as text, stable enough for awk.
 
-`offsets` is `name value` lines. The others begin with a line of column names, and each number is
-right-aligned in a column of fixed width: so a table of any length has an exact size at once, and
-only the lines that are read are made. Timestamps are milliseconds since 1970, -1 where there is
-none; so with offsets and sequences.
+`offsets` has `name value` lines. The others begin with a line of column names, and right-align each
+number in a column of fixed width: so the size of a table is known at once, and a read makes only
+the lines that it returns. Timestamps are milliseconds since 1970. -1 stands for none, of
+timestamps, offsets and sequences.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EntryLayout(NamedTuple):
     entry: struct.Struct
     columns: tuple[tuple[str, int], tuple[str, int]]
     offset_field: int
-    """Which field is relative to the segment's base offset."""
+    """The field that is relative to the segment's base offset."""
 
 
 OFFSET_INDEX = EntryLayout(paths.INDEX, struct.Struct(">ii"), (("offset", 20), ("position", 11)), 0)
@@ -82,11 +82,10 @@ def offsets(log: Log) -> Content:
 
 
 def segments(log: Log, values: PartitionView) -> Content:
-    """A line per segment, also of those that wait for deletion; records as `values` shows them.
+    """A line for each segment, retired ones included; `records` as the view `values` counts them,
+    -1 for a retired one.
 
     `state` is active, sealed, damaged (`storage.segment.damage`) or being_deleted.
-
-    The records of a segment that has left the log are -1: they are no longer counted.
     """
     rows = [_row([name for name, _ in _SEGMENT_COLUMNS])]
     retired = [segment for _, segment in log.retired]
@@ -124,10 +123,7 @@ def _state(segment: Segment) -> str:
 
 
 def entry_count(log: Log, segment: Segment, layout: EntryLayout) -> int:
-    """Entries in an index file: of a sealed segment by its length, of the active one as it knows.
-
-    On the owner's thread only.
-    """
+    """Entries in an index file: a sealed segment's by its length. On the owner's thread only."""
     if segment is log.active:
         index = segment.files.offset_index if layout is OFFSET_INDEX else segment.files.time_index
         return index.count
@@ -139,7 +135,7 @@ def entry_count(log: Log, segment: Segment, layout: EntryLayout) -> int:
 
 
 class Table:
-    """A header line and columns of numbers, of which only the lines that are read are made."""
+    """A header line and columns of numbers; a read makes only the lines that it returns."""
 
     __slots__ = ("_count", "_header", "_line", "_width")
 
@@ -153,7 +149,7 @@ class Table:
         return self._width * (1 + self._count)
 
     def read(self, position: int, size: int) -> bytes:
-        """The lines that hold these bytes. BlockingIOError where it has to wait and may not."""
+        """These bytes of the table. BlockingIOError where it would wait and may not."""
         end = min(position + size, len(self))
         if position >= end:
             return b""
@@ -203,7 +199,7 @@ def producers(log: Log) -> Content:
 
 
 class TxnIndex:
-    """Every aborted transaction: `content`, of what `prepare` has read."""
+    """Every aborted transaction: `prepare` reads them, `content` shows them."""
 
     __slots__ = ("_log", "_read")
 
@@ -213,7 +209,7 @@ class TxnIndex:
         self._read: Sequence[Segment] = ()
 
     def prepare(self) -> None:
-        """Have the segments read their indexes, which they do once."""
+        """Have the segments read their transaction indexes, each once. BlockingIOError."""
         segments = self._log.segments
         if self._read is not segments:
             before_waiting()
@@ -225,15 +221,12 @@ class TxnIndex:
 
 
 class EntryTable(Table):
-    """Every entry of one kind of index of a log, in order of the segments: `Content`.
-
-    Reading any waits for the disk.
-    """
+    """`Content`: every entry of one kind of index, by segments. Reading waits for the disk."""
 
     __slots__ = ("_ends", "_layout", "_log", "_segments")
 
     def __init__(self, log: Log, layout: EntryLayout) -> None:
-        """As the log is now, on the owner's thread."""
+        """The entries of the log as it is now. On the owner's thread."""
         self._log = log
         self._layout = layout
         self._segments = log.segments
@@ -250,7 +243,7 @@ class EntryTable(Table):
         return lines
 
     def _entries(self, number: int, end: int) -> list[bytes]:
-        """Lines of entries from `number` on, below `end`, of one segment."""
+        """The lines of the entries from `number` on, below `end`, that one segment has."""
         at = bisect_right(self._ends, number)
         start = self._ends[at - 1] if at else 0
         count = min(end, self._ends[at]) - number

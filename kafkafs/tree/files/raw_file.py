@@ -1,9 +1,8 @@
 """`.raw/N`: a partition's files as they are on the disk, byte for byte, read-only.
 
-What is there to see: the segments' logs and indexes, snapshots, and Kafka's two small files; of a
-partition of Kafka 0.7 its `.kafka` files. Not what only kafkafs needs (view indexes, history, what
-was set aside), and not what waits for deletion. A file that has been replaced by another of the
-same name is another inode.
+It has the segments' logs and indexes, the producer snapshots, and Kafka's two small files; for
+Kafka 0.7 the `.kafka` files. It has neither files of kafkafs alone (line indexes, history, files
+set aside) nor files that wait for deletion. A file that replaces another has another inode.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class RawFile(Node):
         return os.path.join(self.partition.log.directory, self._name)
 
     def attributes(self) -> Attributes:
-        """As on the disk; with the time of the last append where it may have changed the file."""
+        """The disk's attributes, with the last append's time where it may have changed the file."""
         try:
             found = self.partition.log.files.file_stat(self._path())
         except FileNotFoundError:
@@ -84,13 +83,13 @@ class RawFile(Node):
         )
 
     def _check(self, found: os.stat_result) -> None:
-        """ESTALE unless this is its file."""
+        """ESTALE where another file has the name."""
         if _number(self.partition, self._name, found) != self.inode:
             raise self._stale()
 
     @staticmethod
     def _stale() -> OSError:
-        """Who looks the name up again is led to what is there."""
+        """ESTALE, so that the kernel looks the name up again."""
         return OSError(errno.ESTALE, "the file has been deleted or replaced")
 
     def open(self, flags: int) -> Handle:
@@ -116,7 +115,7 @@ class RawFile(Node):
 
 
 class RawHandle(Handle):
-    """An open file; deleted or not, it is there until this is released."""
+    """An open file, readable until release even when it is deleted."""
 
     __slots__ = ("_fd", "_files", "_partition", "direct_io", "keep_cache")
 

@@ -1,20 +1,18 @@
-"""A partition's file that starts somewhere else, and perhaps ends: what `N@…` leads to.
+"""`N@…`: a partition's file from another record on, and perhaps up to another one.
 
-It shows the same text as the partition's own file in that view, from the record of its first offset
-on, and grows with it, or up to its end (exclusive). An end that the log has not reached is looked
-for whenever somebody asks for the size or for bytes; once it is found it stays where it is.
+It shows the text of the partition's own file in that view from its first offset on, and grows with
+it, or up to its end (exclusive). While the log has not reached that end, each request for the size
+or for bytes looks for it; once found, the end does not change.
 
-A view that ends at the last stable offset may have nothing of such a file yet, not even the place
-where it begins: then it is empty.
+A view that ends at the last stable offset may not show the first record yet: then the file is
+empty.
 
-Names lead to it by what they mean at the time of the lookup, but while it is open, and as long as
-all that it shows is still in the log, each name that has led to it leads to it again. The kernel
-keeps no entries and, where anything can grow, no attributes of it: there may be any number of these
-inodes, and none has to be told of an append.
+A lookup gives a name its meaning at that moment. But while a file is open, and all that it shows is
+still in the log, each name that has led to it leads to it again. The kernel keeps no entries of
+these files and, where the log can grow, no attributes: so there may be any number of these inodes,
+and an append sends no notice to any of them.
 
-History: only while it is open it has a generation that is told of what becomes of the past.
-
-Not here: what names mean (`start_names.py`, `start_points.py`).
+Changes of the past are applied to its generation only while it is open.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ from storage.errors import OffsetOutOfRange, StorageError
 from storage.waiting import before_waiting, may_wait
 
 KEPT = 64
-"""Of those that were looked up last, how many are told of changes before they are opened."""
+"""The files looked up last: so many keep their generation before they are opened."""
 
-# Held where a file is opened, closed, or given its generation: in any thread, and never for long.
+# Held while a file is opened, closed, or given its generation: in any thread, never for long.
 _lock = threading.Lock()
 
 
@@ -68,12 +66,12 @@ class StartFile(ViewFile):
         self.start = start
         self._until = until
         self._end: int | None = None
-        # Up to where no record has reached the time of its end.
+        # No record before this offset has the time of its end.
         self._looked = looked
-        # The largest size that was told.
+        # The largest size that stat has shown.
         self._size = 0
         self._handles: set[StartHandle] = set()
-        # Whether its generation is told of changes though it is not open.
+        # Whether changes are applied to its generation though it is not open.
         self._is_kept = False
 
     @property
@@ -83,23 +81,23 @@ class StartFile(ViewFile):
 
     @property
     def is_held(self) -> bool:
-        """Whether its names lead to it whatever they would mean by now."""
+        """Whether its names lead to it, whatever they would mean by now."""
         generation = self._generation
         return bool(self._handles) and (generation is None or generation.is_whole)
 
     # -- what it shows -------------------------------------------------------------------------
 
     def shown(self, until: float | None = None) -> ViewGeneration | None:
-        """What it shows; None where it begins behind all that its view shows yet.
+        """What it shows; None where the view does not show its first record yet.
 
         BlockingIOError, StorageError, OSError; ESTALE as `generation`.
         """
         generation = self._generation
-        told = self._handles or self._is_kept
-        if generation is not None and not told and not generation.is_current:
+        is_open = self._handles or self._is_kept
+        if generation is not None and not is_open and not generation.is_current:
             if generation.nonce != self.view.nonce:
                 raise self._stale()
-            # Only what was not shown has left the log.
+            # Only text that it did not show has left the log.
             generation = self._generation = None
         if generation is not None:
             return generation
@@ -107,9 +105,9 @@ class StartFile(ViewFile):
             return None
         end = time.monotonic() + MEASURE_S if until is None else until
         while generation is None:
-            # Who looks it up only leaves the rest of its measurement to others.
+            # A lookup, which passes `until`, leaves the rest of the measurement to others.
             made = self._within(
-                lambda: self.view.generation_from(self.start, end), is_told=until is None
+                lambda: self.view.generation_from(self.start, end), is_logged=until is None
             )
             if not self._handles and made.nonce != self._nonce:
                 raise self._stale()
@@ -120,15 +118,15 @@ class StartFile(ViewFile):
         return generation
 
     def text_end(self, generation: ViewGeneration, limit: int | None = None) -> int:
-        """The absolute position behind what it shows now. BlockingIOError, StorageError, OSError.
+        """The absolute position where it ends now. BlockingIOError, StorageError, OSError.
 
-        `limit`: the records from this offset on are not those that are shown.
+        `limit`: the records from this offset on do not count.
         """
         if self._end is not None:
             return self._end
         shown = generation.timeline.end
         offset = self._end_offset()
-        # Asked after `shown`: what has come between is not in that.
+        # Read after `shown`: a later append is not in that.
         bound = self.view.layout.bound if limit is None else min(limit, self.view.layout.bound)
         if offset is None or offset > bound:
             return shown
@@ -136,7 +134,7 @@ class StartFile(ViewFile):
             self._end = generation.origin
         else:
             before_waiting()
-            # What was told stays told.
+            # A size that was shown never shrinks.
             least = generation.origin + self._size
             self._end = max(self.view.layout.position_behind(offset), least)
         return self._end
@@ -159,7 +157,7 @@ class StartFile(ViewFile):
         return offset
 
     def _may_have_reached(self, timestamp_ms: int) -> bool:
-        """Whether a segment that has come or grown since it was looked into is as late as that."""
+        """Whether a segment that is new or has grown since the last look has this time."""
         for segment in reversed(self.view.layout.log.segments):
             if segment.next_offset <= self._looked:
                 return False
@@ -168,16 +166,16 @@ class StartFile(ViewFile):
         return False
 
     def history_ends(self, limit: int | None = None) -> None:
-        """The past is about to change: find its end now, if the log has reached it. Waits.
+        """Find its end, if the log has reached it: the past is about to change. Waits.
 
-        Where it begins too: what its view has just come to show may go before anybody asks for it.
+        Its start, too: text that the view has just begun to show may go before the next request.
         """
         if self._generation is None and limit is None:
             with contextlib.suppress(StorageError, OSError):
                 self.shown()
         generation = self._generation
         if generation is not None:
-            # Who reads it gets the error.
+            # The reader gets the error.
             with contextlib.suppress(StorageError, OSError):
                 self.text_end(generation, limit)
 
@@ -201,7 +199,7 @@ class StartFile(ViewFile):
         self._keep()
         return attributes._replace(entry_timeout=0.0)
 
-    def _size_told(self) -> int:
+    def _shown_size(self) -> int:
         return self._size
 
     def set_attributes(self, change: Change) -> None:
@@ -223,11 +221,11 @@ class StartFile(ViewFile):
         self.shown(until)
 
     def remembered(self) -> None:
-        """Nobody has to be told of it, and it holds nothing before it is opened."""
+        """It needs no notices, and holds nothing before it is opened."""
 
     def _keep(self) -> None:
-        """Hold what it shows for a while where another process may rewrite it at any moment: who
-        has looked it up is about to ask what it is, or to open it.
+        """Keep its generation for a while, where another process may rewrite the log at any moment:
+        a stat or open follows the lookup.
         """
         generation = self._generation
         if self.partition.mount.follows and generation is not None:
@@ -241,7 +239,7 @@ class StartFile(ViewFile):
         self.keep_no_longer()
 
     def keep_no_longer(self) -> None:
-        """Others have been looked up since."""
+        """Let its generation go, unless it is open: others were looked up since."""
         with _lock:
             self._is_kept = False
             self._detach()
@@ -282,7 +280,7 @@ class StartFile(ViewFile):
 
 
 class StartHandle(ReadHandle):
-    """Reading such a file."""
+    """Reads a `StartFile`."""
 
     __slots__ = ("_start_file",)
 
@@ -307,8 +305,8 @@ class StartHandle(ReadHandle):
 
 
 class StartNames:
-    """What names with an `@` lead to, and which inodes they have led to, of those that the kernel
-    knows.
+    """Looks names with an `@` up, and remembers the inodes that they led to while the kernel knows
+    them.
     """
 
     def __init__(self, partitions: Partitions) -> None:
@@ -320,18 +318,18 @@ class StartNames:
         self._names: dict[int, set[tuple[int, str]]] = {}
 
     def look_up(self, topic: Topic, parent: int, name: str, view: View) -> Node:
-        """What a name with an `@` leads to in a view's directory. ENOENT where it says nothing.
+        """The node of a name with an `@` in a view's directory. ENOENT where it has no meaning.
 
-        BlockingIOError, StorageError, OSError; OffsetOutOfRange where the mount has it so.
+        BlockingIOError, StorageError, OSError; OffsetOutOfRange with `out_of_range=error`.
         """
         mount = self._partitions.mount
-        said = parse_start_name(name, mount.clock_ns() // 1_000_000)
-        partition = None if said is None else self._partitions.find(topic, said.partition)
-        if said is None or partition is None:
+        parsed = parse_start_name(name, mount.clock_ns() // 1_000_000)
+        partition = None if parsed is None else self._partitions.find(topic, parsed.partition)
+        if parsed is None or partition is None:
             raise missing(name)
         if not may_wait():
             partition.follow()
-            # Made on the owner's thread: counts need it.
+            # A count needs this view, which only the owner's thread makes.
             partition.view(mount.views[0])
         for inode in reversed(self.inodes(parent, name)):
             held = self._inode_table.find(inode)
@@ -341,9 +339,9 @@ class StartNames:
         nonce = partition.nonce()
         strict = mount.options.out_of_range == "error"
         try:
-            start = start_offset(partition, partition_view, said.start, strict=strict)
+            start = start_offset(partition, partition_view, parsed.start, strict=strict)
             looked = partition_view.layout.bound
-            until = end_of(partition, partition_view, said.end)
+            until = end_of(partition, partition_view, parsed.end)
         except OffsetOutOfRange as error:
             mount.events(f"lookup of {topic.name}/{name} refused: {error}")
             raise
@@ -360,25 +358,25 @@ class StartNames:
         return self._inode_table.known_or(StartFile, inode, make)
 
     def inodes(self, parent: int, name: str) -> list[int]:
-        """Where a name in a directory has led to, the latest last."""
+        """The inodes that a name in a directory has led to, the latest last."""
         return self._inodes.get((parent, name), [])
 
     def note(self, parent: int, name: str, inode: int) -> None:
-        """The name leads to an inode now."""
+        """Remember that a name leads to an inode now."""
         with self._lock:
             known = self._inodes.get((parent, name), [])
             self._inodes[parent, name] = [*(other for other in known if other != inode), inode]
             self._names.setdefault(inode, set()).add((parent, name))
 
     def keep(self, file: StartFile) -> None:
-        """It has just been looked up: the one for which that is longest ago is kept no longer."""
+        """Keep `file` in the list; the one looked up longest ago drops its generation."""
         self._kept[file] = None
         self._kept.move_to_end(file)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)[0].keep_no_longer()
 
     def forget(self, inode: int) -> None:
-        """The kernel knows the inode no longer."""
+        """Forget an inode that the kernel does not know any more."""
         with self._lock:
             for name in self._names.pop(inode, ()):
                 left = [other for other in self._inodes[name] if other != inode]

@@ -1,4 +1,4 @@
-"""Names that start a partition's file somewhere else: `N@START` and `N@START..END`.
+"""Parses names of a partition's file from another record on: `N@START` and `N@START..END`.
 
 A point is one of:
 
@@ -10,9 +10,9 @@ A point is one of:
     -15m                      so long ago: s, m, h, d
 
 A time without a zone is local time. Times are in ms since 1970, as the timestamps of records are;
-one between two milliseconds counts as the later.
+a time between two milliseconds counts as the later one.
 
-Pure: clock and zone are the caller's. Not here: where in a log a point lies (`start_points.py`).
+Pure: clock and zone are the caller's. `start_points.py` finds a point's offset in a log.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Point = Offset | Last | Time | Edge
 
 
 class StartName(NamedTuple):
-    """What a name says; `end` is exclusive, None where the file grows with the log."""
+    """A parsed name. `end` is exclusive; None: the file grows with the log."""
 
     partition: str
     start: Point
@@ -65,7 +65,7 @@ class StartName(NamedTuple):
 
 
 def parse_start_name(name: str, now_ms: int, zone: tzinfo | None = None) -> StartName | None:
-    """None where the name says no such thing. `zone` None: the process's local time."""
+    """None where `name` is no such name. `zone` None: the process's local time."""
     partition, at, points = name.partition("@")
     if not at or not points.isascii():
         return None
@@ -88,7 +88,7 @@ def _point(text: str, now_ms: int, zone: tzinfo | None) -> Point | None:
 
 
 def _before_now(text: str, now_ms: int) -> Point | None:
-    """What follows a minus: a count, or a count of units of time."""
+    """The point of a text after a minus: a count of records, or of units of time."""
     if text.isdecimal():
         return Last(int(text))
     unit = _UNITS_MS.get(text[-1:])
@@ -107,21 +107,21 @@ def _time(text: str, now_ms: int, zone: tzinfo | None) -> Time | None:
         return None
     if moment.tzinfo is None:
         moment = _local(moment, zone)
-    # No record is older than 1970; whatever has no timestamp is older than any.
+    # No record is older than 1970, and a record without a timestamp is older than any.
     return Time(max(-((_EPOCH - moment) // _MS), 0))
 
 
 def _date_or_time(text: str, now_ms: int, zone: tzinfo | None) -> datetime:
-    """ValueError where it is neither."""
+    """The date, or the time of day, of `text`. ValueError where it is neither."""
     if _MONTH.fullmatch(text):
-        # Or else it were a time of day, 20:26, in a zone eleven hours west.
+        # Else 2026-11 would be a time of day, 20:26, in a zone eleven hours west.
         text += "-01"
     try:
         return datetime.combine(date.fromisoformat(text), time())
     except ValueError:
         of_day = time.fromisoformat(text)
     now = _EPOCH + now_ms * _MS
-    # Today is where the time of day is meant.
+    # Today in the zone of the time of day.
     today = now.astimezone(of_day.tzinfo or zone).date()
     return datetime.combine(today, of_day)
 

@@ -1,12 +1,10 @@
-"""Where in a log the points of a name lie: offsets, found without scanning the log.
+"""Finds the offset of each point of a name, without scanning the log.
 
-Offsets are what they are, times are found by the time index as Kafka's ListOffsets finds them, and
-counts by what the line index knows of records. A view of bytes counts as the topic's own view does.
+A time is looked up in the time index, as Kafka's ListOffsets does; a count of records in the line
+index. A view of bytes counts the records of the topic's own view.
 
-Outside of the log: what is below the log start begins there, and what is above the log end, or
-later than all records, begins where the view ends now.
-
-Not here: what names say (`start_names.py`), which bytes of a view an offset is (`layout.py`).
+A start before the log start is clamped to it. A start after the log end, or later than all records,
+is where the view ends now. `layout.py` finds the position of an offset.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from storage.waiting import before_waiting
 
 
 class End(NamedTuple):
-    """Where a file ends: before an offset, or before the first record of a time or later.
+    """The end of a file (exclusive): an offset, or a time that no record has reached yet.
 
-    `timestamp_ms` of a time that no record has reached yet. Neither: it grows with the log.
+    Neither: the file grows with the log.
     """
 
     offset: int | None = None
@@ -39,9 +37,9 @@ class End(NamedTuple):
 
 
 def start_offset(partition: Partition, view: PartitionView, point: Point, *, strict: bool) -> int:
-    """The offset that a file begins with. BlockingIOError, StorageError, OSError.
+    """The first offset of a file. BlockingIOError, StorageError, OSError.
 
-    `strict`: an offset outside of the log is OffsetOutOfRange.
+    `strict`: OffsetOutOfRange for an offset outside of the log.
     """
     log = partition.log
     offset = _offset_of(partition, view, point)
@@ -54,7 +52,7 @@ def start_offset(partition: Partition, view: PartitionView, point: Point, *, str
 
 
 def end_of(partition: Partition, view: PartitionView, point: Point | None) -> End:
-    """Where a file ends that a name gives this end; as `start_offset`."""
+    """The end of a file whose name has this point as its end; errors as `start_offset`."""
     if point is None:
         return End()
     offset = _offset_of(partition, view, point)
@@ -65,7 +63,7 @@ def end_of(partition: Partition, view: PartitionView, point: Point | None) -> En
 
 
 def _offset_of(partition: Partition, view: PartitionView, point: Point) -> int | None:
-    """None for a time that is later than all records."""
+    """The offset of a point; None for a time later than all records."""
     if isinstance(point, Offset):
         return point.offset
     if isinstance(point, Time):
@@ -78,9 +76,9 @@ def _offset_of(partition: Partition, view: PartitionView, point: Point) -> int |
 
 
 def offset_of_time(view: PartitionView, timestamp_ms: int) -> int | None:
-    """The offset of the first record of that time or later, as Kafka answers; None: there is none.
+    """The offset of the first record of this time or later, as Kafka finds it; None: there is none.
 
-    In a log of Kafka 0.7, where only files have times, never a later one than that. Waits.
+    In a log of Kafka 0.7, where only files have times, that record or an earlier one. Waits.
     """
     log = view.layout.log
     isolation: Isolation = "read_committed" if view.layout.view.committed else "read_uncommitted"

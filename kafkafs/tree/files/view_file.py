@@ -1,9 +1,7 @@
 """A partition's file in a view: the node, and its handle for reading.
 
-The node of an inode number shows one generation. Which one is decided by the nonce when its name
-was looked up; what the generation's positions are is known once the partition is measured.
-
-Appending is `lines_handle.py` and `batches_handle.py`.
+A node shows one generation: the current one at the lookup of its name, known by the nonce. Its
+positions are known once the partition is measured. `append` has the handles that write.
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.waiting import at_once, may_wait
 
 MEASURE_S = 10.0
-"""How long stat and open wait for a partition's measurement."""
+"""Seconds that stat and open wait for a partition's measurement."""
 
 MEASURED_WHEN_LISTED = 64 << 10
-"""Bytes of log that are measured when a partition is listed; more only when that is asked for."""
+"""Listing a directory measures logs of up to so many bytes; stat and open measure any."""
 LISTED_S = 0.01
-"""How long listing it waits, at most, for another thread that is measuring it."""
+"""Seconds that listing waits at most for another thread that is measuring."""
 
 _PREFIX = "user.kafkafs."
 _FACTS = (
@@ -59,14 +57,14 @@ class ViewFile(Node):
 
     @staticmethod
     def number(partition: Partition, view: View, nonce: int, start: str = "", end: str = "") -> int:
-        """The inode number of a generation, of all of it or from an offset on, up to an end."""
+        """The inode number of a generation: all of it, or from a start to an end."""
         log = partition.log
         isolation = partition.mount.options.isolation
         where = (log.topic, log.topic_id, log.partition)
         return inode_number(*where, view.name, isolation, start, end, nonce)
 
     def generation(self) -> ViewGeneration:
-        """What it shows. ESTALE where that was over before anybody had seen a byte of it."""
+        """What it shows. ESTALE where the past has changed before the first request for it."""
         generation = self._generation
         if generation is not None:
             return generation
@@ -78,26 +76,25 @@ class ViewFile(Node):
         return generation
 
     def _stale(self) -> OSError:
-        """It was looked up and nobody has seen anything of it, and now another has its name.
-
-        The kernel looks the name up once more: that time it must not come too late again.
+        """ESTALE, after which the kernel looks the name up again: that lookup measures first, so
+        that it is not too late again.
         """
         self.view.overtaken()
         return OSError(errno.ESTALE, "the partition's history has been rewritten")
 
     def _within(
-        self, measure: Callable[[], ViewGeneration], *, is_told: bool = True
+        self, measure: Callable[[], ViewGeneration], *, is_logged: bool = True
     ) -> ViewGeneration:
-        """What `measure` gives; where it was not there in time a line in the log, if `is_told`."""
+        """The result of `measure`. `is_logged`: write a line when it takes too long."""
         try:
             return measure()
         except BlockingIOError as error:
-            if is_told and may_wait():
+            if is_logged and may_wait():
                 log = self.partition.log
                 self.partition.mount.events(f"{log.topic}/{log.partition}: {error.strerror}")
             raise
 
-    # -- what stat shows -----------------------------------------------------------------------
+    # -- stat ----------------------------------------------------------------------------------
 
     def attributes(self) -> Attributes:
         if not may_wait():
@@ -105,7 +102,7 @@ class ViewFile(Node):
         return self._known_attributes()
 
     def _known_attributes(self) -> Attributes:
-        """By what is known of the log: nobody looks at what another process has done since."""
+        """The attributes without following the process that writes the log."""
         generation = self._generation
         if generation is None:
             generation = self.generation()
@@ -133,17 +130,17 @@ class ViewFile(Node):
 
     def listed_attributes(self) -> Attributes:
         try:
-            # The lookup has just looked; if the past has changed since, this is another file.
+            # The lookup has just followed; if the past has changed since, this is another file.
             return at_once(self._known_attributes)
         except BlockingIOError:
             at_once(self.partition.showing_size)
-            size = self._size_told()
+            size = self._shown_size()
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
             return Attributes(self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
 
-    def _size_told(self) -> int:
-        """A size that the kernel has been told never shrinks."""
+    def _shown_size(self) -> int:
+        """The last size that stat has shown: a size never shrinks."""
         return self._generation.size if self._generation is not None else 0
 
     @property
@@ -151,10 +148,10 @@ class ViewFile(Node):
         return self.view.has_generation
 
     def prepare(self, patience_s: float | None = None) -> bool:
-        """Load the view's indexes, where they were saved, or measure what is as quickly read: then
-        listing it shows its size, and whoever stats or opens all of a topic waits for none of them.
+        """Load the saved line indexes, or measure a small log: then listing shows the size, and a
+        stat or open of every file of a topic waits for none.
 
-        `patience_s`: how long it may take, else it depends on the size.
+        `patience_s`: the longest to take, in seconds; None: it depends on the log's size.
         """
         small = self.partition.log.size <= MEASURED_WHEN_LISTED
         if patience_s is None:
@@ -170,7 +167,7 @@ class ViewFile(Node):
             )
             if is_rewritten and patience_s is not None:
                 raise
-            # Who asks for it is told.
+            # The next request gets the error.
             return False
         return True
 
@@ -190,7 +187,7 @@ class ViewFile(Node):
     def remembered(self) -> None:
         self.partition.known[self.inode] = self
         if self._generation is not None and not self.view.attach(self._generation):
-            # Superseded between lookup and now: who asks again is told.
+            # Superseded since the lookup: the next request gets ESTALE.
             self._generation = None
 
     def forgotten(self) -> None:
@@ -211,7 +208,7 @@ class ViewFile(Node):
         if fact == "generation":
             return b"%016x" % self._nonce
         if fact == "records":
-            # A view of bytes counts none: those that the topic's own file shows.
+            # A view of bytes counts no records: use the topic's own view.
             view = self.partition.view(self.partition.mount.views[0])
             view.generation(time.monotonic() + MEASURE_S)
             view.layout.catch_up(time.monotonic() + MEASURE_S)
@@ -242,7 +239,7 @@ class ViewFile(Node):
         return self.open_for_append(flags)
 
     def open_for_append(self, flags: int) -> Handle:
-        """Of a partition that was just created, also without O_APPEND: then writes are EPERM."""
+        """Open for appending; of a new partition also without O_APPEND, whose writes are EPERM."""
         generation = self.generation()
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
@@ -255,19 +252,19 @@ class ViewFile(Node):
 
 
 class ReadHandle(Handle):
-    """Reading. Where a read goes on where the last one ended, nothing is looked up."""
+    """Reading. A read that begins where the last one ended looks nothing up."""
 
     __slots__ = ("_file", "_generation", "_last", "_view", "direct_io", "keep_cache")
 
     def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
-        """`generation` None: it is there before anything is read."""
-        # A page that reaches into damage could not be read up to it.
+        """`generation` None: the subclass sets it before it reads."""
+        # The page cache could not return the part of a page before damage.
         self.direct_io = file.partition.mount.grows or file.view.layout.is_damaged
         self.keep_cache = not self.direct_io
         self._file = file
         self._view = file.view
         self._generation = generation
-        # One tuple, replaced as a whole: a worker thread and the owner may read at once.
+        # (position, reader), replaced as a whole: two threads may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
@@ -276,7 +273,7 @@ class ReadHandle(Handle):
         return self._read(position, size)
 
     def _read_of_another(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        """Where another process writes the log, it may cut it before what is read."""
+        """Read a log that another process writes, and may cut before the bytes that are read."""
         partition = self._file.partition
         try:
             data = self._read(position, size)
@@ -286,7 +283,7 @@ class ReadHandle(Handle):
             if partition.intact():
                 raise
         if may_wait():
-            # Only the owner's thread follows: who asks again is told what is left.
+            # Only the owner's thread follows: the next request reads what is left.
             raise SegmentGone("the log was cut while it was read")
         partition.follow()
         return self._read(position, size)
@@ -322,10 +319,10 @@ class ReadHandle(Handle):
                 self._last = (-1, None)
                 before, done = done, error.done if isinstance(error, Damaged) else done
                 if done > before or reader is not None:
-                    # Where it shows nothing, what comes next is behind it.
+                    # Damage that showed no text: go on after it.
                     reader = None
                 elif done and self.direct_io:
-                    # What comes before it can be read; who reads on is told.
+                    # Return the text before the damage; the next read gets the error.
                     return out[:done]
                 else:
                     raise
@@ -333,12 +330,12 @@ class ReadHandle(Handle):
         return out
 
     def _before_what_is_lost(self, generation: ViewGeneration, absolute: int, size: int) -> int:
-        """How much can be read before the next place that another process has cut off."""
+        """Bytes that can be read before the next text that another process has cut off."""
         for start, end in generation.lost:
             if start <= absolute < end:
                 raise SegmentGone("the log was cut before these bytes")
             if absolute == end:
-                # What comes here is not what comes next in the segment that was read before.
+                # This text is not the next one in the segment that was read before.
                 self._last = (-1, None)
             elif absolute < start:
                 size = min(size, start - absolute)
@@ -346,7 +343,7 @@ class ReadHandle(Handle):
 
     @staticmethod
     def _read_below(generation: ViewGeneration, absolute: int, out: bytearray) -> None:
-        """What begins where segments are gone: in the text that was kept before the cut."""
+        """Read below `first_valid`: from the text that is in memory before the cut."""
         kept = generation.kept(absolute, len(out))
         out[: len(kept)] = kept
         if len(kept) < len(out):

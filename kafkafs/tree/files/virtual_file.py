@@ -1,7 +1,7 @@
-"""Files whose text is made when they are opened: what the daemon and the logs know.
+"""Files whose text is made when they are opened.
 
-What is shown is decided at open and stays that of the handle, so that a reader gets one consistent
-state; stat makes it too, for an exact size. The kernel caches nothing of it.
+A handle keeps its text, so that a reader sees one consistent state. stat makes the text, too, for
+an exact size. The kernel caches nothing of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage.waiting import at_once, may_wait
 
 
 class Content(Protocol):
-    """What a virtual file shows: bytes, or something that makes them piece by piece."""
+    """What a virtual file shows: its length, and its bytes at any position."""
 
     def __len__(self) -> int: ...
 
@@ -26,7 +26,7 @@ class Content(Protocol):
 
 
 class Text:
-    """Content that is there."""
+    """Content in memory."""
 
     __slots__ = ("_data",)
 
@@ -43,8 +43,8 @@ class Text:
 class VirtualFile(Node):
     """A read-only file.
 
-    `make` makes its content, on the owner's thread; `prepare` sees to it beforehand that
-    `make` need not wait, or raises BlockingIOError.
+    `make` makes its content on the owner's thread. `prepare` does before what waits for the disk,
+    and raises BlockingIOError on the owner's thread.
     """
 
     __slots__ = ("_make", "_mtime_ns", "_owner", "_prepare")
@@ -66,7 +66,7 @@ class VirtualFile(Node):
     def attributes(self) -> Attributes:
         if self._prepare is not None:
             self._prepare()
-        # In a worker thread nothing is made: the owner asks once more when that has waited.
+        # A worker thread makes no content: the owner's thread asks again after it.
         return self._attributes(0 if may_wait() else len(self._make()))
 
     def _attributes(self, size: int) -> Attributes:
@@ -93,7 +93,7 @@ class VirtualFile(Node):
 
 
 class ContentHandle(Handle):
-    """A virtual file as it was at open, or, where opening it had to wait, at the first read."""
+    """A virtual file as it was at open; at the first read where the open had to wait."""
 
     __slots__ = ("_content", "_make")
 
@@ -112,10 +112,10 @@ class ContentHandle(Handle):
 
 
 class MadeFile(Node):
-    """A read-only file whose text takes its time: made in a worker thread, anew for each open.
+    """A read-only file whose text a worker thread makes for each open.
 
-    `look` is called on the owner's thread before that. What stat tells is the size of the text that
-    was opened last, while it is open; else of one that is made for it.
+    The owner's thread calls `look` before. stat shows the size of the text that was opened last,
+    while it is open; else of a text that is made for the stat.
     """
 
     __slots__ = ("_look", "_make", "_mtime_ns", "_opened", "_owner", "_size")
@@ -133,7 +133,7 @@ class MadeFile(Node):
         self._owner = owner
         self._mtime_ns = mtime_ns
         self._look = look
-        # The open handles, the last one last, and the size that a worker thread has found.
+        # The sizes of the open handles' texts, and the size that a worker thread has found.
         self._opened: dict[Handle, int] = {}
         self._size: int | None = None
 
@@ -167,7 +167,7 @@ class MadeFile(Node):
 
 
 class MadeHandle(Handle):
-    """A text that is there for as long as it is open."""
+    """An open text, in memory until release."""
 
     __slots__ = ("_opened", "_text")
 

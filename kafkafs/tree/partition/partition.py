@@ -1,17 +1,17 @@
 """A partition as the tree sees it: a log, its views, and the inodes of it that the kernel knows.
 
-It passes the log's events on to the views and tells the kernel: before the views learn of an append
-the attributes of every inode of the partition are dropped, and none is kept until nothing has been
-appended for a while; a new history has the names looked up again that lead to the old inodes.
+It passes the log's events to the views and sends notices to the kernel. Before the views learn of
+an append, the kernel drops the attributes of every inode of the partition, and keeps none until
+nothing has been appended for a while. A change of the past drops the names of the old inodes.
 
-The one inode that is written is spared. The kernel drops its size by itself, when it takes the
-answer to the write, and keeps its mode and owner, so that who opens it next need not ask for them.
-Until then nobody knows what the append has made, unless he asks us: before he is told, that inode's
-attributes are dropped too.
+The inode that the kernel writes through keeps its attributes. When the kernel takes the answer to
+the write it drops the size by itself and keeps mode and owner, which saves the next open a request.
+Until it has taken the answer, only a process that asks this daemon can learn the new size: before
+the daemon answers, it drops that inode's attributes, too.
 
-Invariants: `mtime_ns` rises with each append; while the partition is `_growing` the kernel keeps
-attributes of the inode `_kept` at most; and not even of that once anybody has been told a size that
-an append has made whose answer the kernel may not have taken (`_writing`).
+Invariants: `mtime_ns` rises with each append. While the partition is `_growing`, the kernel keeps
+attributes of the inode `_kept` at most; not even of that once a process was shown a size from an
+append whose answer the kernel may not have taken (`_writing`).
 """
 
 from __future__ import annotations
@@ -43,39 +43,38 @@ _PAGE = 4096
 
 
 class PeriodicWork(Protocol):
-    """What partitions tell those who look after them by the clock."""
+    """What a partition needs of the periodic work."""
 
     growing: set[Partition]
-    """Those of which the kernel keeps no sizes at present."""
+    """The partitions whose sizes the kernel may not keep at present."""
 
     def partition_changed(self, partition: Partition) -> None:
-        """Something has happened that periodic work looks at. In any thread."""
+        """Have the next turn look at a partition. In any thread."""
         ...
 
     def followed(self, partition: Partition) -> None:
-        """Somebody has looked at a partition that another process writes."""
+        """A process has looked at a partition that another process writes."""
         ...
 
 
 class Range(Protocol):
-    """An open file that has an end of its own, or shows nothing yet."""
+    """An open file with an end of its own, or one that shows nothing yet."""
 
     def history_ends(self, limit: int | None = None) -> None:
-        """The past is about to change: find the end now. `limit`: records from there on go."""
+        """Find the end: the past is about to change. `limit`: records from that offset on go."""
         ...
 
 
 class Writer(Protocol):
-    """Through which file the kernel appends."""
+    """The file through which the kernel appends."""
 
     @property
     def inode(self) -> int: ...
 
 
 class Partition:
-    """See the module. `known`: inode -> node, of those whose attributes the kernel keeps.
-    `ranges`: the open files that have an end of their own, or show nothing yet; `followers`: the
-    open handles of `.follow`. `writer`: through which the kernel has an append made just now.
+    """See the module. `known`: inode -> node, of the nodes that the kernel knows. `followers`: the
+    open handles of `.follow`. `writer`: the file of the append that is being made.
     """
 
     __slots__ = (
@@ -116,9 +115,9 @@ class Partition:
         self._growing = False
         # Whether it has grown since `rest` was called.
         self._grown = False
-        # While it grows: the inode that the kernel may keep attributes of, or 0.
+        # While it grows: the inode whose attributes the kernel may keep, or 0.
         self._kept = 0
-        # Through which was appended last, while the kernel may not have taken the answer.
+        # The file of the last append, while the kernel may not have taken the answer.
         self._writing: Writer | None = None
         self.writer: Writer | None = None
         self._history_read = False
@@ -127,14 +126,13 @@ class Partition:
         self._refused = ""
         self._sealed_blocks: int | None = None
         self._unfinished = 0
-        # What is written down of a change that is still to come, and of one that is on its way.
+        # The change that the history has and the log has not begun, and the one that it has begun.
         self._prepared: Rewrite | None = None
         self._rewrite: Rewrite | None = None
 
     def view(self, view: View) -> PartitionView:
-        """Its part in a view, made when first asked for: before the log can tell of a change.
-
-        So that must be on the owner's thread, or before anybody else knows the partition.
+        """Its side in a view, made at first use: on the owner's thread, or before another thread
+        knows the partition, so that no event of the log is missed.
         """
         found = self.views.get(view.name)
         if found is None:
@@ -148,12 +146,12 @@ class Partition:
                 on_measured=self.note_change,
             )
             found = PartitionView(layout)
-            # Replaced as a whole, for who walks over it in another thread.
+            # Replaced as a whole, since another thread may iterate over it.
             self.views = {**self.views, view.name: found}
         return found
 
     def nonce(self) -> int:
-        """The history's; reading it for the first time waits (and may write it)."""
+        """The history's nonce; the first call reads the history, may write it, and waits."""
         if not self._history_read:
             before_waiting()
             active = self.log.active
@@ -168,7 +166,7 @@ class Partition:
         return self.log.history.nonce
 
     def save_history(self) -> None:
-        """Write down what it has by now. In any thread; it waits. OSError."""
+        """Write the history. In any thread; waits. OSError."""
         active = self.log.active
         active.files.lease()
         try:
@@ -177,12 +175,12 @@ class Partition:
             active.files.release()
 
     def note_change(self) -> None:
-        """Something has happened to it that periodic work looks at. In any thread."""
+        """Have the next turn of periodic work look at it. In any thread."""
         self._periodic.partition_changed(self)
 
     def keep_house(self, until: float) -> None:
-        """In a worker thread: what waits for the disk, until then (time.monotonic), or so. What is
-        left is for the next time.
+        """Do the periodic work that waits for the disk, until about `until` (time.monotonic); the
+        next turn does the rest. In a worker thread.
         """
         self._refresh_history()
         for view in self.views.values():
@@ -195,12 +193,12 @@ class Partition:
 
     @property
     def _is_counted(self) -> bool:
-        """Whether the fingerprint of its history counts all that is sealed."""
+        """Whether the history's fingerprint counts all sealed segments."""
         log = self.log
         return not self._history_read or log.closed or len(log.segments) <= log.history.counted
 
     def _refresh_history(self) -> None:
-        """Have its fingerprint count what was sealed since."""
+        """Have the fingerprint count the segments that were sealed since."""
         if not self._is_counted:
             with self.mount.manager.duties.attempt("saving of the history", self.log.name):
                 self.save_history()
@@ -216,13 +214,12 @@ class Partition:
     def keep_s(self, inode: int) -> float:
         """How long the kernel may keep the attributes of a file of this partition, in seconds.
 
-        Not at all while it grows: the kernel marks attributes as valid before it has stored the
-        size that came with them, and where two answers are on their way it may drop the newer one;
-        beside appends somebody would be told a smaller size than somebody before him. But of the
-        file that was written last, once the kernel has taken the answer: it has stored that size,
-        and drops each answer to a question from before. Not while a handle holds an unfinished line
-        either: close(2) does not wait for the release that makes it a record, and stat shall not
-        overtake that.
+        0 while it grows: the kernel marks attributes as valid before it has stored their size, and
+        of two answers on their way it may drop the newer one, so a process could see a smaller size
+        than another one before. The file that was written last is an exception once the kernel has
+        taken the answer: it has stored that size, and drops each answer to an earlier request. 0,
+        too, while a handle holds an unfinished line: close(2) does not wait for the release that
+        makes it a record, and stat must not overtake the release.
         """
         if self._unfinished:
             return 0.0
@@ -231,8 +228,8 @@ class Partition:
         return self.mount.attr_timeout
 
     def grows(self) -> None:
-        """Have the kernel keep no size, before it can become wrong, but of what it writes: until
-        `rest` finds that nothing has grown for a while.
+        """Before an append: have the kernel drop all sizes but the written file's, and keep none
+        until `rest` finds that nothing has grown for a while.
         """
         writer = self.writer
         written = 0 if writer is None else writer.inode
@@ -247,22 +244,22 @@ class Partition:
         self._writing = writer
 
     def showing_size(self) -> None:
-        """Somebody is about to be told how large a file is, or what it ends with. In any thread."""
+        """A process is about to be shown a file's size or its last bytes. In any thread."""
         if self._writing is not None and self._kept:
             if may_wait():
-                # `_kept` is the owner's.
+                # Only the owner's thread changes `_kept`.
                 self.mount.notices.attributes_changed(self._kept)
             else:
                 self._drop_kept()
 
     def released(self, writer: Writer) -> None:
-        """Nobody has it open any more, so the kernel has taken the answers to all of its writes."""
+        """The last handle of a file is closed: the kernel has taken the answers to its writes."""
         if self._writing is writer:
             self._writing = None
             self._kept = writer.inode
 
     def rest(self) -> None:
-        """Once a second or so: whether it still grows."""
+        """Once a second or so: find out whether it still grows."""
         if self._grown:
             self._grown = False
         else:
@@ -288,11 +285,11 @@ class Partition:
             self._drop_attributes()
 
     def line_ended(self) -> None:
-        """It has become a record, or was dropped."""
+        """The line has become a record, or was dropped."""
         self._unfinished -= 1
 
     def owner_changed(self) -> None:
-        """chmod or chown, of it or of its topic."""
+        """chmod or chown of the partition or of its topic."""
         self._owner = None
         self._drop_attributes()
 
@@ -305,8 +302,7 @@ class Partition:
     def blocks(self) -> int:
         """Blocks of 512 bytes that its segments take up on the disk.
 
-        Of sealed segments as the disk has it; the active one's log by its size, its pre-sized
-        indexes not at all.
+        The active segment counts by its log's size, without its pre-sized indexes.
         """
         sealed = self._sealed_blocks
         if sealed is None:
@@ -328,7 +324,7 @@ class Partition:
         return blocks
 
     def flush_plan(self) -> FlushPlan | None:
-        """What fsync of any of its files has to do; None where all is on the disk."""
+        """The plan for fsync of any of its files; None where all of it is flushed."""
         log = self.log
         if log.read_only or log.closed:
             return None
@@ -340,20 +336,20 @@ class Partition:
         return log.durability.start_flush()
 
     def follow(self) -> None:
-        """Somebody asks: see what the process that writes the data directory has done."""
+        """Look at what the process that writes the data directory has done, for a request."""
         if self.mount.follows:
             self._periodic.followed(self)
             self.look()
 
     def look(self) -> None:
-        """See what the process that writes the data directory has done."""
+        """Look at what the process that writes the data directory has done."""
         follower = self.mount.follower
         if follower is None:
             return
         try:
             anyway(follower.look, self.log)
         except (StorageError, OSError) as error:
-            # Not again at every stat.
+            # One line for an error, not one for every stat.
             if str(error) != self._refused:
                 self._refused = str(error)
                 log = self.log
@@ -361,12 +357,12 @@ class Partition:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody may read it on, who has not asked for long."""
+        """Whether an open file or a known inode may still read it."""
         views = self.views.values()
         return bool(self.followers or self.ranges) or any(view.open for view in views)
 
     def last_look(self) -> None:
-        """Before the log is closed, which writes down how its history ends."""
+        """Before the log is closed, which writes the history: look once more."""
         if self._history_read:
             self.follow()
             for view in self.views.values():
@@ -374,11 +370,11 @@ class Partition:
                     view.layout.name_later_base()
 
     def intact(self) -> bool:
-        """Whether what was read until now was still the log when it was read."""
+        """Whether the log was not cut before the bytes that were read until now."""
         follower = self.mount.follower
         return follower is None or follower.intact(self.log)
 
-    # -- what the log tells --------------------------------------------------------------------
+    # -- events of the log ---------------------------------------------------------------------
 
     def appended(
         self, segment: Segment, position: int, data: bytes | bytearray | memoryview
@@ -391,13 +387,13 @@ class Partition:
         self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1
 
     def stabilized(self) -> None:
-        """The last stable offset has passed what was held back."""
+        """The last stable offset has risen."""
         self.grows()
         for view in self.views.values():
             view.layout.stabilized()
 
     def rolled(self, sealed: Segment, active: Segment) -> None:
-        """A new segment has begun."""
+        """The log has sealed a segment and begun a new one."""
         self.note_change()
         if self._sealed_blocks is not None:
             self._sealed_blocks += self._disk_blocks(sealed)
@@ -407,7 +403,7 @@ class Partition:
     def preparing(
         self, old: Sequence[Segment], new: Sequence[Segment], log_start: int
     ) -> Callable[[], None] | None:
-        """What has to wait for the disk before the past changes, for another thread."""
+        """The work, for a worker thread, that waits for the disk before the past changes."""
         if not self._keeps_history or self._is_hidden(old, new, log_start):
             return None
         rewrite = Rewrite(self, old, new, log_start)
@@ -419,7 +415,7 @@ class Partition:
         return write
 
     def removing(self, segments: Sequence[Segment]) -> None:
-        """The log is about to lose its head: a new history, which is written down first."""
+        """The first segments are about to leave the log: change the history first."""
         self.note_change()
         count = len(segments)
         self._hold(segments)
@@ -435,7 +431,7 @@ class Partition:
         )
 
     def swapping(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Segments are about to be replaced by cleaned ones: a new history."""
+        """Cleaned segments are about to replace others: write the change into the history."""
         self.note_change()
         self._hold(old)
         self._catch_up()
@@ -444,9 +440,9 @@ class Partition:
         self._rewrite = self._written_down(old, new)
 
     def swapped(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Now the log has the new segments."""
+        """The log has the new segments: carry the change out."""
         segments = self.log.segments
-        # All before the first segment that was not cleaned counts as replaced.
+        # All segments before the first one that was not cleaned count as replaced.
         count = segments.index(new[-1]) + 1
         before = count - len(new) + len(old)
         rewrite, self._rewrite = self._rewrite, None
@@ -457,14 +453,14 @@ class Partition:
         )
 
     def log_start_moved(self) -> None:
-        """The log start has moved within a segment: another history for who opens it anew."""
+        """The log start has moved within a segment: later opens see another past."""
         self.note_change()
         self._catch_up()
         rewrite = self._written_down((), (), is_done=True)
         self._carry_out(rewrite, lambda view, nonce: view.removing(0, nonce), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
-        """Another process has cut the log: a new history, and other positions."""
+        """Another process has cut the log: the nonce and the positions begin anew."""
         self.note_change()
         log, segments = self.log, self.log.segments
         self._end_ranges(offset)
@@ -483,27 +479,25 @@ class Partition:
             self._drop_names()
 
     def removed(self, segment: Segment) -> None:
-        """The files of a segment are gone."""
+        """The files of a segment are deleted."""
         for view in self.views.values():
             view.removed(segment)
 
     def vanish(self) -> None:
-        """The files of all of them are gone, with the topic."""
+        """The topic is deleted, and with it the files of all segments."""
         for view in self.views.values():
             view.vanish()
 
     def _hold(self, segments: Sequence[Segment]) -> None:
-        """Where somebody may read on in segments that another process deletes when it likes, have
-        them open.
-        """
+        """Open the logs of segments that readers may still need: another process deletes them."""
         if self.mount.follows and any(view.open for view in self.views.values()):
             for segment in segments:
                 with contextlib.suppress(StorageError, OSError):
                     segment.open_log()
 
     def _catch_up(self) -> None:
-        """Before the past changes all of its text must have been measured. That can wait for the
-        disk, but little: only what was appended within the last second can be left.
+        """Measure all text, before the past changes. It may wait for the disk, but not for long:
+        at most the appends of the last second are not measured yet.
         """
         for view in self.views.values():
             with contextlib.suppress(StorageError, OSError):
@@ -511,19 +505,19 @@ class Partition:
         self._end_ranges()
 
     def _end_ranges(self, limit: int | None = None) -> None:
-        """What ends before the log does shall end there in the history that it shows."""
+        """Have files with an end of their own find it in the text that they show now."""
         for file in list(self.ranges):
             file.history_ends(limit)
 
     @property
     def _keeps_history(self) -> bool:
-        """Of what others write only where somebody has looked: there is no inode to replace."""
+        """Whether changes are written into the history: of logs that others write only once a
+        process has looked at them, since before there is no inode to replace.
+        """
         return self._history_read or not self.mount.follows
 
     def _is_hidden(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
-        """Whether only segments go that nothing was shown of: a log start had moved behind them,
-        and the bases with it.
-        """
+        """Whether only segments before the log start and all bases go, which no file shows."""
         log = self.log
         if new or not old or log_start != log.log_start_offset:
             return False
@@ -536,14 +530,14 @@ class Partition:
     def _written_down(
         self, old: Sequence[Segment], new: Sequence[Segment], *, is_done: bool = False
     ) -> Rewrite | None:
-        """The change of the past, once it is written down; None where nobody has looked."""
+        """The change of the past, written into the history; None where no process has looked."""
         prepared, self._prepared = self._prepared, None
         if not self._keeps_history:
             return None
         log_start = self.log.log_start_offset
         if prepared is not None and prepared.is_of(old, new, log_start) and prepared.is_right:
             return prepared
-        # What another process has written meanwhile may take hours to measure.
+        # The text that another process has written meanwhile may take hours to measure.
         rewrite = Rewrite(self, old, new, log_start, LOOK_S if self.mount.follows else NEVER)
         rewrite.write(is_done=is_done)
         return rewrite
@@ -555,7 +549,7 @@ class Partition:
         *,
         is_done: bool = False,
     ) -> None:
-        """Have the views and the history change, and drop the names that lead to old inodes.
+        """Change the views and the history, and drop the names of the old inodes.
 
         `is_done`: the log has changed already.
         """
@@ -567,7 +561,7 @@ class Partition:
         history = self.log.history
         is_changed = False
         while not is_changed:
-            # In one step: who begins to count positions meanwhile does so before or after it.
+            # In one step: a thread that sets the base meanwhile does so before or after it.
             with contextlib.nullcontext() if main is None else main.layout.lock:
                 is_changed = rewrite.is_current and (is_done or rewrite.is_written)
                 if is_changed:
@@ -581,7 +575,7 @@ class Partition:
             if view is not main:
                 with view.layout.lock:
                     change(view, rewrite.nonce)
-        # Last: who finds it finds views that show it.
+        # The nonce changes last: a thread that reads it finds views that show it.
         history.nonce = rewrite.nonce
         if not rewrite.is_written:
             with contextlib.suppress(OSError):
@@ -589,7 +583,7 @@ class Partition:
         self._drop_names()
 
     def _carry_out_unseen(self, change: Callable[[PartitionView, int | None], None]) -> None:
-        """Nobody had looked at what another process has rewritten; somebody may have by now."""
+        """Change the views of a log whose history was unread; a thread may have read it by now."""
         with self._history_lock:
             nonce = new_nonce() if self._history_read else None
             for view in self.views.values():
@@ -602,6 +596,6 @@ class Partition:
             self._drop_names()
 
     def _drop_names(self) -> None:
-        """Where the kernel keeps names that lead to the old inodes."""
+        """Have the kernel drop its names, if any of them leads to an old inode."""
         if any(node.loses_name() for node in list(self.known.values())):
             self.mount.notices.names_changed()

@@ -1,10 +1,9 @@
-"""One view of one partition: its line indexes, its timeline, and the generations that are open.
+"""One view of one partition: its layout, and the generations that are open.
 
-It follows the log (the listener's events, passed on by `partition.py`). Where nobody has looked at
-the view yet it knows no text lengths, and keeps none up; the first who asks for a size or a byte
-has them loaded or measured (`layout.py`).
+`partition.py` passes the log's events to it. Before the first request for a size or a byte it
+measures nothing, and appends change nothing; that request loads or measures the text (`layout.py`).
 
-Threads: as there; generations are made in any.
+Threads: as in `layout.py`; any thread may make a generation.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from storage.waiting import at_once
 ViewGeneration = Generation[Extent]
 
 _TRIES = 100
-"""How often what has changed meanwhile is looked at again."""
+"""How often `following` starts again after a change."""
 
 OVERTAKEN_S = 60.0
-"""How long names that were rewritten before they were measured are measured first."""
+"""Seconds in which a lookup measures first, after a file was rewritten before it was measured."""
 
 
 class PartitionView:
-    """See the module. `open` are the generations that somebody may read: they are told of every
-    change of the past.
-    """
+    """See the module. Every change of the past is applied to the generations in `open`."""
 
     __slots__ = (
         "_current",
@@ -51,26 +48,23 @@ class PartitionView:
         self.open: dict[ViewGeneration, None] = {}
         self._current: ViewGeneration | None = None
         self._hidden_records = 0
-        # The history's, where it has become another since this view was made: as of the timeline.
+        # The nonce that the timeline shows; None: the history's has not changed.
         self._nonce: int | None = None
         # Extents whose segments have left the log, until their files are gone.
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
-        # Text to be kept before a cut that could not be had without waiting.
+        # Text before a cut that is still to be read: that would have waited for the disk.
         self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
 
-    # -- what it shows now ---------------------------------------------------------------------
+    # -- current generations -------------------------------------------------------------------
 
     @property
     def has_generation(self) -> bool:
-        """Whether `generation` answers at once."""
+        """Whether `generation` returns at once."""
         return self._current is not None
 
     def generation(self, until: float = NEVER) -> ViewGeneration:
-        """The current generation, all of it measured.
-
-        BlockingIOError, StorageError, OSError, as `prepare`.
-        """
+        """The current generation, all of it measured; errors as `Layout.prepare`."""
         layout = self.layout
         while (current := self._current) is None:
             layout.prepare(until)
@@ -85,9 +79,9 @@ class PartitionView:
         return current
 
     def generation_from(self, offset: int, until: float = NEVER) -> ViewGeneration:
-        """One that begins with the first record from `offset` (≤ `bound`) on; as `generation`.
+        """A generation that begins with the first record from `offset` (≤ `bound`) on.
 
-        Only the segment that holds that and those behind it are measured.
+        Only the segments from that record on are measured. Errors as `generation`.
         """
         layout = self.layout
         while True:
@@ -100,10 +94,10 @@ class PartitionView:
                     return Generation(layout.timeline, nonce, position)
 
     def following(self, until: float = NEVER) -> ViewGeneration:
-        """One whose positions are those that are written down, and never move; as `generation`.
+        """The generation of `.follow`, with the history's positions, which never change.
 
-        It can be read from the base on, or from the log start on if that is behind it. Only what
-        begins at the base is measured.
+        It can be read from the base or the log start on, whichever is later. Only the segments from
+        the base on are measured. Errors as `generation`.
         """
         layout = self.layout
         for _ in range(_TRIES):
@@ -120,7 +114,7 @@ class PartitionView:
                 same = self._is_same(nonce, rewrites) and layout.base == base
                 recorded = layout.recorded
                 if same and recorded is None:
-                    # What positions were counted from is not there. That should not be.
+                    # The base's segment is missing, which should not happen.
                     layout.log.history.begin_anew()
                 elif same and recorded is not None and not layout.end_unknown:
                     return Generation(
@@ -129,52 +123,52 @@ class PartitionView:
         raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
 
     def overtaken(self) -> None:
-        """Somebody has looked it up, and its past was rewritten before it was measured for him."""
+        """The past has changed between a lookup and the measurement for it."""
         self._overtaken_until = time.monotonic() + OVERTAKEN_S
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether that was so a short while ago."""
+        """Whether that has happened within OVERTAKEN_S."""
         return time.monotonic() < self._overtaken_until
 
     @property
     def nonce(self) -> int:
-        """Of the history that the timeline shows. The history's own follows when all views have."""
+        """The nonce that the timeline shows; the history's own changes after all views."""
         return self.layout.log.history.nonce if self._nonce is None else self._nonce
 
     def _is_same(self, nonce: int, rewrites: int) -> bool:
-        """Whether the past is as it was. Under the lock."""
+        """Whether the past has not changed since. Under the lock."""
         return nonce == self.nonce and rewrites == self.layout.timeline.rewrites
 
     @property
     def records(self) -> int:
-        """Records that the current generation shows; it must have been asked for."""
+        """Records that the current generation shows, which must exist."""
         return sum(extent.records for extent in self.layout.timeline.extents) - self._hidden_records
 
     def attach(self, generation: ViewGeneration) -> bool:
-        """Somebody may read a generation from now on; False where that is over, and he cannot."""
+        """Add a generation to `open`; False where a change has superseded it already."""
         with self.layout.lock:
             if generation.is_current:
                 self.open[generation] = None
             return generation in self.open
 
     def detach(self, generation: ViewGeneration) -> None:
-        """Nobody reads it any longer."""
+        """Take a generation out of `open`."""
         self.open.pop(generation, None)
 
-    # -- what becomes of the past. Who calls these holds the lock. -------------------------------
+    # -- changes of the past, under the lock -----------------------------------------------------
 
     def removing(self, count: int, nonce: int | None) -> None:
-        """The first `count` segments are about to leave the log; its history is a new one."""
+        """The first `count` segments are about to leave the log; `nonce` is the new one."""
         self._supersede(count, nonce)
         for extent in self.layout.timeline.extents[:count]:
             self._leave(extent)
         self.layout.remove_head(count)
 
     def swapped(self, count: int, segments: Sequence[Segment], nonce: int | None) -> None:
-        """`segments` have taken the place of the first `count`; those of them that stay, stay.
+        """`segments` have replaced the first `count`; the extents of those that stay are kept.
 
-        Where it had not shown all of those, its text goes on with what these have of the rest.
+        Where the view had not shown all of the old text, the new segments' rest follows it.
         """
         unshown = self.layout.unshown(count)
         self._supersede(count, nonce, None if unshown is None else self.layout.timeline.end)
@@ -186,8 +180,8 @@ class PartitionView:
     ) -> None:
         """Another process has cut the log, from `offset` in the segment `first` on.
 
-        What is left is laid so that it ends where the log had ended: older generations show what
-        comes behind that, after what they have lost.
+        The layout places the rest so that it ends where the log ended: an older generation shows
+        the lost text's positions, and new text after them.
         """
         extents = self.layout.timeline.extents
         starts, positioned = self.layout.timeline.positioned
@@ -206,7 +200,7 @@ class PartitionView:
             for generation in tuple(self.open):
                 generation.lose(lost)
         for generation in tuple(self.open):
-            # What was cut before, and is not positioned since, is its own: that may be cut again.
+            # An extent of its own, from before an earlier cut, may be cut again.
             for place, extent, start in generation.past:
                 if extent.segment in leaving:
                     inside = kept if extent.segment is first else 0
@@ -216,13 +210,13 @@ class PartitionView:
             self._leave(extent)
 
     def _is_over(self, nonce: int | None) -> None:
-        """The current generation is: its history has another nonce, unless nobody has looked."""
+        """Drop the current generation. `nonce`: the new one; None where the history is unread."""
         self._current = None
         if nonce is not None:
             self._nonce = nonce
 
     def removed(self, segment: Segment) -> None:
-        """The files of a segment are gone: who shows it still can read it no longer."""
+        """The files of a segment are deleted: older generations cannot read it any more."""
         for generation in tuple(self.open):
             generation.forget(lambda extent: extent.segment is segment)
         extent = self._left.pop(segment, None)
@@ -230,7 +224,7 @@ class PartitionView:
             extent.vanish()
 
     def vanish(self) -> None:
-        """The files of all segments are gone, those of the timeline too."""
+        """The files of all segments are deleted, those of the timeline too."""
         for extent in self.layout.timeline.extents:
             extent.vanish()
 
@@ -241,7 +235,7 @@ class PartitionView:
     # -- what older generations keep -----------------------------------------------------------
 
     def _supersede(self, count: int, nonce: int | None, cut: int | None = None) -> None:
-        """The current one ends with the first `count` extents, or at `cut`. Under the lock."""
+        """Have open generations keep their text up to extent number `count`, or up to `cut`."""
         self._is_over(nonce)
         starts = self.layout.timeline.positioned[0]
         first = count - len(self.layout.timeline.unpositioned)
@@ -263,7 +257,7 @@ class PartitionView:
         try:
             at_once(render_text, generation, start, text, 0, None)
         except BlockingIOError:
-            # As most often: it is of sealed segments. Their files stay until `keep_pending`.
+            # Mostly so, for sealed segments. The leases keep their files until `keep_pending`.
             segments = [extent.segment for extent in generation.past_from(start)]
             for segment in segments:
                 segment.files.lease()
@@ -275,11 +269,11 @@ class PartitionView:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing of it is left to be measured or kept in the background."""
+        """Whether the background has nothing left to measure or to keep."""
         return not self.layout.end_unknown and not self._pending
 
     def keep_pending(self) -> None:
-        """Read what `removing` and `swapped` could not without waiting. Waits."""
+        """Read the text that `removing` and `swapped` could not read without waiting. Waits."""
         while (pending := self._next_pending()) is not None:
             generation, start, cut, segments = pending
             try:
@@ -287,21 +281,20 @@ class PartitionView:
                 render_text(generation, start, text, 0, None)
                 generation.keep(start, bytes(text))
             except (StorageError, OSError):
-                # The reader whom it is for gets the same error.
-                pass
+                pass  # a reader of this text gets the same error
             finally:
                 for segment in segments:
                     segment.files.release()
 
     def _next_pending(self) -> tuple[ViewGeneration, int, int, list[Segment]] | None:
-        """One that nobody else gets: at the end two threads may ask."""
+        """Take one out; two threads may ask at shutdown."""
         try:
             return self._pending.pop()
         except IndexError:
             return None
 
     def give_up_pending(self) -> None:
-        """At the end: let go of the segments that `keep_pending` would have read."""
+        """At shutdown: release the segments that `keep_pending` would have read."""
         while (pending := self._next_pending()) is not None:
             for segment in pending[3]:
                 segment.files.release()

@@ -1,8 +1,8 @@
-"""All partitions of a mount: the tree's side of each log, and what periodic work does for them.
+"""All partitions of a mount: the tree's side of each log, and their periodic work.
 
-As the logs' listener it passes on what a log tells to its partition. Where another process writes
-the data directory it sees which partitions come and go, and has those followed that somebody has
-looked at. In the background it measures what others have written, and saves view indexes.
+It is the logs' listener, and passes each event to the log's partition. Where another process writes
+the data directory it notices new and deleted partitions, and follows those that readers use. In the
+background it measures logs that others have written, and saves line indexes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from storage.segment.segment import Segment
 from storage.waiting import anyway
 
 FOLLOW_TURNS = 60
-"""For how many turns what another process writes is followed when nobody has it open any more."""
+"""Turns for which a partition that another process writes is followed after its last reader."""
 
 MEASURE_SLICE_S = 0.5
-"""How long measuring in the background goes on at a time."""
+"""Seconds of measuring in the background at a time."""
 
 
 class Partitions(LogListener[Log]):
@@ -38,29 +38,29 @@ class Partitions(LogListener[Log]):
         self.mount = mount
         self._follower = mount.follower
         self.growing: set[Partition] = set()
-        """Those of which the kernel keeps no sizes at present."""
-        # Those to which something has happened that `tick`, or `housekeeping`, has to look at.
+        """The partitions whose sizes the kernel may not keep at present."""
+        # The partitions that the next `tick`, and the next `housekeeping`, look at.
         self._changed: set[Partition] = set()
         self._untidy: set[Partition] = set()
         self._partitions: dict[Log, Partition] = {}
         self._unsaved = Unsaved()
-        # Those that are followed by the clock, too: for how many turns without being looked at.
+        # The partitions that each turn follows, and for how many more turns without a reader.
         self._looked_at: dict[Partition, int] = {}
-        # What is still to be followed since `follow_all` began with all.
+        # The logs that `follow_all` has still to follow in this round.
         self._to_follow: list[Log] = []
-        # What is left to be measured in the background; None before it is known.
+        # The partitions still to be measured in the background; None before the first `tick`.
         self._unmeasured: list[Partition] | None = None
-        # Whether the log says of a topic that it is not shown.
+        # Whether the event log has the line about a topic that is not shown.
         self._hidden_named = False
         mount.manager.listeners.append(self)
         self._name_hidden()
 
     def __iter__(self) -> Iterator[Partition]:
-        """All that were asked for yet."""
+        """All partitions that were used yet."""
         return iter(list(self._partitions.values()))
 
     def find(self, topic: Topic, name: str) -> Partition | None:
-        """The partition of a topic whose name this is.  FaultyPartition."""
+        """The partition of this name; None where the topic has none. FaultyPartition."""
         if not (name.isascii() and name.isdecimal()) or len(name) > 10 or str(int(name)) != name:
             return None
         topic.check(int(name))
@@ -68,7 +68,7 @@ class Partitions(LogListener[Log]):
         return None if log is None else self.of(log)
 
     def of(self, log: Log) -> Partition:
-        """The tree's side of a log, made when first asked for."""
+        """The tree's side of a log, made at first use."""
         found = self._partitions.get(log)
         if found is None:
             log.history_directory = self._prepared_cache(log)
@@ -76,9 +76,7 @@ class Partitions(LogListener[Log]):
         return found
 
     def _prepared_cache(self, log: Log) -> str | None:
-        """Where its view indexes go if not beside it, where that can be made, without what a kill
-        left.
-        """
+        """Make the log's cache directory, if it has one, and delete what a kill has left in it."""
         cache = self.mount.cache_directory(log)
         if cache is not None:
             with contextlib.suppress(OSError):
@@ -89,22 +87,22 @@ class Partitions(LogListener[Log]):
         return cache
 
     def owner_changed(self, topic: Topic) -> None:
-        """chmod or chown of a topic: partitions without owners of their own follow."""
+        """chmod or chown of a topic changes the partitions without an owner of their own."""
         for log in topic.partitions.values():
             self.of(log).owner_changed()
 
-    # -- what the partitions tell --------------------------------------------------------------
+    # -- calls by the partitions ---------------------------------------------------------------
 
     def partition_changed(self, partition: Partition) -> None:
-        """Something has happened to a partition that periodic work looks at. In any thread."""
+        """Have the next turn look at a partition. In any thread."""
         self._changed.add(partition)
         self._untidy.add(partition)
 
     def followed(self, partition: Partition) -> None:
-        """Somebody has looked at a partition that another process writes."""
+        """A process has looked at a partition that another process writes."""
         self._looked_at[partition] = FOLLOW_TURNS
 
-    # -- what the logs tell --------------------------------------------------------------------
+    # -- events of the logs --------------------------------------------------------------------
 
     def appended(
         self, log: Log, segment: Segment, position: int, data: bytes | bytearray | memoryview
@@ -136,7 +134,7 @@ class Partitions(LogListener[Log]):
         if partition is not None:
             partition.removed(segment)
             if log.closed and segment is log.active:
-                # The last one of a deleted topic: who still has it open has all that is left.
+                # The last segment of a deleted topic.
                 partition.vanish()
                 self._unsaved.forget(partition.views.values())
                 del self._partitions[log]
@@ -157,10 +155,10 @@ class Partitions(LogListener[Log]):
         partition.truncated(old, offset)
         self._measure_soon(partition)
 
-    # -- what another process does -------------------------------------------------------------
+    # -- following another process -------------------------------------------------------------
 
     def look_for_partitions(self) -> None:
-        """See which partitions the process that writes the directory has made and deleted.
+        """Find the partitions that the process that writes the directory has made or deleted.
 
         On the owner's thread.
         """
@@ -176,7 +174,7 @@ class Partitions(LogListener[Log]):
             self._measure_soon(self.of(log))
 
     def _name_hidden(self) -> None:
-        """Say once that a topic has the name of what the file system shows of itself."""
+        """Write one line when a topic has the name of the file system's own directory."""
         there = ABOUT in self.mount.manager.topics
         if there and not self._hidden_named:
             self.mount.events(
@@ -185,8 +183,8 @@ class Partitions(LogListener[Log]):
         self._hidden_named = there
 
     def follow_all(self, until: float) -> None:
-        """See what another process has appended, until that is known or `until` (time.monotonic)
-        is reached; the next time it goes on from there. On the owner's thread.
+        """Follow all logs that another process writes, until `until` (time.monotonic); the next
+        call continues with the rest. On the owner's thread.
         """
         if not self.mount.follows:
             return
@@ -205,7 +203,7 @@ class Partitions(LogListener[Log]):
             self._unmeasured.append(partition)
 
     def _follow(self) -> None:
-        """Once a second: what nobody asks for is noticed too, and that somebody begins to write."""
+        """Once a second: follow the partitions in use; notice a process that begins to write."""
         follower = self._follower
         if follower is None or not self.mount.follows_by_now():
             return
@@ -226,9 +224,8 @@ class Partitions(LogListener[Log]):
     # -- periodic work ----------------------------------------------------------------------
 
     def tick(self) -> None:
-        """On the owner's thread, once a second or so: save view indexes that have grown.
-
-        Only partitions to which something has happened are looked at.
+        """On the owner's thread, once a second or so: look at the partitions that have changed, and
+        save line indexes that have grown.
         """
         self._follow()
         happened = {*self.growing, *_taken(self._changed)}
@@ -251,7 +248,7 @@ class Partitions(LogListener[Log]):
         return partitions
 
     def housekeeping(self) -> None:
-        """In a worker thread, once a second or so: what waits for the disk, for a moment."""
+        """In a worker thread, once a second or so: the periodic work that waits for the disk."""
         for partition in _taken(self._untidy):
             partition.keep_house(time.monotonic() + MEASURE_SLICE_S)
         self._measure_some(time.monotonic() + MEASURE_SLICE_S)
@@ -265,21 +262,21 @@ class Partitions(LogListener[Log]):
             except BlockingIOError:
                 return
             except SegmentGone:
-                pass  # Its writer has rewritten it: who asks for it has what is there measured.
+                pass  # its writer has rewritten it; the next reader measures the new text
             except (StorageError, OSError) as error:
                 log = partition.log
                 self.mount.events(f"{log.topic}/{log.partition}: cannot be measured: {error}")
-            # Another one may be the last by now.
+            # Another thread may have added one.
             self._unmeasured.remove(partition)
 
     def _is_foreign(self, log: Log) -> bool:
-        """Whether the log has no view indexes beside it, as those that we have written have."""
+        """Whether the log has no line index beside it: another program has written it."""
         first = log.segments[0]
         lines = first.files.file_path(file_suffix(self.mount.views[0].name))
         return self.mount.manager.read_only or not log.files.exists(lines)
 
     def stop(self) -> None:
-        """Write down how the histories end, and save the view indexes."""
+        """Look at each log once more, write the histories, and save the line indexes."""
         for partition in self:
             partition.last_look()
             for view in partition.views.values():
@@ -288,7 +285,7 @@ class Partitions(LogListener[Log]):
 
 
 def _taken(partitions: set[Partition]) -> list[Partition]:
-    """Empty a set that other threads may add to; what was in it."""
+    """Empty a set that other threads may add to; its members."""
     taken = []
     while partitions:
         with contextlib.suppress(KeyError):
