@@ -33,8 +33,6 @@ from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_piece import (
     LogPiece,
     OldLog,
-    OldVerified,
-    PieceVerified,
     Progress,
     verify_old_log,
     verify_patiently,
@@ -61,7 +59,7 @@ _LEFT_OVER = {
 
 _ANEW = "the next start makes it anew"
 
-ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[PieceVerified]]
+ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[Verified | None]]
 
 
 @dataclass(slots=True)
@@ -135,13 +133,28 @@ def verify(
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition's directory as it was listed; ``epochs`` are those that were written down."""
+    """A partition's directory as it was listed; ``epochs`` are those that were written down.
+
+    ``key``: (topic, partition), by which checkpoints name it; partition -1 where the directory's
+    name is no partition's.  ``old_log``: what there is instead of segments in a log of 0.7.
+    """
 
     directory: str
-    topic: str
+    key: tuple[str, int]
     names: list[str]
     epochs: list[tuple[int, int]]
-    pieces: list[LogPiece]
+    segments: list[SegmentPlace]
+    old_log: OldLog | None
+
+    @property
+    def pieces(self) -> list[LogPiece]:
+        """All that there is to be read."""
+        return [*self.segments] if self.old_log is None else [self.old_log]
+
+    @property
+    def bases(self) -> list[int]:
+        """Those of the segments, rising."""
+        return [place.base_offset for place in self.segments]
 
 
 class _Directory:
@@ -160,7 +173,7 @@ class _Directory:
         self.log_starts: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, tuple[str, str]] = {}
         # What was found by who has read ahead.
-        self.found: dict[LogPiece, PieceVerified] = {}
+        self.found: dict[LogPiece, Verified | None] = {}
 
     def run(self, partitions: list[str]) -> VerifyReport:
         """Check these partitions, and what the checkpoints say of them."""
@@ -173,9 +186,8 @@ class _Directory:
             if listed is None:
                 continue
             end = self._check(listed)
-            parsed = paths.parse_partition_directory(os.path.basename(listed.directory))
-            if end is not None and parsed is not None:
-                ends[parsed] = end
+            if end is not None:
+                ends[listed.key] = end
         for name, what in _CHECKPOINTS:
             for key, offset in claims[name].items():
                 if key in ends and offset > ends[key]:
@@ -233,8 +245,7 @@ class _Directory:
     def _list(self, directory: str) -> _Partition | None:
         """What there is to be read; None where it vanished."""
         name = os.path.basename(directory)
-        parsed = paths.parse_partition_directory(name)
-        topic = parsed[0] if parsed else name
+        key = paths.parse_partition_directory(name) or (name, -1)
         try:
             names = sorted(name for name, _ in self.files.scan(directory))
         except FileNotFoundError:
@@ -244,22 +255,25 @@ class _Directory:
         self.report.partitions += 1
         for file in names:
             self.name_left_over(directory, file)
-        self._metadata(directory, topic)
+        self._metadata(directory, key[0])
         epochs = self._epochs(directory)
-        pieces = self._pieces(directory, topic, names)
-        return _Partition(directory, topic, names, epochs, pieces)
-
-    def _pieces(self, directory: str, topic: str, names: list[str]) -> list[LogPiece]:
         old = tuple(file for file in names if paths.old_base_offset_of(file) is not None)
         if old:
-            return [OldLog(self.files, self.path, directory, topic, old, self.is_live)]
+            log = OldLog(self.files, self.path, directory, key[0], old, self.is_live)
+            return _Partition(directory, key, names, epochs, [], log)
+        segments = self._segments(directory, key, names)
+        return _Partition(directory, key, names, epochs, segments, None)
+
+    def _segments(
+        self, directory: str, key: tuple[str, int], names: list[str]
+    ) -> list[SegmentPlace]:
         bases = [
             base
             for file in names
             if file.endswith(paths.LOG) and (base := paths.base_offset_of(file)) is not None
         ]
-        interval = self.settings.log_config(topic).index_interval_bytes
-        flushed_end = None if self.is_live else self._flushed_end(directory)
+        interval = self.settings.log_config(key[0]).index_interval_bytes
+        flushed_end = None if self.is_live else self._flushed_end(key)
         return [
             SegmentPlace(
                 self.files,
@@ -274,32 +288,28 @@ class _Directory:
             for base in bases
         ]
 
-    def _flushed_end(self, directory: str) -> int | None:
+    def _flushed_end(self, key: tuple[str, int]) -> int | None:
         """Where a batch of a log ended, by its recovery point (``DataDirectory``)."""
-        item = paths.parse_partition_directory(os.path.basename(directory))
-        if item is None or self.settings.is_brokers:
-            return None
-        flushed_end = self.recovery_points.get(item, 0)
-        return flushed_end if flushed_end > self.log_starts.get(item, 0) else None
+        flushed_end = 0 if self.settings.is_brokers else self.recovery_points.get(key, 0)
+        return flushed_end if flushed_end > self.log_starts.get(key, 0) else None
 
     def _check(self, listed: _Partition) -> int | None:
         """Check one partition; its log end, as far as it can be told."""
+        if listed.old_log is not None:
+            return self._old_log(listed.old_log)
         directory = listed.directory
-        parsed = paths.parse_partition_directory(os.path.basename(directory))
-        transactions = OpenTransactions(self.log_starts.get(parsed, 0) if parsed else 0)
+        transactions = OpenTransactions(self.log_starts.get(listed.key, 0))
         end = 0
         is_end_known = True
         seen: list[tuple[int, int]] = []
         unflushed = self._unflushed(listed)
-        for piece in listed.pieces:
-            if isinstance(piece, OldLog):
-                return self._old_log(piece)
-            if piece.base_offset < end:
+        for place in listed.segments:
+            if place.base_offset < end:
                 reason = f"the segment before it ends at {end}"
-                self._fault(piece.path(paths.LOG), reason, offset=piece.base_offset)
-            verified = self._segment(piece, transactions)
+                self._fault(place.path(paths.LOG), reason, offset=place.base_offset)
+            verified = self._segment(place, transactions)
             if verified is not None:
-                self._sort_faults(verified, is_rebuilt=piece.base_offset in unflushed)
+                self._sort_faults(verified, is_rebuilt=place.base_offset in unflushed)
                 end = max(end, verified.next_offset)
                 seen += verified.epochs
                 is_end_known = verified.is_read_whole
@@ -308,19 +318,16 @@ class _Directory:
         # Behind a damaged batch nobody knows what there is.
         bound = end if is_end_known else paths.MAX_OFFSET
         self._compare_epochs(directory, listed.epochs, seen, bound)
-        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, SegmentPlace)]
-        self._snapshots(directory, listed.names, bound, first=min(bases, default=0))
+        self._snapshots(directory, listed.names, bound, first=min(listed.bases, default=0))
         return bound
 
     def _compare_book(self, listed: _Partition) -> None:
         """Name the segments that are gone, or shorter than they were, and that nobody deleted."""
-        directory = listed.directory
-        parsed = paths.parse_partition_directory(os.path.basename(directory))
-        if self.settings.is_brokers or parsed is None or book_file.FILE_NAME not in listed.names:
+        directory, key = listed.directory, listed.key
+        if self.settings.is_brokers or key[1] < 0 or book_file.FILE_NAME not in listed.names:
             return
-        places = [piece for piece in listed.pieces if isinstance(piece, SegmentPlace)]
         sizes: dict[int, int] = {}
-        for place in places:
+        for place in listed.segments:
             with contextlib.suppress(FileNotFoundError):
                 size = self.files.file_stat(place.path(paths.LOG)).st_size
                 sizes[place.base_offset] = size
@@ -331,9 +338,9 @@ class _Directory:
             self._fault(os.path.join(directory, book_file.FILE_NAME), error.message)
             return
         if self.was_killed or self.is_live:
-            flushed_end = self.recovery_points.get(parsed, 0)
+            flushed_end = self.recovery_points.get(key, 0)
             claims = [claim for claim in claims if claim.next_offset <= flushed_end]
-        gone = book_file.missing(claims, sizes, self.log_starts.get(parsed, 0))
+        gone = book_file.missing(claims, sizes, self.log_starts.get(key, 0))
         cut = [] if self.is_live else book_file.short(claims, sizes)
         for claim in [*gone, *cut]:
             path = os.path.join(directory, paths.file_name(claim.base_offset, paths.LOG))
@@ -347,13 +354,11 @@ class _Directory:
         """The bases of the segments whose indexes the next start makes anew."""
         if not self.was_killed:
             return set()
-        parsed = paths.parse_partition_directory(os.path.basename(listed.directory))
-        recovery_point = self.recovery_points.get(parsed, 0) if parsed is not None else 0
-        bases = [piece.base_offset for piece in listed.pieces if isinstance(piece, SegmentPlace)]
-        followings = [*bases[1:], paths.MAX_OFFSET]
+        recovery_point = self.recovery_points.get(listed.key, 0)
+        followings = [*listed.bases[1:], paths.MAX_OFFSET]
         return {
             base
-            for base, following in zip(bases, followings, strict=False)
+            for base, following in zip(listed.bases, followings, strict=False)
             if following >= recovery_point
         }
 
@@ -367,31 +372,35 @@ class _Directory:
     def _segment(self, place: SegmentPlace, transactions: OpenTransactions) -> Verified | None:
         found = None
         if self.read_ahead is not None:
-            ahead = self.found[place]
-            if ahead is None:
+            found = self.found[place]
+            if found is None:
                 return None
-            assert isinstance(ahead, Verified), "an old log's piece is another one"
-            found = ahead
         verified = verify_patiently(place, self.progress, transactions, found)
         if verified is not None:
             transactions.pass_over(verified.transactions)
-            self.report.size += verified.size
-            self.report.records += verified.records
+            self._count(verified)
         return verified
+
+    def _count(self, verified: Verified) -> None:
+        self.report.size += verified.size
+        self.report.records += verified.records
 
     def _old_log(self, log: OldLog) -> int | None:
         found = verify_old_log(log, self.progress) if self.read_ahead is None else self.found[log]
-        assert isinstance(found, OldVerified), "an old log's piece is another one"
-        self.report.size += found.size
-        self.report.records += found.records
+        if found is None:
+            return None
+        self._count(found)
         self.report.faults += found.faults
-        return found.end
+        return found.next_offset if found.is_read_whole else None
 
     def _orphans(self, listed: _Partition) -> None:
-        bases = {piece.base_offset for piece in listed.pieces if isinstance(piece, SegmentPlace)}
         for name in listed.names:
             base = paths.base_offset_of(name)
-            if base is not None and base not in bases and name.endswith(paths.INDEX_SUFFIXES):
+            if (
+                base is not None
+                and base not in listed.bases
+                and name.endswith(paths.INDEX_SUFFIXES)
+            ):
                 path = os.path.join(listed.directory, name)
                 self.report.left_over.append(Fault(path, "an index without a log"))
 

@@ -18,7 +18,7 @@ from storage.log.log import Log
 from storage.segment.batch_check import Part, check_file
 from storage.segment.segment import Segment
 from storage.task import Task
-from storage.verify.transactions import OpenTransactions, SegmentTransactions
+from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_segment import (
     Fault,
     SegmentPlace,
@@ -116,15 +116,8 @@ def _verify(
 def _gone(segment: Segment) -> Verified:
     """What there is to say of one whose file is not there."""
     reason = f"the file is gone, which had {segment.size} bytes"
-    return Verified(
-        size=0,
-        records=0,
-        next_offset=segment.next_offset,
-        is_read_whole=False,
-        epochs=[],
-        faults=[Fault(segment.log_path, reason, 0, segment.base_offset)],
-        transactions=SegmentTransactions(),
-    )
+    fault = Fault(segment.log_path, reason, 0, segment.base_offset)
+    return Verified(next_offset=segment.next_offset, faults=[fault])
 
 
 def _renamed(segment: Segment) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from storage.errors import CorruptRecord
@@ -47,22 +47,11 @@ class OldLog:
     is_live: bool
 
 
-@dataclass(slots=True)
-class OldVerified:
-    """What was found in a log of 0.7 (sizes in bytes); its end, None where it cannot be told."""
-
-    faults: list[Fault] = field(default_factory=list)
-    records: int = 0
-    size: int = 0
-    end: int | None = None
-
-
 LogPiece: TypeAlias = SegmentPlace | OldLog
 Progress: TypeAlias = Callable[[int], None]
-PieceVerified: TypeAlias = Verified | OldVerified | None
 
 
-def verify_piece(piece: LogPiece, progress: Progress = lambda size: None) -> PieceVerified:
+def verify_piece(piece: LogPiece, progress: Progress = lambda size: None) -> Verified | None:
     """Read a piece; None where it has vanished.  OSError from the disk, InvalidConfig."""
     if isinstance(piece, OldLog):
         return verify_old_log(piece, progress)
@@ -97,9 +86,9 @@ def verify_patiently(
     return verified
 
 
-def verify_old_log(log: OldLog, progress: Progress) -> OldVerified:
+def verify_old_log(log: OldLog, progress: Progress) -> Verified:
     """Read it.  OSError from the disk; InvalidConfig where its settings cannot be read."""
-    found = OldVerified()
+    found = Verified()
     try:
         segments, _ = old_segment.load(
             log.files,
@@ -118,12 +107,12 @@ def verify_old_log(log: OldLog, progress: Progress) -> OldVerified:
             _verify_old_segment(segment, found, progress, may_grow=may_grow)
         finally:
             segment.files.close()
-    found.end = segments[-1].next_offset
+    found.next_offset, found.is_read_whole = segments[-1].next_offset, True
     return found
 
 
 def _verify_old_segment(
-    segment: OldSegment, found: OldVerified, progress: Progress, *, may_grow: bool
+    segment: OldSegment, found: Verified, progress: Progress, *, may_grow: bool
 ) -> None:
     good, reason = check_entries(segment.source(), 0, segment.size, progress)
     found.size += segment.size

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import lt
 
@@ -84,16 +84,17 @@ class SegmentPlace:
 class Verified:
     """What was read of one segment (control records do not count) and what is wrong with it.
 
-    ``transactions``: nothing where the log is damaged.
+    ``transactions``: nothing where the log is damaged.  ``is_read_whole``: it ends at
+    ``next_offset``, which nobody knows of a damaged one.
     """
 
-    size: int
-    records: int
-    next_offset: int
-    is_read_whole: bool
-    epochs: list[tuple[int, int]]
-    faults: list[Fault]
-    transactions: SegmentTransactions
+    size: int = 0
+    records: int = 0
+    next_offset: int = 0
+    is_read_whole: bool = False
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    transactions: SegmentTransactions = field(default_factory=SegmentTransactions)
 
 
 def verify_segment(place: SegmentPlace, progress: Callable[[int], None]) -> Verified:

@@ -22,7 +22,8 @@ from storage import paths
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.verify.verify import verify
-from storage.verify.verify_piece import LogPiece, OldLog, PieceVerified, verify_piece
+from storage.verify.verify_piece import LogPiece, OldLog, verify_piece
+from storage.verify.verify_segment import Verified
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +41,7 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobRep
     context = session.sparkContext
     pieces_read = 0
 
-    def read_ahead(pieces: Sequence[LogPiece]) -> list[PieceVerified]:
+    def read_ahead(pieces: Sequence[LogPiece]) -> list[Verified | None]:
         nonlocal pieces_read
         pieces_read = len(pieces)
         slots = context.defaultParallelism
@@ -72,7 +73,7 @@ def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
     files = where.files()
     sizes: list[int] = []
 
-    def count(pieces: Sequence[LogPiece]) -> list[PieceVerified]:
+    def count(pieces: Sequence[LogPiece]) -> list[Verified | None]:
         sizes.extend(_size(files, piece) for piece in pieces)
         raise _Counted
 
@@ -120,7 +121,7 @@ def _bundles(pieces: Sequence[LogPiece], sizes: Sequence[int], slots: int) -> li
     return bundles
 
 
-def _read(where: Location, pieces: Sequence[LogPiece]) -> Iterator[PieceVerified]:
+def _read(where: Location, pieces: Sequence[LogPiece]) -> Iterator[Verified | None]:
     """Verify a task's pieces."""
     files = where.files()
     for piece in pieces:

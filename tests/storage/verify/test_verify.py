@@ -22,7 +22,8 @@ from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.state.book_file import drop
 from storage.state.producer_state import ProducerEntry, encode
 from storage.verify.verify import VerifyReport, log_bytes, verify
-from storage.verify.verify_piece import LogPiece, PieceVerified, verify_piece
+from storage.verify.verify_piece import LogPiece, verify_piece
+from storage.verify.verify_segment import Verified
 from tests import oracle
 from tests.crash.failing_disk import FailingDisk
 from tests.log_check import check
@@ -79,7 +80,7 @@ def checked(data: Path) -> VerifyReport:
     return found
 
 
-def read_elsewhere(pieces: Sequence[LogPiece]) -> Sequence[PieceVerified]:
+def read_elsewhere(pieces: Sequence[LogPiece]) -> Sequence[Verified | None]:
     """As other processes may: in any order, and what they find is sent back."""
     found = {piece: pickle.dumps(verify_piece(piece)) for piece in reversed(pieces)}
     return [pickle.loads(found[piece]) for piece in pieces]
