@@ -79,6 +79,27 @@ class Handle:
         return None
 
 
+class WritingHandle(Handle):
+    """An open file that takes what it is given in pieces, wherever a write() or the kernel cuts it.
+
+    `_rest` is what the last write ended with and is not whole yet: the next write goes on with it.
+    `_reader` answers reads where the file is open for both.
+    """
+
+    __slots__ = ("_reader", "_rest")
+
+    direct_io = True
+
+    def __init__(self, reader: Handle | None) -> None:
+        self._reader = reader
+        self._rest = bytearray()
+
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        if self._reader is None:
+            return super().read(position, size)
+        return self._reader.read(position, size)
+
+
 class HandleTable:
     """The kernel's handle number -> handle."""
 

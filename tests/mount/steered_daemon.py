@@ -35,13 +35,14 @@ from kafkafs.config import MountOptions, parse_mount_options
 from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
-from kafkafs.tree.control.control_file import ControlFile, Effects
+from kafkafs.tree.control.control_file import ControlHandle, Effects
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.events import Events
 from kafkafs.tree.files import view_file
-from kafkafs.tree.files.virtual_file import Text
+from kafkafs.tree.files.virtual_file import LineFile, Text
 from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
@@ -423,9 +424,10 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
             trio.from_thread.run_sync(remove_head, log, int(line), log.monotonic_ms())
         return Effects()
 
-    return ControlFile(
-        inode, lambda: Text(""), act, lambda: (0o600, 0, 0), topic.mount.clock_ns, structural=True
-    )
+    def take(flags: int, reader: Handle | None) -> ControlHandle:
+        return ControlHandle(act, flags, reader, structural=True)
+
+    return LineFile(inode, lambda: Text(""), lambda: (0o600, 0, 0), topic.mount.clock_ns, take)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import os
 from typing import Generic, NoReturn, TypeVar
 
 from kafkafs.tree.append.append_target import AppendTarget
-from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 
 _PAGE = 4096
@@ -31,27 +31,19 @@ _SYNC = os.O_SYNC | os.O_DSYNC
 T = TypeVar("T", bound=AppendTarget)
 
 
-class AppendHandle(Handle, Generic[T]):
+class AppendHandle(WritingHandle, Generic[T]):
     """See the module. `reader` answers reads where the file is open for both."""
 
-    __slots__ = ("_flags", "_reader", "_refused", "_rest", "_target", "sync_due")
-
-    direct_io = True
+    __slots__ = ("_flags", "_refused", "_target", "sync_due")
 
     def __init__(self, target: T, flags: int, reader: Handle | None) -> None:
+        super().__init__(reader)
         self._target = target
         self._flags = flags
-        self._reader = reader
-        self._rest = bytearray()
         # The last write where its content was refused, and its error where that write had begun
         # inside of something.
         self._refused: tuple[bytes, StorageError | None] | None = None
         self.sync_due = False
-
-    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if self._reader is None:
-            raise OSError(errno.EBADF, "not open for reading")
-        return self._reader.read(position, size)
 
     # -- what the kinds of handles do ----------------------------------------------------------
 

@@ -14,13 +14,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kafkafs.tree.files.virtual_file import Content, VirtualFile
-from kafkafs.tree.handles import FlushPlan, Handle
-from kafkafs.tree.inodes import Change
+from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
 from kafkafs.tree.jobs import Job, State
 from kafkafs.tree.partition.flush_plans import planned
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.permissions import Ownership
 from storage.errors import InvalidConfig, StorageError
 
 LONGEST_LINE = 1 << 16
@@ -41,63 +38,26 @@ Act = Callable[[Sequence[str]], Effects]
 _SYNC = os.O_SYNC | os.O_DSYNC
 
 
-class ControlFile(VirtualFile):
-    """`act` takes the complete lines of a write, without newlines.
+class ControlHandle(WritingHandle):
+    """Collects lines and has them carried out: `act` takes the complete ones of a write.
 
-    `structural`: it waits for the disk, and changes the tree or its settings, but no log.
+    `structural`: that waits for the disk, and changes the tree or its settings, but no log.
     """
-
-    __slots__ = ("_act", "_structural")
-
-    def __init__(
-        self,
-        inode: int,
-        make: Callable[[], Content],
-        act: Act,
-        owner: Callable[[], Ownership],
-        mtime_ns: Callable[[], int],
-        *,
-        structural: bool,
-    ) -> None:
-        super().__init__(inode, make, owner, mtime_ns)
-        self._act = act
-        self._structural = structural
-
-    def set_attributes(self, change: Change) -> None:
-        """`>` cuts it to nothing first, which means nothing here."""
-        if change.mode is not None or change.uid is not None or change.gid is not None:
-            super().set_attributes(change)
-
-    def open(self, flags: int) -> Handle:
-        access = flags & os.O_ACCMODE
-        if access == os.O_RDONLY:
-            return self.open_content()
-        reader = self.open_content() if access == os.O_RDWR else None
-        return ControlHandle(self._act, flags, reader, structural=self._structural)
-
-
-class ControlHandle(Handle):
-    """Collects lines and has them carried out."""
 
     __slots__ = (
         "_act",
         "_begun",
         "_flags",
         "_grown",
-        "_reader",
-        "_rest",
         "awaited",
         "structural",
         "sync_due",
     )
 
-    direct_io = True
-
     def __init__(self, act: Act, flags: int, reader: Handle | None, *, structural: bool) -> None:
+        super().__init__(reader)
         self._act = act
         self._flags = flags
-        self._reader = reader
-        self._rest = b""
         # Partitions that may still have to be flushed.
         self._grown: dict[Partition, None] = {}
         # What the last write has begun, and wants to know the end of.
@@ -106,15 +66,10 @@ class ControlHandle(Handle):
         self.structural = structural
         self.sync_due = False
 
-    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if self._reader is None:
-            return super().read(position, size)
-        return self._reader.read(position, size)
-
     def write(self, position: int, data: bytes) -> int:
         *lines, rest = (self._rest + data).split(b"\n")
         # A refused write leaves nothing behind: the next one begins with a new line.
-        self._rest = b""
+        self._rest = bytearray()
         self.awaited = self._begun = ()
         if len(rest) > LONGEST_LINE:
             raise InvalidConfig(f"a line of more than {LONGEST_LINE} bytes")
@@ -123,11 +78,11 @@ class ControlHandle(Handle):
         return len(data)
 
     def release(self) -> None:
-        rest, self._rest = self._rest, b""
+        rest, self._rest = self._rest, bytearray()
         if rest:
             self._carry_out([rest])
 
-    def _carry_out(self, lines: Sequence[bytes]) -> None:
+    def _carry_out(self, lines: Sequence[bytearray]) -> None:
         if lines:
             try:
                 text = [line.decode() for line in lines]

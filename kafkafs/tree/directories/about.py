@@ -28,7 +28,7 @@ from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.owner.adopt_file import NAME as ADOPT
-from kafkafs.tree.owner.adopt_file import AdoptFile
+from kafkafs.tree.owner.adopt_file import adopt_file
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.tree.permissions import Ownership
@@ -125,7 +125,7 @@ class AboutDirectory(TreeDirectory):
                 ),
             )
         if name == ADOPT and self._takes_requests:
-            return AdoptFile(about.requests, inode)
+            return adopt_file(about.requests, inode)
         raise missing(name)
 
     @property

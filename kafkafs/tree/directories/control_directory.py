@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kafkafs.tree.control.abort_transaction import NAME, abort_transactions, transactions_text
 from kafkafs.tree.control.compaction import COMPACTION
-from kafkafs.tree.control.control_file import Act, ControlFile, Effects
+from kafkafs.tree.control.control_file import Act, ControlHandle, Effects
 from kafkafs.tree.control.delete_records import DELETE_RECORDS
 from kafkafs.tree.control.flush import FLUSH
 from kafkafs.tree.control.job_file import Control, begin, state_text
@@ -14,7 +14,8 @@ from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.roll import ROLL
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
-from kafkafs.tree.files.virtual_file import Content, Text
+from kafkafs.tree.files.virtual_file import Content, LineFile, Text
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.permissions import Ownership
 from storage.errors import StorageError, UnknownTopicOrPartition
@@ -64,7 +65,10 @@ def line_file(
             mount.events(f"{topic.topic.name}/{name}: {reason}")
             raise
 
-    return ControlFile(inode, make, carry_out, owner, mount.clock_ns, structural=structural)
+    def take(flags: int, reader: Handle | None) -> ControlHandle:
+        return ControlHandle(carry_out, flags, reader, structural=structural)
+
+    return LineFile(inode, make, owner, mount.clock_ns, take)
 
 
 def _job_file(control: Control) -> Callable[[TopicDirectory, int], Node]:

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from kafkafs.tree.handles import Handle
-from kafkafs.tree.inodes import Attributes, Node, file_mode
+from kafkafs.tree.handles import Handle, WritingHandle
+from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
 from kafkafs.tree.permissions import Ownership
 from storage.waiting import at_once, may_wait
 
@@ -183,3 +183,31 @@ class MadeHandle(Handle):
 
     def release(self) -> None:
         del self._opened[self]
+
+
+class LineFile(VirtualFile):
+    """A virtual file that also takes lines: `take(flags, reader)` makes a handle that does."""
+
+    __slots__ = ("_take",)
+
+    def __init__(
+        self,
+        inode: int,
+        make: Callable[[], Content],
+        owner: Callable[[], Ownership],
+        mtime_ns: Callable[[], int],
+        take: Callable[[int, Handle | None], WritingHandle],
+    ) -> None:
+        super().__init__(inode, make, owner, mtime_ns)
+        self._take = take
+
+    def set_attributes(self, change: Change) -> None:
+        """`>` cuts it to nothing first, which means nothing here."""
+        if change.mode is not None or change.uid is not None or change.gid is not None:
+            super().set_attributes(change)
+
+    def open(self, flags: int) -> Handle:
+        access = flags & os.O_ACCMODE
+        if access == os.O_RDONLY:
+            return self.open_content()
+        return self._take(flags, self.open_content() if access == os.O_RDWR else None)

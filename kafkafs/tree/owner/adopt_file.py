@@ -18,9 +18,8 @@ import errno
 import os
 from collections.abc import Sequence
 
-from kafkafs.tree.files.virtual_file import Text, VirtualFile
-from kafkafs.tree.handles import Handle
-from kafkafs.tree.inodes import Change
+from kafkafs.tree.files.virtual_file import LineFile, Text
+from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.permissions import Ownership
 from storage.errors import InvalidRecord, StorageError
@@ -32,51 +31,31 @@ AT_ONCE = 1 << 14
 """Longer lines are taken apart in a worker thread."""
 
 
-class AdoptFile(VirtualFile):
+def adopt_file(requests: OwnerRequests, inode: int) -> LineFile:
     """See the module."""
-
-    __slots__ = ("_requests",)
-
-    def __init__(self, requests: OwnerRequests, inode: int) -> None:
-        super().__init__(inode, lambda: Text(requests.text()), _owner, requests.mount.clock_ns)
-        self._requests = requests
-
-    def set_attributes(self, change: Change) -> None:
-        """`>` cuts it to nothing first, which means nothing here."""
-        if change.mode is not None or change.uid is not None or change.gid is not None:
-            super().set_attributes(change)
-
-    def open(self, flags: int) -> Handle:
-        access = flags & os.O_ACCMODE
-        reader = None if access == os.O_WRONLY else self.open_content()
-        if access == os.O_RDONLY:
-            assert reader is not None
-            return reader
-        return AdoptHandle(self._requests, reader)
+    return LineFile(
+        inode,
+        lambda: Text(requests.text()),
+        _owner,
+        requests.mount.clock_ns,
+        lambda flags, reader: AdoptHandle(requests, reader),
+    )
 
 
 def _owner() -> Ownership:
     return 0o600, os.geteuid(), os.getegid()
 
 
-class AdoptHandle(Handle):
+class AdoptHandle(WritingHandle):
     """Collects lines, and has them carried out."""
 
-    __slots__ = ("_examined", "_reader", "_requests", "_rest")
-
-    direct_io = True
+    __slots__ = ("_examined", "_requests")
 
     def __init__(self, requests: OwnerRequests, reader: Handle | None) -> None:
+        super().__init__(reader)
         self._requests = requests
-        self._reader = reader
-        self._rest = bytearray()
         # A write that was looked at, and what it asks for or why it is refused.
         self._examined: tuple[bytes, list[Asked] | StorageError] | None = None
-
-    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if self._reader is None:
-            return super().read(position, size)
-        return self._reader.read(position, size)
 
     def write(self, position: int, data: bytes) -> int:
         end = data.rfind(b"\n") + 1
