@@ -1,10 +1,10 @@
-"""What everything in the tree knows of its mount: the data directory, the options, the services.
+"""The mount, as everything in the tree knows it: the data directory, the options, the services.
 
-At the bottom of the tree: nothing here knows partitions, files or directories. `filesystem` makes
-one, and hands it to all that it makes.
+At the bottom of the tree: it knows no partitions, files or directories. `filesystem` makes one and
+passes it on.
 
-What changes while the mount lasts: `notices`, once the kernel is there to be told; `follows` and
-the timeouts, when another process begins to write the directory (`follows_by_now`); `stopping`.
+It changes in three ways: `notices` is set once the kernel can receive them; `follows` and the
+timeouts change when another process begins to write the directory (`follows_by_now`); `stopping`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from storage.log.log import Log
 from storage.verify.log_checker import LogChecker
 
 ABOUT = ".kafkafs"
-"""The directory in which the mount shows itself: no topic of that name is shown."""
+"""The directory in which the mount shows itself; it hides a topic of that name."""
 
 
 class MountContext:
@@ -59,8 +59,8 @@ class MountContext:
         self.stopping = False
         self.attr_timeout = 0.0 if follows else KEEP_S
         self.name_timeout = self.attr_timeout
-        """How long the kernel may keep names that can come to lead elsewhere, in seconds: not at
-        all where it cannot be told of that.
+        """How long the kernel may keep names that may lead to another inode later, in seconds; 0
+        where it would get no notice.
         """
         self.follower: DirectoryFollower | None = None
         if manager.read_only:
@@ -70,16 +70,16 @@ class MountContext:
                 clock_ns=clock_ns,
             )
         self.follows = follows
-        """Whether another process writes the directory, so that each stat looks for it."""
+        """Whether another process writes the directory, so that each stat follows its log."""
         committed = options.isolation == "read_committed"
         self.dot_views: dict[str, View] = {
             ".kv": KeyValue(committed),
             ".jsonl": JsonLines(committed),
             ".batches": Batches(),
         }
-        """By the name of the directory that has their files."""
+        """The views by the names of their directories."""
         self.views: tuple[View, ...] = (Values(committed), *self.dot_views.values())
-        """The first is the one whose files stand in the topic itself."""
+        """The first is the view of the topic's own files."""
         self.store = LineStore(manager.files, manager.duties)
         self.counters = MountCounters()
         self.permissions = Permissions(manager, options.uid, options.gid, options.umask)
@@ -88,28 +88,26 @@ class MountContext:
         self.cleaner = LogCleaner(manager)
         self.checker = LogChecker(manager.logs, manager.clock_ms, manager.duties)
         self.outcomes: dict[tuple[str, str, str], str] = {}
-        """Of the last command that a control file was given, by topic, its id, name of the file."""
+        """The outcome of a control file's last command, by topic, topic id and file name."""
 
     @property
     def grows(self) -> bool:
-        """Whether segments and partitions are read past the kernel's page cache, which fills up a
-        file's last page with zeros and shows them to who reads there while the file grows.
+        """Whether reads bypass the page cache, since files grow: the kernel fills a file's last
+        page up with zeros, and would show them to a reader while the file grows.
         """
         return self.follows or not self.manager.read_only
 
     def follows_by_now(self) -> bool:
-        """`follows`, where another process may have begun to write just now. On the owner's
-        thread.
-        """
+        """`follows`, after a look for a process that has begun to write. On the owner's thread."""
         if not self.follows and self.follower is not None and self.follower.is_written():
             self._begin_following()
         return self.follows
 
     def _begin_following(self) -> None:
-        """A broker has started on what was mounted while nobody wrote it.
+        """A broker has started on the mounted directory: have the kernel drop all attributes and
+        names, and keep none from now on.
 
-        From now on nothing is kept by the kernel.  What it has of files is dropped; of those that
-        are open it keeps pages, and drops them by itself when their size has changed.
+        It keeps the pages of open files, and drops them by itself when their size changes.
         """
         self.follows = True
         self.attr_timeout = self.name_timeout = 0.0
@@ -119,7 +117,7 @@ class MountContext:
         self.notices.names_changed()
 
     def cache_directory(self, log: Log) -> str | None:
-        """Where a partition's view indexes go if its own directory may not be written."""
+        """The directory for a partition's line indexes where its own is read-only, else None."""
         if not self.options.read_only and not self.manager.read_only:
             return None
         cache = os.environ.get("XDG_CACHE_HOME")
@@ -127,5 +125,5 @@ class MountContext:
             cache = "/var/cache" if os.geteuid() == 0 else os.path.expanduser("~/.cache")
         # Directories without topic ids, and copies of one directory, must not share indexes.
         directory = f"{inode_number(log.directory, log.topic_id):016x}"
-        # Through links, too: they are its owner's.
+        # The user may have made it a symbolic link.
         return os.path.join(os.path.realpath(cache), "kafkafs", directory)

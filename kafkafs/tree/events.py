@@ -1,7 +1,7 @@
-"""Recent events as lines: what `.kafkafs/log` shows. A bounded ring, in memory only.
+"""The lines of `.kafkafs/log`: recent events, in a bounded ring in memory.
 
-Each line is the time (UTC, milliseconds) and a message; a message of several lines (a traceback)
-stays together. It may be written from any thread.
+Each line has the time (UTC, milliseconds) and a message; a message of several lines (a traceback)
+stays together. Any thread may add one.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 MESSAGES = 1000
 MESSAGE_LIMIT = 8192
-"""Characters of one message; more of it is cut off, so that the ring's memory is bounded."""
+"""Characters of one message; the rest is cut off, which bounds the ring's memory."""
 
 
 class Events:
@@ -19,12 +19,12 @@ class Events:
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self.count = 0
-        """Of all messages since the start."""
+        """All messages since the start."""
         self._lines: deque[str] = deque(maxlen=MESSAGES)
         self.forward: Callable[[str], None] | None = None
 
     def __call__(self, message: str) -> None:
-        # Names of files may hold bytes that are no UTF-8; here they are shown as \udcXX.
+        # File names may have bytes that are not UTF-8; they are shown as \udcXX.
         message = message.encode(errors="backslashreplace").decode()
         if len(message) > MESSAGE_LIMIT:
             message = message[:MESSAGE_LIMIT] + " … (cut)"

@@ -1,8 +1,7 @@
-"""The root object of the tree: what `kafkafs.fuse.operations` talks to.
+"""The root object of the tree, which `kafkafs.fuse.operations` calls.
 
-It holds the tables of inodes and handles, and puts together what a mount consists of. A request is
-answered by the node or handle that its number leads to; this object adds what belongs to none of
-them: statfs, shutdown.
+It has the tables of inodes and handles, and builds the parts of a mount. A node or a handle answers
+most requests; this object answers statfs, and shuts down.
 """
 
 from __future__ import annotations
@@ -81,6 +80,5 @@ class FileSystem:
                 try:
                     handle.release()
                 except (StorageError, OSError):
-                    # Its line in the log is there already.
-                    continue
+                    continue  # the event log has its line already
         self.partitions.stop()

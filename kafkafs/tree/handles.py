@@ -1,7 +1,7 @@
-"""Handles: what an open file keeps, and the table from the kernel's number to it.
+"""Handles, which stand for open files, and the table from the kernel's numbers to them.
 
-A handle is made by `Node.open`, put into the table by who answers the request, and released once,
-when the last descriptor in any process is closed.
+`Node.open` makes a handle; its caller adds it to the table. The kernel releases it once, when the
+last descriptor in any process is closed.
 """
 
 from __future__ import annotations
@@ -23,59 +23,59 @@ class FlushPlan(Protocol):
 
 
 class LoggedError(OSError):
-    """An error that the log has a line for already, or had one once."""
+    """An error for which the event log has a line already, or had one."""
 
 
 class Handle:
-    """An open file. What a kind of file cannot do stays as it is here."""
+    """An open file. The methods here refuse; a subclass overrides those that its file supports."""
 
     __slots__ = ()
 
     direct_io = False
-    """Reads and writes reach us one by one, past the page cache."""
+    """Reads and writes bypass the page cache."""
     keep_cache = False
-    """The page cache from before this open is still right."""
+    """The kernel may use pages from before this open."""
     structural = False
-    """Writing and releasing it changes the tree or its settings, and waits for the disk: in a
-    worker thread, one such change at a time."""
+    """Writing and releasing change the tree or its settings, and wait for the disk: they run in a
+    worker thread, one at a time."""
     sync_due = False
-    """After a write: it is answered only when `sync_plan()` has run (O_SYNC, flush.messages)."""
+    """Set by a write: answer it only after `sync_plan()` has run (O_SYNC, flush.messages)."""
     awaited: Sequence[Job] = ()
-    """After a write: it is answered when these have ended, or after a while, by `awaited_over`."""
+    """Set by a write: answer it when these jobs have ended, or after a while, by `awaited_over`."""
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        """`size` bytes from `position`, fewer only at the end of the file.
+        """`size` bytes from `position` on, fewer only at the end of the file.
 
-        First on the owner's thread, `at_once`; then in a worker thread, also while another read of
-        this handle runs.
+        Called first on the owner's thread, `at_once`, then in a worker thread, where other reads of
+        this handle may run.
         """
         raise OSError(errno.EBADF, "not open for reading")
 
     def write(self, position: int, data: bytes) -> int:
-        """Takes all of `data`, or raises. `position` is the kernel's guess, not our place.
+        """Take all of `data`, or raise; returns its length. `position` is only the kernel's guess.
 
-        BlockingIOError, with nothing changed, where `data` takes long to be looked at: `examine`
-        does that, and then the same write goes on.
+        BlockingIOError, with nothing changed, where `data` takes long to parse: the caller then
+        calls `examine`, and this once more.
         """
         raise OSError(errno.EBADF, "not open for writing")
 
     def examine(self, data: bytes) -> None:
-        """In a worker thread: look at what `write` shall take next. The handle is not used
-        meanwhile but for reading; what is wrong is for `write` to raise.
+        """Parse what `write` takes next, in a worker thread. Only reads may run meanwhile. `write`
+        raises the errors in `data`.
         """
         raise AssertionError("nothing is examined")
 
     def awaited_over(self) -> None:
-        """Raises what has become of `awaited`, as far as that is an error."""
+        """Raise the error of a job in `awaited` that has failed."""
 
     def flush(self) -> None:
-        """close(2) of one descriptor of perhaps many; the errno goes to that close."""
+        """close(2) of one descriptor of perhaps many; it gets the errno."""
 
     def release(self) -> None:
-        """The last descriptor is closed. What goes wrong here nobody hears but the log."""
+        """The last descriptor is closed. Only the event log gets the errors."""
 
     def sync_plan(self) -> FlushPlan | None:
-        """What fsync has to do; None where there is nothing."""
+        """The plan for fsync; None where nothing has to be flushed."""
         return None
 
 

@@ -1,13 +1,10 @@
-"""Nodes: what an inode number stands for, and the table of those that the kernel knows.
+"""Nodes, which stand for inodes, and the table of those that the kernel knows.
 
 An inode number is a 64-bit hash of what the node *is* (topic, id, partition, view, nonce, …), never
-a counter: it is the same after a remount and never used for something else (`inode_number`).
-The id alone does not do: who copies a topic's directories under another name copies its id.
-The table holds a node for as long as the kernel remembers it: its lookup count rises with each
-entry handed out (lookup, create, mkdir, readdirplus) and falls with FORGET.
-
-What this does *not* do: hold open files (`handles.py`), or decide what a name leads to
-(`directories`).
+a counter: it is the same after a remount, and no other node ever gets it (`inode_number`). The
+topic's name is part of it, since a copy of a topic's directories has the same topic id. The table
+holds a node while the kernel knows it: its lookup count rises with each entry in an answer (lookup,
+create, mkdir, readdirplus) and falls with FORGET.
 """
 
 import errno
@@ -22,10 +19,10 @@ from storage.waiting import at_once
 
 ROOT_INODE = 1
 KEEP_S = 3600.0
-"""How long the kernel may keep attributes and entries whose change it is told of."""
+"""Seconds that the kernel may keep attributes and entries, of whose changes it gets notices."""
 FIRST_KEEP_S = 1.0
-"""How long it may keep the first attributes of a file: a notice that overtakes the answer which
-brings the inode finds nothing to drop."""
+"""Seconds that it may keep the first attributes of a file: a notice that overtakes the answer with
+the inode finds nothing to drop."""
 
 
 N = TypeVar("N", bound="Node")
@@ -47,7 +44,7 @@ class Attributes(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What setattr asks for; None leaves a thing as it is. `times` is utimens."""
+    """A setattr request; None: leave it unchanged. `times` is utimens."""
 
     mode: int | None = None
     uid: int | None = None
@@ -57,12 +54,12 @@ class Change(NamedTuple):
 
     @property
     def is_touch(self) -> bool:
-        """Whether nothing is asked for, or times only."""
+        """Whether it changes times only, or nothing."""
         return self.mode is None and self.uid is None and self.gid is None and self.size is None
 
 
 class Caller(NamedTuple):
-    """Who sent a request: becomes the owner of what it creates."""
+    """The user of a request, who owns what it creates."""
 
     uid: int
     gid: int
@@ -94,7 +91,7 @@ class Node:
         raise NotImplementedError
 
     def listed_attributes(self) -> Attributes:
-        """What readdirplus shows: never waits, and a size may be too small (with timeout 0)."""
+        """What readdirplus shows. Never waits; a size may be too small (with timeout 0)."""
         return at_once(self.attributes)
 
     @property
@@ -103,55 +100,55 @@ class Node:
         return True
 
     def prepare(self, patience_s: float | None = None) -> bool:
-        """In a worker thread, before it is listed: have at hand what that shows, where it takes
-        next to no time; whether that is so. Raises nothing.
+        """In a worker thread, before listing: load or measure what `listed_attributes` shows, if
+        that takes next to no time. False where it failed; raises nothing.
 
-        With `patience_s` it may take so long, and raises ESTALE where it was rewritten. It may
-        take much longer where who had looked it up was too late just before.
+        With `patience_s` it takes at most so many seconds, or longer where the last lookup was too
+        late, and raises SegmentGone or ESTALE where the past was rewritten.
         """
         return True
 
     def set_attributes(self, change: Change) -> None:
-        """chmod, chown, truncate, utimens. EPERM where filesystem.md does not allow it."""
+        """chmod, chown, truncate, utimens. EPERM where the node does not allow it."""
         raise OSError(errno.EPERM, "only topics and partitions have a mode and an owner to set")
 
     def open(self, flags: int) -> Handle:
-        """Opens with the flags of open(2); the caller puts the handle into the HandleTable."""
+        """Open with the flags of open(2); the caller adds the handle to the HandleTable."""
         raise OSError(errno.EISDIR, "is a directory")
 
     def xattr(self, name: str) -> bytes:
-        """The value of an extended attribute; ENODATA where there is none of that name."""
+        """The value of an extended attribute. ENODATA."""
         raise OSError(errno.ENODATA, "no such attribute")
 
     def xattr_names(self) -> Sequence[str]:
         return ()
 
     def loses_name(self) -> bool:
-        """Whether its name leads here no longer once the partition's history is new."""
+        """Whether its name leads to another inode after a change of the past."""
         return False
 
     def remembered(self) -> None:
-        """The kernel has begun to know this inode."""
+        """The kernel knows this inode from now on."""
 
     def forgotten(self) -> None:
-        """The kernel knows this inode no longer: no handle of it is open either."""
+        """The kernel has forgotten this inode, which has no open handle."""
 
 
 class Directory(Node):
-    """A directory: its names, and what may be made in it."""
+    """A directory. It refuses changes; a subclass overrides those that it supports."""
 
     __slots__ = ()
 
     def lookup(self, name: str) -> Node:
-        """The node that a name leads to. ENOENT. Does not raise its lookup count.
+        """The node of a name, without counting the lookup. ENOENT.
 
-        First on the owner's thread, `at_once`, where what belongs to a partition is made; then in a
+        Called first on the owner's thread, `at_once`, which makes partitions and views; then in a
         worker thread.
         """
         raise NotImplementedError
 
     def names(self) -> list[str]:
-        """What readdir lists, without `.` and `..`; the position in it is the readdir offset."""
+        """The names for readdir, without `.` and `..`; the position in it is the readdir offset."""
         raise NotImplementedError
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> "Node":
@@ -161,7 +158,7 @@ class Directory(Node):
         raise OSError(errno.EPERM, "only topics can be removed")
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
-        """Creates and opens a file; the mode has the umask applied."""
+        """Create and open a file; the umask is applied to `mode` already."""
         raise OSError(errno.EPERM, "only a topic takes new files: its next partition")
 
     def unlink(self, name: str) -> None:
@@ -177,14 +174,14 @@ class InodeTable:
         self.nodes: dict[int, Node] = {}
 
     def get(self, inode: int) -> Node:
-        """The node of a number that the kernel sent. ESTALE where it should not know it."""
+        """The node of a number that the kernel sent. ESTALE where the table has none."""
         node = self.nodes.get(inode)
         if node is None:
             raise OSError(errno.ESTALE, "the kernel was not given this inode")
         return node
 
     def find(self, inode: int) -> Node | None:
-        """The node of a number, if the kernel knows it."""
+        """The node of a number that the kernel knows, else None."""
         return self.nodes.get(inode)
 
     def known_or(self, kind: type[N], inode: int, make: Callable[[], N]) -> N:
@@ -193,7 +190,7 @@ class InodeTable:
         return known if isinstance(known, kind) else make()
 
     def remember(self, node: Node) -> Node:
-        """Counts one lookup; returns the node that stands for its number from now on."""
+        """Count one lookup; returns the node that the table has for its number."""
         known = self.nodes.setdefault(node.inode, node)
         known.lookups += 1
         if known.lookups == 1:
@@ -201,7 +198,7 @@ class InodeTable:
         return known
 
     def forget(self, inode: int, count: int) -> None:
-        """The kernel gives back `count` lookups."""
+        """Take back `count` lookups (FORGET)."""
         node = self.nodes.get(inode)
         if node is None or inode == ROOT_INODE:
             return

@@ -1,18 +1,15 @@
-"""Work that goes on after the request which asked for it: what there is, how far it is, its end.
+"""Jobs: work that outlives the request that began it.
 
-A job is one piece of work on one topic (a cleaning, a flush, a verification): asked for through a
-file in `.control`, or begun by the clock. One of no topic is what the owner of the directory was
-asked for: there may be many, and who has begun it tells of its end. Whoever wants to know reads its
-fields, from any thread; they are changed where `Job` says.
+A job works on one topic (a compaction, a flush, a verification). A file in `.control` begins it, or
+the clock. A job without a topic carries out a request to the owner of the directory; there may be
+many, and their starter reports the end. Any thread may read a job's fields; `Job` says which thread
+changes them.
 
-`Jobs` knows, for every kind and topic, what has not ended yet and how the last one ended. How jobs
-run is decided by `runner`, which the mount replaces by one with threads: until then a job is
-carried out at once, by who starts it.
+`Jobs` has the jobs that have not ended, and the last one of each kind and topic. `runner` runs
+them: the mount sets one with threads (`kafkafs.fuse.workers`); before, `start` runs a job at once.
 
-Rules: of what was asked for, one job of a kind and topic at a time; what the clock begins may come
-on top, and waits for its turn. After `close` nothing begins any more.
-
-Not here: threads (`kafkafs.fuse.workers`), what the work is (`kafkafs.tree.control`).
+Rules: control files begin one job of a kind and topic at a time; a job of the clock may come on
+top, and waits for its turn. After `close` no job begins.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from storage.task import ByOwner, Task, call
 
 
 class State(StrEnum):
-    """Of a job. The last three are ends."""
+    """The state of a job; the last three are ends."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -39,11 +36,11 @@ class State(StrEnum):
 
 
 class Report(NamedTuple):
-    """What work has to tell when it is done.
+    """The result of a job's work.
 
-    `facts` are names with values, `table` lines: a header and rows in its columns. `idle`: there
-    was nothing to do; what the clock began is not remembered then. `fault`: what could not be done
-    of it, so that it has failed.
+    `facts` are names with values; `table` has a header line and rows. `idle`: there was nothing to
+    do, and a job of the clock is forgotten. `fault`: the error of a part that failed; the job has
+    failed then.
     """
 
     facts: Sequence[tuple[str, object]] = ()
@@ -53,14 +50,13 @@ class Report(NamedTuple):
 
 
 Work = Callable[[Task], Report]
-"""In a worker thread. StorageError or OSError where it fails; TaskCancelled."""
+"""Runs in a worker thread. StorageError, OSError, TaskCancelled."""
 
 
 class Job:
-    """One piece of work. `begin` and `end` are the owner's, `carry_out` a worker thread's.
+    """One job. The owner's thread calls `begin` and `end`, a worker thread `carry_out`.
 
-    `command` is what was asked for, in the control file's words. Times are ms since 1970, 0 before
-    they are known.
+    `command` is the control file's line. Times are ms since 1970, 0 while unknown.
     """
 
     def __init__(
@@ -85,7 +81,7 @@ class Job:
         self.started_ms = 0
         self.ended_ms = 0
         self.interrupt: Callable[[], None] = lambda: None
-        """Has it end at once where it waits for its turn; set by the runner."""
+        """Cancel the job while it is queued; set by the runner."""
         self._work = work
         self._outcome = State.CANCELLED
         self._when_ended: list[Callable[[], None]] = []
@@ -106,24 +102,24 @@ class Job:
         return str(error) if isinstance(error, StorageError) else f"unforeseen: {error!r}"
 
     def cancel(self) -> None:
-        """Have it stop. On the owner's thread."""
+        """Stop the job at its next step. On the owner's thread."""
         self.task.cancel()
         self.interrupt()
 
-    def when_ended(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called on the owner's thread when it has ended, at once if it has."""
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the owner's thread when the job ends; at once if it has ended."""
         if self.ended:
-            tell()
+            callback()
         else:
-            self._when_ended.append(tell)
+            self._when_ended.append(callback)
 
     def begin(self, now_ms: int) -> None:
-        """Its turn has come."""
+        """Mark the job as running."""
         self.state = State.RUNNING
         self.started_ms = now_ms
 
     def carry_out(self) -> None:
-        """The work itself."""
+        """Do the work."""
         try:
             self.task.check()
             self.report = self._work(self.task)
@@ -135,22 +131,22 @@ class Job:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """It will end so."""
+        """Mark the job as failed with `error`."""
         self.error = error
         self._outcome = State.FAILED
 
     def end(self, now_ms: int) -> None:
-        """It is over; where it was never begun, it was cancelled."""
+        """End the job; one that was never begun is cancelled."""
         self.ended_ms = now_ms
         self.started_ms = self.started_ms or now_ms
         self.state = self._outcome
         waiting, self._when_ended = self._when_ended, []
-        for tell in waiting:
-            tell()
+        for callback in waiting:
+            callback()
 
 
 class Jobs:
-    """See the module. `say` takes lines for the log."""
+    """See the module. `say` takes lines for the event log."""
 
     def __init__(self, clock_ms: Callable[[], int], say: Callable[[str], None]) -> None:
         self._clock_ms = clock_ms
@@ -159,34 +155,33 @@ class Jobs:
         self._last: dict[tuple[str, str, str], Job] = {}
         self.closed = False
         self.by_owner: ByOwner = call
-        """How tasks reach the owner's thread."""
+        """Runs a task's function on the owner's thread."""
         self.runner: Callable[[Job], None] = self._run_here
-        """Called on the owner's thread: sees to it that the job's `begin` (`started`), `carry_out`
-        and end (`ended`) are called."""
+        """Called on the owner's thread: has `started`, the job's `carry_out` and `ended` called."""
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- looking -------------------------------------------------------------------------------
 
     def active(self, kind: str, topic: Topic) -> Job | None:
-        """What has not ended yet: what was asked for, else what the clock has begun.
+        """The job that has not ended: a control file's, else the clock's.
 
-        Who has asked and waits for the end shall not take another one's end for it.
+        A writer who waits for its job must not take the end of the clock's job for it.
         """
         found = [job for job in self._active if job.kind == kind and job.topic is topic]
         return min(found, key=lambda job: job.scheduled, default=None)
 
     def last(self, kind: str, topic: Topic) -> Job | None:
-        """The one that has ended last."""
+        """The job that has ended last."""
         return self._last.get((kind, topic.name, topic.id))
 
     @property
     def running(self) -> Sequence[Job]:
-        """All that have not ended."""
+        """All jobs that have not ended."""
         return tuple(self._active)
 
     # -- beginning and ending ------------------------------------------------------------------
 
     def check(self, kind: str, topic: Topic | None) -> None:
-        """Whether one could be started that is asked for. OSError: ESHUTDOWN, EBUSY."""
+        """Raise where a control file may not start a job: ESHUTDOWN, EBUSY."""
         if self.closed:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
         for job in self._active if topic is not None else ():
@@ -203,7 +198,7 @@ class Jobs:
         scheduled: bool = False,
         bytes_per_second: float | None = None,
     ) -> Job:
-        """Begin work, or have it wait for its turn. OSError as `check`."""
+        """Begin a job, or queue it. OSError as `check`."""
         if not scheduled or self.closed:
             self.check(kind, topic)
         task = Task(self.by_owner, bytes_per_second=bytes_per_second)
@@ -213,41 +208,41 @@ class Jobs:
         return job
 
     def started(self, job: Job) -> None:
-        """The runner begins with a job."""
+        """The runner begins a job."""
         job.begin(self._clock_ms())
 
     def ended(self, job: Job) -> None:
-        """A job that was started is over, however it went."""
+        """A job has ended, with or without success."""
         self._active.remove(job)
         job.end(self._clock_ms())
         idle = job.scheduled and job.state is State.DONE and job.report.idle
-        # A topic that is deleted has no partitions any more.
+        # A deleted topic has no partitions.
         if job.topic is not None and job.topic.partitions and not idle:
             self._last[job.kind, job.topic.name, job.topic.id] = job
             if not (job.scheduled and job.state is State.FAILED):
-                # What the clock begins and fails is a duty, of which a line is said once.
+                # A failed job of the clock is a failed duty, which writes one line of its own.
                 self._say_outcome(job, job.topic)
 
     def _say_outcome(self, job: Job, topic: Topic) -> None:
         by = "the clock" if job.scheduled else job.command
         what = f"{topic.name}/.control/{job.kind}: {by}: {job.state}"
         if job.error is None or isinstance(job.error, StorageError | OSError):
-            told = [job.reason] if job.error else []
-            told += [f"{name} {value}" for name, value in job.report.facts]
-            self._say(f"{what}: {', '.join(told)}" if told else what)
+            facts = [job.reason] if job.error else []
+            facts += [f"{name} {value}" for name, value in job.report.facts]
+            self._say(f"{what}: {', '.join(facts)}" if facts else what)
         else:
             lines = "".join(traceback.format_exception(job.error)).rstrip()
             self._say(f"{what}, unforeseen\n{lines}")
 
     def cancel(self, kind: str, topic: Topic) -> list[Job]:
-        """Tell all of a kind and topic to stop; which those are."""
+        """Stop all jobs of a kind and topic; returns them."""
         found = [job for job in self._active if job.kind == kind and job.topic is topic]
         for job in found:
             job.cancel()
         return found
 
     def drop_topic(self, topic: Topic) -> None:
-        """The topic is being deleted: what runs on it stops, what was is forgotten. Any thread."""
+        """Stop all jobs of a topic and forget the ended ones: it is being deleted. Any thread."""
         for job in list(self._active):
             if job.topic is topic:
                 job.task.cancel()
@@ -256,7 +251,7 @@ class Jobs:
                 self._last.pop((kind, topic.name, topic.id), None)
 
     def close(self) -> None:
-        """No more jobs; those that there are stop. On the owner's thread."""
+        """Stop all jobs, and begin no more. On the owner's thread."""
         self.closed = True
         for job in list(self._active):
             job.cancel()

@@ -1,32 +1,27 @@
-"""What the tree tells the kernel: the protocol that `kafkafs.fuse.notify` implements.
+"""Notices to the kernel: the protocol that `kafkafs.fuse.notify` implements.
 
-The kernel keeps attributes and names for an hour, so whoever changes what they say tells it before
-the change is answered. Only inodes that the kernel knows are named.
+The kernel keeps attributes and names for an hour, so a change sends a notice before it is answered.
+A notice names only an inode that the kernel knows.
 """
 
 from typing import Protocol
 
 
 class Notices(Protocol):
-    """Neither waits, so both may come in any thread and inside a handler; neither raises: that the
-    kernel has forgotten is normal.
+    """No method waits, so any thread and any request may call it. None raises, since the kernel may
+    have forgotten the inode.
     """
 
     def attributes_changed(self, inode: int) -> None:
-        """Drops the kernel's attributes of an inode. Takes microseconds."""
+        """Drop the kernel's attributes of an inode. Takes microseconds."""
 
     def names_changed(self) -> None:
-        """Names lead elsewhere: has the kernel look up every one that it keeps at its next use.
-
-        Once per change is enough, however many names it concerns.
-        """
+        """Have the kernel look up every name again at its next use. Once per change is enough."""
 
 
 class NoNotices:
-    """For a tree that no kernel looks at."""
+    """For a tree without a kernel."""
 
-    def attributes_changed(self, inode: int) -> None:
-        """Nobody to tell."""
+    def attributes_changed(self, inode: int) -> None: ...
 
-    def names_changed(self) -> None:
-        """Nobody to tell."""
+    def names_changed(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Who owns topics and partitions, and what others may do: uid, gid and mode.
+"""The uid, gid and mode of topics and partitions.
 
-They are settings of the data directory, or, where they were never set, the data directory's own; a
-partition's come from its topic. The mount's options may have other ones shown.
+They are settings of the data directory; where none are set, a partition has its topic's and a topic
+the data directory's. Mount options may replace them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ Ownership = tuple[int, int, int]
 
 
 class Permissions:
-    """See the module. `uid` and `gid`, where given, are everything's; `umask` are bits that nothing
-    shows.
-    """
+    """See the module. `uid` and `gid` replace those of everything; `umask` bits are hidden."""
 
     __slots__ = ("_gid", "_manager", "_uid", "_umask", "default")
 
@@ -34,7 +32,7 @@ class Permissions:
         self.default = self._shown((found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)))
 
     def _shown(self, owner: tuple[int, int, int]) -> Ownership:
-        """(uid, gid, mode) of the settings as the mount options have it shown."""
+        """(uid, gid, mode) of the settings, after the mount options."""
         uid, gid, mode = owner
         return (
             mode & ~self._umask,
@@ -43,17 +41,17 @@ class Permissions:
         )
 
     def topic(self, topic: str) -> Ownership:
-        """Of a topic's directory."""
+        """The ownership of a topic's directory."""
         settings = self._manager.settings
         owner = settings.get_owner(topic, None)
         if not settings.owners_known(topic):
-            # It may have been taken from everybody else.
+            # The unknown mode may refuse group and others.
             mode, uid, gid = self.default
             return mode & 0o700, uid, gid
         return self.default if owner is None else self._shown(owner)
 
     def partition(self, log: Log) -> Ownership:
-        """Of a partition's file, with the file type; its topic's where it has none of its own."""
+        """The ownership of a partition's file; the mode has the file type."""
         owner = self._manager.settings.get_owner(log.topic, log.partition)
         mode, uid, gid = self.topic(log.topic) if owner is None else self._shown(owner)
         return file_mode(mode & (0o666 if owner is None else 0o7777)), uid, gid
