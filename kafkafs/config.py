@@ -1,7 +1,7 @@
 """Mount options: what `kafkafs mount -o` accepts.
 
-`-o name,name=value,…`, as often as wanted; a later one wins. An unknown name or a value that
-makes no sense is refused: an option that is ignored is worse than none.
+`-o name,name=value,…`, any number of times; the last value of a name counts. Unknown names and
+invalid values are errors.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 PID_ATTRIBUTE = "user.kafkafs.pid"
 
 
-class InvalidOption(ValueError):  # noqa: N818 - as the storage names its errors
-    """A mount option that does not exist, or a value that its rule refuses."""
+class InvalidMountOption(ValueError):  # noqa: N818 - as the storage names its errors
+    """An unknown mount option, or an invalid value of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +23,24 @@ class MountOptions:
     """How a data directory is mounted."""
 
     read_only: bool = False
-    """`ro`: nothing is written into the data directory, no lock is taken."""
+    """`ro`: the daemon writes nothing into the data directory and takes no lock."""
     allow_other: bool = False
-    """`allow_other`: users other than the one who mounts may look, as far as modes let them."""
+    """`allow_other`: other users may use the mount, as far as modes let them."""
     show_dot: bool = False
     """`show_dot`: readdir lists the names that begin with a dot too."""
     uid: int | None = None
     gid: int | None = None
-    """`uid=N`, `gid=N`: everything's owner, whatever chown has set."""
+    """`uid=N`, `gid=N`: the owner of everything, whatever chown has set."""
     umask: int = 0
-    """`umask=OCTAL`: permission bits that nothing shows."""
+    """`umask=OCTAL`: permission bits to clear in all modes."""
     isolation: str = "read_committed"
-    """`isolation=read_uncommitted`: aborted and open transactions are shown too."""
+    """`isolation=read_uncommitted`: views show aborted and open transactions too."""
     out_of_range: str = "reset"
-    """`out_of_range=error`: the lookup of `N@OFFSET` outside of the log is ERANGE, instead of a
-    file that starts at the log start or at the log end."""
+    """`out_of_range=error`: a lookup of `N@OFFSET` outside the log is ERANGE; with `reset` the file
+    starts at the log start or the log end."""
     until: str = "log-end"
-    """`until=high-watermark`: a broker's logs end where it has written down that all replicas have
-    them; with `ro` only, as there is no other mark in a directory of our own."""
+    """`until=high-watermark`: logs end at the last high watermark that their broker has
+    checkpointed. Only with `ro`: a data directory of our own has none."""
 
 
 def _number(base: int, limit: int) -> Callable[[str], int]:
@@ -64,14 +64,14 @@ def _one_of(*texts: str) -> Callable[[str], str]:
     return parse
 
 
-# Option -> field and value, for options without a value …
+# For options without a value: option -> field and its value.
 _FLAGS: dict[str, tuple[str, Any]] = {
     "ro": ("read_only", True),
     "rw": ("read_only", False),
     "allow_other": ("allow_other", True),
     "show_dot": ("show_dot", True),
 }
-# … and field, parser and what the value should be, for those with one. 2^32-1 is no user.
+# For options with one: option -> field, parser, and words for valid values. 2^32-1 is no user.
 _VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "uid": ("uid", _number(10, 2**32 - 2), "a user's number"),
     "gid": ("gid", _number(10, 2**32 - 2), "a group's number"),
@@ -87,7 +87,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
 
 
 def parse_mount_options(texts: Iterable[str]) -> MountOptions:
-    """The options of any number of `-o`. InvalidOption."""
+    """Parse the texts of any number of `-o`. InvalidMountOption."""
     options = MountOptions()
     for option in (part for text in texts for part in text.split(",") if part):
         name, equals, value = option.partition("=")
@@ -98,22 +98,22 @@ def parse_mount_options(texts: Iterable[str]) -> MountOptions:
             try:
                 setting = parse(value)
             except ValueError:
-                raise InvalidOption(
+                raise InvalidMountOption(
                     f"mount option {name}={value}: the value must be {meaning}"
                 ) from None
         else:
             known = ", ".join([*_FLAGS, *(f"{name}=" for name in _VALUES)])
-            raise InvalidOption(f"there is no mount option {option!r} (there are {known})")
+            raise InvalidMountOption(f"there is no mount option {option!r} (there are {known})")
         options = replace(options, **{field: setting})
     if options.until != "log-end" and not options.read_only:
-        raise InvalidOption(f"mount option until={options.until} is for read-only mounts (ro)")
+        raise InvalidMountOption(f"mount option until={options.until} is for read-only mounts (ro)")
     return options
 
 
 def explain(options: MountOptions) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """(name, value) of the options that were set otherwise than by default, and of the others.
+    """(name, value) of the options that differ from their defaults, and of the others.
 
-    An option that has no default is listed where it was set only.
+    An option without a default is listed only if it is set.
     """
     names = {field: name for name, (field, setting) in _FLAGS.items() if setting is True}
     names |= {field: name for name, (field, _, _) in _VALUES.items()}

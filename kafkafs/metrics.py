@@ -1,11 +1,9 @@
-"""Metrics: plain counters of a mount, and everything there is to tell as Prometheus text.
+"""Metrics: plain counters of a mount, and all its figures as Prometheus text.
 
-Counting is adding to a number. `exposition` makes the text from `Numbers`, which whoever knows the
-tree has taken; it may run in any thread, and imports prometheus_client when it is first called, so
-that a mount whose metrics nobody reads never loads it.
+`tree.directories.about` fills in `Numbers`, and `exposition` makes the text of them, in any thread.
+Its first call imports prometheus_client: a mount whose metrics nobody reads never loads that.
 
-Not here: where the numbers come from (`tree.directories.about`), and serving them by HTTP: a
-scraper reads the file, as node_exporter's textfile collector does.
+Nothing serves them by HTTP: a scraper reads the file, as node_exporter's textfile collector does.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ OPERATIONS = (
     *("open", "read", "write", "flush", "fsync", "release"),
     *("mknod", "symlink", "link", "rename", "readlink", "setxattr", "removexattr"),
 )
-"""The requests that are counted: all that the kernel sends."""
+"""The kernel's requests."""
 
 
 class MountCounters:
-    """What a mount was asked for and what became of it. Changed on the owner's thread only."""
+    """Counts the kernel's requests, and their outcomes. Only the owner's thread changes it."""
 
     __slots__ = (
         *("adopted_bytes", "adopted_records", "bytes_read", "bytes_written", "errors"),
@@ -45,11 +43,11 @@ class MountCounters:
         self.errors: Counter[tuple[str, str]] = Counter()
         """By operation and name of the errno."""
         self.refused_appends: Counter[str] = Counter()
-        """By the storage's error or, where the system refused, the name of the errno."""
+        """By the storage's error, or by the name of the system's errno."""
         self.owner_requests: Counter[tuple[str, str]] = Counter()
-        """By what the owner of the directory was asked for, and what has become of it."""
+        """By the kind of a request to the directory's owner, and its outcome."""
         self.retention_passes = 0
-        """Times that retention has gone over all topics by the clock."""
+        """Scheduled runs of retention over all topics."""
         self.adopted_records = 0
         self.adopted_bytes = 0
         self.bytes_read = 0
@@ -57,7 +55,7 @@ class MountCounters:
 
 
 class PartitionNumbers(NamedTuple):
-    """One partition: offsets, bytes of its log files, and how many those are."""
+    """One partition: offsets, the bytes of its log files, the number of segments."""
 
     topic: str
     partition: int
@@ -69,7 +67,7 @@ class PartitionNumbers(NamedTuple):
 
 
 class ViewNumbers(NamedTuple):
-    """Bytes of log whose text lengths are known in a view, and of those that are not."""
+    """Bytes of log that a view has measured, and has not measured."""
 
     view: str
     measured: int
@@ -78,7 +76,7 @@ class ViewNumbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What `exposition` shows, besides the process's own."""
+    """What `exposition` shows, besides the process's own figures."""
 
     version: str
     python: str
@@ -87,13 +85,13 @@ class Numbers:
     mount: MountCounters
     cleaner: CleanerCounters
     uncleanable: int
-    """Partitions whose last cleaning has failed."""
+    """Partitions whose last cleaning failed."""
     duty_failures: Mapping[str, int]
-    """By what goes on by itself: how often it has failed."""
+    """How often each duty has failed."""
     failing_duties: Mapping[str, int]
-    """By the same: of how many partitions, topics, … it fails now."""
+    """For how many partitions, topics, … each duty fails now."""
     dirty_ratios: Mapping[str, float]
-    """By compacted topic the largest of its partitions', from 0 to 1."""
+    """The largest of a compacted topic's partitions', from 0 to 1."""
     checked: int
     """Bytes of log that the checker has read back."""
     topics: int
@@ -160,65 +158,53 @@ class _Collector:
         from prometheus_client.metrics_core import SummaryMetricFamily
 
         logs = self._numbers.logs
-        yield _counter("appended_records", "Offsets taken by appends.", logs.records_appended)
+        yield _counter("appended_records", "Offsets that appends took.", logs.records_appended)
         yield _counter("appended_batches", "Record batches appended.", logs.batches_appended)
         yield _counter("appended_bytes", "Bytes of log appended.", logs.bytes_appended)
         yield _counter_by(
             "refused_appends",
-            "Appends that were refused, by the storage's error or the system's.",
+            "Refused appends, by the storage's error or the system's.",
             ("reason",),
             (((reason,), n) for reason, n in sorted(self._numbers.mount.refused_appends.items())),
         )
         flushes = SummaryMetricFamily(
             f"{NAMESPACE}_flush_seconds",
-            "Flushes of partitions that succeeded, and the time they took.",
+            "Successful flushes of partitions, and the time they took.",
             logs.flushes,
             logs.flush_ns / 1e9,
         )
         yield flushes
         yield _counter("flush_failures", "Flushes that failed.", logs.flush_failures)
         yield _counter("segment_rolls", "Times that a log has begun a new segment.", logs.rolls)
-        yield _counter(
-            "truncations", "Cuts of a log by the process whose log it is.", logs.truncations
-        )
+        yield _counter("truncations", "Times that an owner has cut its log.", logs.truncations)
 
     def _retention(self) -> Iterator[Metric]:
         logs = self._numbers.logs
         yield _counter(
             "retention_passes",
-            "Times that retention has gone over all topics by the clock.",
+            "Scheduled runs of retention over all topics.",
             self._numbers.mount.retention_passes,
         )
         yield _counter(
             "deleted_segments", "Segments that retention took out of a log.", logs.segments_deleted
         )
         yield _counter("deleted_bytes", "Bytes of log in them.", logs.bytes_deleted)
-        yield _counter(
-            "retentions", "Times that segments were taken out of a log.", logs.retentions
-        )
+        yield _counter("retentions", "Times that a log retired segments.", logs.retentions)
 
     def _compaction(self) -> Iterator[Metric]:
         cleaner = self._numbers.cleaner
         yield _counter("compactions", "Rounds of compaction.", cleaner.rounds)
         yield _counter("compaction_seconds", "Time that they took.", cleaner.elapsed_ms / 1000)
-        yield _counter(
-            "compaction_read_bytes", "Bytes of log that they have read.", cleaner.bytes_read
-        )
-        yield _counter(
-            "compaction_kept_bytes", "Bytes of log that they have left.", cleaner.bytes_written
-        )
-        yield _counter(
-            "compaction_read_records", "Records that they have read.", cleaner.records_read
-        )
-        yield _counter(
-            "compaction_kept_records", "Records that they have left.", cleaner.records_kept
-        )
+        yield _counter("compaction_read_bytes", "Bytes of log they read.", cleaner.bytes_read)
+        yield _counter("compaction_kept_bytes", "Bytes of log they kept.", cleaner.bytes_written)
+        yield _counter("compaction_read_records", "Records they read.", cleaner.records_read)
+        yield _counter("compaction_kept_records", "Records they kept.", cleaner.records_kept)
         yield _gauge(
             "compaction_map_fill", "How full the last round's map was, 0 to 1.", cleaner.map_fill
         )
         yield _gauge(
             "uncleanable_partitions",
-            "Partitions whose last compaction has failed; it is tried again.",
+            "Partitions whose last compaction failed; the cleaner tries again.",
             self._numbers.uncleanable,
         )
         ratio = _gauge(
@@ -234,13 +220,13 @@ class _Collector:
         numbers = self._numbers
         yield _counter_by(
             "duty_failures",
-            "Turns of what goes on by itself that have failed.",
+            "Failed turns of duties.",
             ("duty",),
             (((duty,), n) for duty, n in sorted(numbers.duty_failures.items())),
         )
         failing = _gauge(
             "failing_duties",
-            "Of how many partitions, topics or others it fails now.",
+            "For how many partitions, topics or others a duty fails now.",
             labels=("duty",),
         )
         for duty, count in sorted(numbers.failing_duties.items()):
@@ -250,7 +236,7 @@ class _Collector:
     def _checker(self) -> Iterator[Metric]:
         numbers = self._numbers
         yield _counter(
-            "checked_bytes", "Bytes of log read back to see if they are whole.", numbers.checked
+            "checked_bytes", "Bytes of log that the checker has read back.", numbers.checked
         )
         yield _counter("damages", "Damaged places found in logs.", numbers.logs.damages)
 
@@ -264,18 +250,18 @@ class _Collector:
         )
         yield _counter_by(
             "request_errors",
-            "Requests that were answered with an error.",
+            "Requests that the daemon answered with an error.",
             ("operation", "errno"),
             sorted(dict(mount.errors).items()),
         )
-        yield _counter("read_bytes", "Bytes that reads were answered with.", mount.bytes_read)
-        yield _counter("written_bytes", "Bytes that writes have taken.", mount.bytes_written)
+        yield _counter("read_bytes", "Bytes that reads returned.", mount.bytes_read)
+        yield _counter("written_bytes", "Bytes that writes took.", mount.bytes_written)
 
     def _adoptions(self) -> Iterator[Metric]:
         mount = self._numbers.mount
         yield _counter_by(
             "owner_requests",
-            "What the owner of the directory was asked for, by its outcome.",
+            "Requests to the owner of the directory, by outcome.",
             ("kind", "outcome"),
             sorted(dict(mount.owner_requests).items()),
         )
@@ -286,17 +272,17 @@ class _Collector:
         numbers = self._numbers
         yield _gauge("recovery_clean", "1 where the last stop was orderly.", numbers.started_clean)
         yield _gauge("recovery_seconds", "Time that loading the logs took.", numbers.opening_s)
-        yield _gauge("recovery_read_bytes", "Bytes of log read for it.", numbers.opening_bytes)
-        yield _gauge("recovery_cuts", "Files from which damage was cut.", numbers.cuts)
-        yield _gauge("recovery_cut_bytes", "Bytes that were set aside.", numbers.cut_bytes)
-        yield _gauge("recovery_faults", "Faults found and left alone.", numbers.faults)
+        yield _gauge("recovery_read_bytes", "Bytes of log that it read.", numbers.opening_bytes)
+        yield _gauge("recovery_cuts", "Files from which it cut damage.", numbers.cuts)
+        yield _gauge("recovery_cut_bytes", "Bytes that it cut, and kept aside.", numbers.cut_bytes)
+        yield _gauge("recovery_faults", "Faults that it found and left.", numbers.faults)
 
     def _tree(self) -> Iterator[Metric]:
         numbers = self._numbers
         measured = _gauge("view_index_measured_bytes", "Bytes of log measured.", labels=("view",))
         missing = _gauge(
             "view_index_unmeasured_bytes",
-            "Bytes of log not measured, of partitions looked at in the view.",
+            "Bytes of log not measured, in partitions that somebody read in the view.",
             labels=("view",),
         )
         for view in numbers.views:
@@ -324,7 +310,6 @@ def _of_partitions(partitions: Sequence[PartitionNumbers]) -> list[Metric]:
     size = _gauge("partition_size_bytes", "Bytes of the partition's log files.", labels=labels)
     segments = _gauge("partition_segments", "Segments.", labels=labels)
     for each in partitions:
-        # One for all of its samples.
         where = {"topic": each.topic, "partition": str(each.partition)}
         start.add_sample(start.name, where, each.log_start)
         end.add_sample(end.name, where, each.log_end)

@@ -213,7 +213,7 @@ def test_no_option_is_described_that_is_not_there(called: str) -> None:
 
 def test_every_mount_option_is_described() -> None:
     described = set(re.findall(r"`([a-z_]+)(?:=[^`]*)?`", " ".join(rows(MOUNTING, "Options"))))
-    with pytest.raises(config.InvalidOption) as refused:
+    with pytest.raises(config.InvalidMountOption) as refused:
         config.parse_mount_options(["unknown"])
     known = str(refused.value).partition("(there are ")[2].rstrip(")")
     assert described == {name.rstrip("=") for name in known.split(", ")}

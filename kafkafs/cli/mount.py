@@ -30,13 +30,13 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
 
     Returns when the mount answers; the daemon stays in the background.
     """
-    from kafkafs.config import InvalidOption, parse_mount_options
+    from kafkafs.config import InvalidMountOption, parse_mount_options
     from kafkafs.fuse.background import run_in_background
     from kafkafs.fuse.mount_point import MountError, resolve
 
     try:
         parsed = parse_mount_options(options)
-    except InvalidOption as error:
+    except InvalidMountOption as error:
         raise click.UsageError(str(error)) from None
     data = os.path.realpath(data_dir)
     try:

@@ -88,7 +88,7 @@ class CoordinatorDecoder:
 
 
 class OffsetsDecoder(CoordinatorDecoder):
-    """``__consumer_offsets``: of classic groups also what their members hand to each other."""
+    """`__consumer_offsets`: of classic groups also what their members hand to each other."""
 
     def __init__(self) -> None:
         super().__init__(OFFSETS)
@@ -111,7 +111,7 @@ class OffsetsDecoder(CoordinatorDecoder):
 
 
 class MetadataDecoder:
-    """``__cluster_metadata``, whose records have no keys."""
+    """`__cluster_metadata`, whose records have no keys."""
 
     def __init__(self) -> None:
         self._reader = MetadataReader()

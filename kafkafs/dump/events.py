@@ -1,6 +1,6 @@
 """What is found in the files, as DumpLogSegments' lines or as JSON, one object a line.
 
-An event has a type and fields; ``_LINES`` says how DumpLogSegments prints it. Its complaints go to
+An event has a type and fields; `_LINES` says how DumpLogSegments prints it. Its complaints go to
 standard error, the rest to standard output. As JSON all of it goes to standard output, in the
 order in which DumpLogSegments says it.
 """
@@ -54,7 +54,7 @@ class Output(Protocol):
         """Lines that are made already, which are not kept; not for JSON."""
 
     def complain(self, line: str, kind: str, **fields: Value) -> None:
-        """Something that is wrong with a file, ``line`` being how DumpLogSegments says it."""
+        """Something that is wrong with a file, `line` being how DumpLogSegments says it."""
 
     def flush(self) -> None: ...
 
@@ -89,7 +89,7 @@ class TextOutput:
 
 
 class JsonOutput:
-    """An object a line, its ``type`` first."""
+    """An object a line, its `type` first."""
 
     is_json: Final = True
 

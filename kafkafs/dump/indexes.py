@@ -1,4 +1,4 @@
-"""``.index`` and ``.timeindex`` files, each beside its log, checked against it."""
+"""`.index` and `.timeindex` files, each beside its log, checked against it."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class _Chain:
         return number if found else None
 
     def find(self, number: int, offset: int) -> Frame | None:
-        """The first batch, from one on, whose last offset is not below ``offset``."""
+        """The first batch, from one on, whose last offset is not below `offset`."""
         if self._rises:
             number = bisect_left(self.last_offsets, offset, number)
         while number < len(self.positions):

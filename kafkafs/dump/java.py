@@ -12,13 +12,13 @@ _LONG = re.compile(r"[+-]?[0-9]+")
 
 
 def file_name(given: str) -> str:
-    """A path as ``java.io.File`` keeps it: without doubled and trailing slashes."""
+    """A path as `java.io.File` keeps it: without doubled and trailing slashes."""
     shortened = re.sub("/+", "/", given)
     return shortened.rstrip("/") or shortened[:1]
 
 
 def absolute(path: str) -> str:
-    """``File.getAbsolutePath``: dots and links stay as they are."""
+    """`File.getAbsolutePath`: dots and links stay as they are."""
     return path if path.startswith("/") else f"{os.getcwd()}/{path}".rstrip("/")
 
 
@@ -27,14 +27,14 @@ def base_name(path: str) -> str:
 
 
 def parse_long(digits: str, bits: int = 64) -> int:
-    """``Long.parseLong``, or with 32 bits ``Integer.parseInt``; ValueError where it refuses."""
+    """`Long.parseLong`, or with 32 bits `Integer.parseInt`; ValueError where it refuses."""
     if _LONG.fullmatch(digits) is None or not -(1 << bits - 1) <= int(digits) < 1 << bits - 1:
         raise ValueError(f'"{digits}" is no number of {bits} bits')
     return int(digits)
 
 
 def double_text(number: float) -> str:
-    """``Double.toString`` since Java 19: the shortest digits that are this number."""
+    """`Double.toString` since Java 19: the shortest digits that are this number."""
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
@@ -47,7 +47,7 @@ def double_text(number: float) -> str:
 
 def map_order(keys: Iterable[str]) -> list[str]:
     """The order in which a HashMap gives its keys that got them, in this order, by
-    ``computeIfAbsent``: that one puts a key before the others of its bucket.
+    `computeIfAbsent`: that one puts a key before the others of its bucket.
     """
     inserted = list(keys)
     buckets = 16
@@ -58,7 +58,7 @@ def map_order(keys: Iterable[str]) -> list[str]:
 
 
 def _spread(text: str) -> int:
-    """``String.hashCode`` as HashMap uses it."""
+    """`String.hashCode` as HashMap uses it."""
     hashed = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

@@ -1,7 +1,7 @@
 """A log's batches and records as JSON objects.
 
 Keys, values and header values are strings where they are UTF-8; other bytes are in a field of the
-same name with ``Base64`` at its end.
+same name with `Base64` at its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``.log`` files, and the ``.checkpoint`` files of KRaft, which are logs too."""
+"""`.log` files, and the `.checkpoint` files of KRaft, which are logs too."""
 
 from __future__ import annotations
 

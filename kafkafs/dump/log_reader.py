@@ -1,4 +1,4 @@
-"""Reads a ``.log`` file: bytes at a position, and batches by their frames (FileLogInputStream)."""
+"""Reads a `.log` file: bytes at a position, and batches by their frames (FileLogInputStream)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LAST_OFFSET_DELTA = struct.Struct(">i")
 
 
 class Frame(NamedTuple):
-    """A whole batch. ``last_offset`` is None where the file ends within its header."""
+    """A whole batch. `last_offset` is None where the file ends within its header."""
 
     position: int
     size: int
@@ -67,7 +67,7 @@ class LogReader:
         return filled
 
     def read(self, position: int, size: int) -> bytes:
-        """The bytes from ``position`` on, fewer at the file's end. Small reads go on in one."""
+        """The bytes from `position` on, fewer at the file's end. Small reads go on in one."""
         at = position - self._start
         if at < 0 or at + size > len(self._window):
             # Who reads on right behind what was read last will do so again.
@@ -78,7 +78,7 @@ class LogReader:
         return self._window[at : at + size]
 
     def frame(self, position: int, end: int) -> Frame | None:
-        """The batch at ``position``, None where less than a whole one is before ``end``."""
+        """The batch at `position`, None where less than a whole one is before `end`."""
         if position >= end - FRAME_SIZE:
             return None
         header = self.read(position, HEADER_SIZE)
@@ -96,7 +96,7 @@ class LogReader:
         return Frame(position, size, base + delta)
 
     def slice_end(self, position: int, size: int) -> int:
-        """Where a slice of so many bytes from ``position`` on ends (FileRecords.slice)."""
+        """Where a slice of so many bytes from `position` on ends (FileRecords.slice)."""
         if not 0 <= position <= self.size:
             raise DumpError(f"{self.path}: position {position} is outside its {self.size} bytes")
         return min(position + size, self.size)
@@ -105,7 +105,7 @@ class LogReader:
         return DumpError(f"{self.path}: {reason} (position {position})")
 
     def walk(self, walk: Walk, end: int, take: Callable[[], None]) -> None:
-        """Take the walk to ``end``, and what it found whenever that is much, or all of it."""
+        """Take the walk to `end`, and what it found whenever that is much, or all of it."""
         window = memoryview(bytearray(_CHUNK))
         start = walk.position
         filled = 0

@@ -15,7 +15,7 @@ Decode: TypeAlias = Callable[[int, bytes | None, bytes | None], tuple[bytes | No
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Sizes in bytes; ``decode`` None is UTF-8 text. ``contents`` wants ``deep``."""
+    """Sizes in bytes; `decode` None is UTF-8 text. `contents` wants `deep`."""
 
     deep: bool = False
     contents: bool = False

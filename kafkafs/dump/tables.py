@@ -1,4 +1,4 @@
-"""``.txnindex`` and ``.snapshot`` files."""
+"""`.txnindex` and `.snapshot` files."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pyfuse3
 from kafkafs.tree.inodes import FIRST_KEEP_S, Attributes, Directory, Node
 from storage import errors
 
-#: What a StorageError is to the caller; the closest base class counts.
+#: The errno of a StorageError; its closest base class counts.
 ERRNO: dict[type[Exception], int] = {
     errors.StorageError: errno.EIO,
     errors.CorruptRecord: errno.EIO,
@@ -36,8 +36,8 @@ ERRNO: dict[type[Exception], int] = {
     errors.SwapRefused: errno.EINVAL,
 }
 
-#: Errors whose reason is a line in the log, as the caller sees a number only; not those that
-#: programs meet every day (ENOENT, EEXIST, ENODATA, …).
+#: Errors whose reason goes into the log of events, since the caller sees only a number. Programs
+#: meet the others every day (ENOENT, EEXIST, ENODATA, …).
 WORTH_A_LINE = frozenset(
     {
         errno.EIO,
@@ -53,7 +53,7 @@ WORTH_A_LINE = frozenset(
 
 
 def errno_of(error: Exception) -> int | None:
-    """The errno of an exception of the tree or the storage; None for one that is our bug."""
+    """The errno of an exception of the tree or the storage; None: a bug of ours."""
     if isinstance(error, OSError):
         # BlockingIOError may come bare: a wait that was given up.
         return error.errno or (errno.EAGAIN if isinstance(error, BlockingIOError) else None)
@@ -66,7 +66,7 @@ def errno_of(error: Exception) -> int | None:
 
 
 def reason_of(error: Exception) -> str:
-    """What to say of an error in the log."""
+    """The reason of an error, for the log of events."""
     if isinstance(error, MemoryError):
         return os.strerror(errno.ENOMEM)
     if not isinstance(error, OSError):

@@ -1,12 +1,11 @@
-"""Runs a daemon in the background, and knows whether it has started.
+"""Starts a daemon in the background, and waits until it is ready.
 
-The caller's process forks and waits at a pipe. The child becomes a session of its own, starts,
-and either says through the pipe that it is ready, whereupon the caller returns, or writes one
-line that says why not. Until it is ready the child keeps the terminal's standard error, for
-progress; then it lets go of all three standard streams.
+The caller's process forks and waits at a pipe. The child starts in a session of its own, and writes
+to the pipe that it is ready, or one line that says why it cannot start. Until it is ready the child
+shows progress on the terminal's standard error; then it closes all three standard streams.
 
-Nothing may have started a thread before the fork, and what belongs to a process (fcntl locks) is
-taken after it.
+The caller must not start a thread before the fork, and takes what belongs to a process (fcntl
+locks) after it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kafkafs.fuse.mount_point import MountError
 Program = Callable[[Callable[[], None]], int]
 
 _READY = b"\0"
-#: What ends a process that waits, besides Ctrl-C.
+#: The signals that end a waiting process, besides Ctrl-C.
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -32,7 +31,7 @@ def run_in_background(program: Program) -> None:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Whoever ends this process while it waits does not want the child any more: from the fork on.
+    # A signal that ends the waiting process shall end the child too, from the fork on.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_ENDS, signal.SIGINT))
     try:
         pid = os.fork()
@@ -45,7 +44,7 @@ def run_in_background(program: Program) -> None:
     os.close(writer)
     before = {number: signal.getsignal(number) for number in _ENDS}
     for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # as nohup has it
+        if handler != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _given_up)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDS, signal.SIGINT))
@@ -103,6 +102,6 @@ def _run_child(program: Program, pipe: int) -> int:
 def _in_one_line(error: BaseException) -> str:
     if isinstance(error, MountError):
         return str(error)
-    # Our bug: the traceback is for whoever mends it.
+    # A bug of ours: show the traceback.
     sys.excepthook(type(error), error, error.__traceback__)
     return f"unforeseen: {error!r}"

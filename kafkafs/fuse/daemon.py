@@ -1,17 +1,14 @@
-"""The daemon: from a data directory and a mount point to a served mount, and to its orderly end.
+"""The daemon: starts and ends one mount.
 
-Start: take away what a killed daemon left, open the data directory (lock, recovery), mount, serve;
-it is ready when the kernel has sent its first request. So nothing is mounted that does not answer.
-Then it writes into the data directory who has it open, and where (`storage.state.owner_file`).
+Start: it unmounts what a killed daemon left, opens the data directory (lock, recovery), mounts, and
+serves. It is ready when the kernel has sent its first request, so a mount always answers. Then it
+writes its process id and the mount point into the data directory (`storage.state.owner_file`).
 
-End, by SIGTERM, SIGINT or SIGHUP: unfinished lines become records and later writes are ESHUTDOWN;
-long work stops where it can, and everything is flushed, while reads go on; then the session ends,
-the logs are closed with their checkpoints and the clean-shutdown marker, and the mount point is
-given back. An unmount from outside ends the session first and then the same way. The order matters:
-no request is served while descriptors are being closed, and the lock goes last; just before that
-goes the note of who has it.
-
-What this does not do: fork (`background`), answer requests (`operations`), keep time (`ticks`).
+End, by SIGTERM, SIGINT or SIGHUP: it makes records of unfinished lines, refuses later writes with
+ESHUTDOWN, stops long work and flushes everything, while reads continue. Then it ends the session,
+closes the logs with their checkpoints and the clean-shutdown marker, and unmounts. An unmount from
+outside ends the session first, and the rest follows. The order matters: nobody serves requests
+while descriptors close, the owner file goes after them, and the lock last.
 """
 
 from __future__ import annotations
@@ -48,11 +45,11 @@ from storage.errors import StorageError
 from storage.state import owner_file
 from storage.state.owner_file import Owner
 
-#: How far the kernel reads ahead, where we may say so: its 128 KiB costs a third of the speed.
+#: The kernel's read-ahead, if we may set it: with its default of 128 KiB reads lose a third.
 READ_AHEAD_KIB = 1024
 #: How long a thread that computes may keep the interpreter from a request, in seconds.
 SWITCH_S = 0.0005
-#: What ends the daemon in order.
+#: The signals that end the daemon in order.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -69,7 +66,7 @@ class Mount:
 def run(
     mount: Mount, ready: Callable[[], None], progress: Callable[[Progress], None] | None
 ) -> int:
-    """Serve a mount to its end; the result is the exit status. MountError if it cannot start."""
+    """Serve a mount to its end; return the exit status. MountError if it cannot start."""
     sys.setswitchinterval(SWITCH_S)
     mount_point.take_name()
     events = Events(clock.wall_ms)
@@ -87,7 +84,7 @@ def run(
                 events=events,
             )
             daemon = Daemon(mount, tree, notices, ready)
-            # Once it is mounted it ends in order, also if it is told to before it serves.
+            # From the mount on a signal ends the daemon in order, even before it serves.
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             daemon.mount()
         except BaseException:
@@ -113,7 +110,7 @@ class Daemon:
         self._workers = Workers(tree.mount, self._operations.structural)
 
     def mount(self) -> None:
-        """Mount, as yet without an answer to anyone. MountError."""
+        """Mount, without serving requests yet. MountError."""
         session_loop.install(pyfuse3, self._spinner, self._tree.mount.events)
         options = {"default_permissions", f"fsname={_source(self._mount)}", "subtype=kafkafs"}
         if self._mount.options.allow_other:
@@ -124,7 +121,7 @@ class Daemon:
             try:
                 pyfuse3.init(self._operations, self._mount.path, options)
             except RuntimeError as error:
-                # libfuse and fusermount3 say on standard error why.
+                # libfuse and fusermount3 write the reason to standard error.
                 reason = next(iter(lines()), str(error))
                 raise MountError(f"{self._mount.path}: cannot mount: {reason}") from None
             said = lines()
@@ -135,12 +132,12 @@ class Daemon:
             self._tree.mount.name_timeout = 0.0
 
     def run(self) -> int:
-        """Serve until the end, and end in order; the exit status."""
+        """Serve until the end, and end in order; return the exit status."""
         status = 0
         try:
             trio.run(self._serve)
         except BaseException:
-            # Our bug: what was acknowledged must be written down all the same.
+            # A bug of ours: the daemon still flushes what it has acknowledged.
             self._tree.mount.events(f"the daemon failed\n{traceback.format_exc().rstrip()}")
             status = 1
         finally:
@@ -158,7 +155,7 @@ class Daemon:
         return status
 
     async def _serve(self) -> None:
-        # What our caller has us ignore (nohup: SIGHUP) stays ignored.
+        # A signal that the caller has ignored (nohup: SIGHUP) stays ignored.
         ends = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
         with trio.open_signal_receiver(*ends) as arrived:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
@@ -176,20 +173,20 @@ class Daemon:
         await self._asked.wait()
         mounted = mount_point.find(self._mount.path)
         if mounted is not None:
-            # After the first request, whose answer sets it anew.
+            # After the first request, whose answer sets the read-ahead.
             mount_point.raise_read_ahead(mounted.device, READ_AHEAD_KIB)
         if not self._mount.foreground:
             self._tree.mount.events.forward = None
         self._write_owner()
-        # What there is by now stays: no collection need look at it.
+        # The objects of the start live as long as the daemon: the collector need not visit them.
         gc.freeze()
         gc.enable()
         self._ready()
 
-    # -- who has the directory -----------------------------------------------------------------
+    # -- the owner file ------------------------------------------------------------------------
 
     def _write_owner(self) -> None:
-        """Jobs that were given the directory find the mount by it."""
+        """Write the file by which jobs find the mount of a data directory."""
         manager = self._tree.mount.manager
         if manager.read_only:
             return
@@ -203,7 +200,7 @@ class Daemon:
     def _remove_owner(self) -> None:
         manager = self._tree.mount.manager
         if not manager.read_only:
-            # One that stays says nothing without the lock.
+            # A file that stays counts for nothing without the lock.
             with contextlib.suppress(OSError):
                 owner_file.remove(manager.files, manager.path)
 
@@ -219,7 +216,7 @@ class Daemon:
 
 
 async def _session() -> None:
-    """pyfuse3's session. A connection that was aborted from outside is an end like any other."""
+    """Run pyfuse3's session. An abort of the connection from outside ends it without an error."""
 
     def is_end(error: BaseException) -> bool:
         ends = (errno.ENODEV, errno.ENOTCONN, errno.ECONNABORTED)
@@ -234,7 +231,7 @@ async def _session() -> None:
 
 
 def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManager:
-    """Check both places and open the data directory. MountError."""
+    """Check data directory and mount point, and open the data directory. MountError."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     data, path = mount.data_directory, mount.path
@@ -260,20 +257,20 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
 
 
 def _keep_reserve(manager: LogManager, events: Events) -> None:
-    """Keep room on the disk for what makes room, or say that there is none."""
+    """Make the reserve, or say that the disk has no room for it."""
     if manager.read_only:
         return
     try:
         whole = manager.reserve.keep(manager.settings.broker.kafkafs_reserve_bytes)
     except OSError as error:
-        events(f"{manager.path}: no room can be reserved: {error.strerror}")
+        events(f"{manager.path}: cannot make the reserve: {error.strerror}")
         return
     if not whole:
         events(f"{manager.path}: the disk is full: nothing is appended before there is room")
 
 
 def notify_ready() -> None:
-    """Tell systemd, where it has started us and waits for it (sd_notify(3))."""
+    """Tell systemd that the daemon is ready, if it waits for that (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         if address.startswith("@"):
@@ -288,7 +285,7 @@ def _written_by_another(manager: LogManager) -> bool:
 
 
 def _source(mount: Mount) -> str:
-    """What the mount table shows as mounted: the data directory, as libfuse wants it written."""
+    """The mount table's name of the data directory, escaped for libfuse."""
     if not mount.data_directory.isascii():
         return "kafkafs"  # pyfuse3 takes nothing else
     return mount.data_directory.replace("\\", "\\\\").replace(",", "\\,")
@@ -300,7 +297,7 @@ def _to_standard_error(message: str) -> None:
 
 @contextlib.contextmanager
 def _log_lines_to(events: Events) -> Iterator[None]:
-    """What the storage and pyfuse3 have to say becomes lines of the log."""
+    """Write the log messages of the storage and pyfuse3 into the log of events."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -316,7 +313,7 @@ def _log_lines_to(events: Events) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _standard_error_kept() -> Iterator[Callable[[], list[str]]]:
-    """Keep what C code and its children write to standard error; yields a way to read it."""
+    """Catch what C code and its children write to standard error; yield a function to read it."""
     sys.stderr.flush()
     real = os.dup(2)
     kept = os.memfd_create("stderr")

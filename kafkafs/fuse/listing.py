@@ -1,20 +1,19 @@
-"""An open directory: its names as they were when reading began, replied page by page.
+"""An open directory: lists its names as they were when reading began, page by page.
 
-Each name comes with its inode and attributes (readdirplus), and who reads a directory wants both of
-all of its names: where a name has to wait for the disk, the next ones are looked up with it, in
-several threads, since a partition that is shown for the first time has an fsync to wait for, and
-the disk does many of these at once.
+Each name comes with its inode and attributes (readdirplus). If a name has to wait for the disk, the
+listing looks up the next ones with it, in several threads: the first lookup of a partition waits
+for an fsync, and the disk does many of these at once.
 
-A name that cannot be looked into is listed all the same, so that one damaged partition hides no
-other: who asks for it gets the error.
+The listing shows a name whose lookup fails, so that one damaged partition hides no other; opening
+it gives the error.
 
 No await comes between the first entry of a page and its reply: a change in between would come
-before the kernel knows what to forget. Where a name has to wait, the page ends before it, or, if it
-is the first, it is waited for.
+before the kernel knows what to forget. A page ends before a name that has to wait; only the first
+name of a page is waited for.
 
-What this does not do: tell a size that takes long to be measured. While a directory is read the
+The listing leaves sizes that take long to measure to getattr: while a process reads a directory the
 kernel lets nobody else look up names in it, unless FUSE_PARALLEL_DIROPS is on, which libfuse 3.14
-never asks for; so such a size is left to getattr.
+never requests.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from kafkafs.tree.inodes import (
 from storage.errors import StorageError
 from storage.waiting import at_once
 
-#: Names looked up together, when one has to wait, and the threads that do it.
+#: How many names to look up together when one has to wait, and in how many threads.
 LISTED_AT_ONCE = 256
 LISTING_THREADS = 8
 
-#: What a lookup may fail with but for our bugs, besides that the name is gone or has to wait.
+#: The errors of a lookup that are no bug of ours, besides those of a name that is gone or waits.
 _FAULTS = (StorageError, OSError)
 _Found = dict[str, Node]
 #: Calls a function in a worker thread.
@@ -50,7 +49,7 @@ InThread = Callable[[Callable[[Sequence[str]], _Found], Sequence[str]], Awaitabl
 
 
 class Unreadable(Node):
-    """A name that leads to something, as its lookup would say, which fails."""
+    """Stands for a name whose lookup fails."""
 
     __slots__ = ()
 
@@ -58,12 +57,12 @@ class Unreadable(Node):
         raise OSError(errno.EIO, "cannot be looked into")
 
     def listed_attributes(self) -> Attributes:
-        """Which the kernel does not keep."""
+        """Attributes that the kernel does not keep."""
         return Attributes(self.inode, file_mode(0), 0, 0, 1, 0, 0, 0, 0.0, 0.0)
 
 
 class Listing:
-    """See the module. `rewind` before the first page, and when it is read anew."""
+    """See the module. Call `rewind` before the first page, and to read the directory again."""
 
     __slots__ = ("_directory", "_in_thread", "_inodes", "_looked_up", "_names")
 
@@ -72,7 +71,7 @@ class Listing:
         self._inodes = inodes
         self._in_thread = in_thread
         self._names: list[str] = []
-        # Up to which number the names were looked up ahead.
+        # The names before this number are looked up.
         self._looked_up = 0
 
     def rewind(self) -> None:
@@ -81,7 +80,7 @@ class Listing:
         self._looked_up = 0
 
     async def reply(self, start: int, token: pyfuse3.ReaddirToken) -> None:
-        """Entries from number `start` on, as many as the kernel takes at once."""
+        """Reply entries from number `start` on, as many as the kernel takes at once."""
         directory, names = self._directory, self._names
         found: _Found = {}
         replied = False
@@ -107,8 +106,8 @@ class Listing:
             try:
                 entry = first_entry_of(node, node.listed_attributes())
             except _FAULTS:
-                # Its past may have been rewritten since it was looked up. What the kernel knows of
-                # that inode stays as it is.
+                # The partition's past may have changed since the lookup. The kernel keeps its
+                # attributes of that inode.
                 node = self._unreadable(name)
                 entry = entry_of(node.listed_attributes())
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
@@ -117,13 +116,13 @@ class Listing:
             replied = True
 
     async def _look_up(self, names: Sequence[str]) -> _Found:
-        """The nodes of these names, without those that are gone."""
+        """The nodes of the names that still exist."""
         found: _Found = {}
         waiting: list[str] = []
         failures: list[Exception] = []
         for name in names:
-            # Each first on this thread, as `Directory.lookup` has it: what is made of a partition
-            # when it is first asked for is made here.
+            # First on this thread, as `Directory.lookup` requires: the first lookup of a partition
+            # makes its node here.
             try:
                 node = at_once(self._directory.lookup, name)
             except FileNotFoundError:
@@ -152,7 +151,7 @@ class Listing:
         return found
 
     def _look_up_some(self, names: Sequence[str]) -> _Found:
-        """In a worker thread."""
+        """As `_look_up`, in a worker thread."""
         found: _Found = {}
         for name in names:
             try:

@@ -1,9 +1,9 @@
-"""Mount points: what is mounted where, cleaning up after a killed daemon, unmounting.
+"""Mount points: finds mounts and their daemons, cleans up after a killed daemon, unmounts.
 
-All from /proc, without touching the mounted file system itself: a daemon must not ask itself, and
-nobody should wait for one that is dead or stopped. Whether one is stuck another process asks it,
-which nobody waits for longer than a few seconds. Imports neither pyfuse3
-nor trio, so that `kafkafs umount` starts quickly.
+It reads /proc and touches no mounted file system: a daemon must not send itself requests, and a
+dead or stopped daemon would keep the caller waiting. To learn whether a daemon is stuck it starts
+another process, and waits a few seconds at most. It imports neither pyfuse3 nor trio, so that
+`kafkafs umount` starts quickly.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from kafkafs.config import PID_ATTRIBUTE
 
 #: The file system's type in the mount table.
 TYPE = "fuse.kafkafs"
-#: What daemons are called by `ps`, `pgrep` and `top`.
+#: The name of daemons in `ps`, `pgrep` and `top`.
 NAME = "kafkafs"
-#: How long a daemon may take to answer, and to end before that is said, in seconds.
+#: How long a daemon may take to answer, or to end before `umount` says that it waits, in seconds.
 ANSWER_S = 5.0
-#: So often in that time the processor time of a daemon that is to end may stay the same.
+#: A daemon that uses no processor time for so many turns of `ANSWER_S` while it ends is stuck.
 STUCK_TURNS = 12
 
 # Of umount2(2).
 _MNT_FORCE = 1
 _UMOUNT_NOFOLLOW = 8
-#: As the kernel has it for a path.
+#: The kernel's limit for a path.
 _MAX_LINKS = 40
 
 
 class MountError(Exception):
-    """What keeps a file system from being mounted or unmounted, in one line."""
+    """A file system cannot be mounted or unmounted; the message has one line."""
 
 
 class Mounted(NamedTuple):
@@ -51,11 +51,11 @@ class Mounted(NamedTuple):
     type: str
     source: str
     user: int
-    """Who has mounted it, where that is FUSE; else -1."""
+    """The uid of the user who has mounted a FUSE file system; else -1."""
 
 
 def find(path: str) -> Mounted | None:
-    """What is mounted at `path` (absolute, without symbolic links); the topmost one."""
+    """The topmost mount at `path` (absolute, without symbolic links)."""
     found = None
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
         for line in table:
@@ -69,24 +69,24 @@ def find(path: str) -> Mounted | None:
 
 
 def _unescape(text: str) -> str:
-    """Blanks, tabs, newlines and backslashes stand in the mount table as octal numbers."""
+    """Decode the octal numbers for blanks, tabs, newlines and backslashes in the mount table."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 class Answer(Enum):
-    """What becomes of a question to the daemon of a mount."""
+    """The result of asking the daemon of a mount."""
 
     GIVEN = "given"
     DEAD = "dead"
-    """It has gone without unmounting, and the kernel knows."""
+    """The daemon has ended without unmounting, and the kernel knows."""
     NONE = "none"
 
 
 def ask(path: str) -> tuple[Answer, int | None]:
     """Ask the daemon of a mount for its process id, with the patience of `ANSWER_S`.
 
-    A process of its own asks: who asks a daemon that does not answer may not be killed before the
-    connection has ended. MountError where there can be none.
+    Another process asks: one that waits for the daemon's answer cannot be killed until the
+    connection ends. MountError if no process can start.
     """
     reader, writer = os.pipe()
     try:
@@ -114,14 +114,14 @@ def ask(path: str) -> tuple[Answer, int | None]:
 
 
 def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
-    """The process that serves a mount, and whether there is certainly none where none was found.
+    """The process that serves a mount; and, if it found none, whether there certainly is none.
 
-    The kernel says in /proc/PID/fdinfo of which connection (the device's minor number) a descriptor
-    of /dev/fuse is. Older ones do not, and of other users' processes only root is told. Descriptors
-    of processes with another name than `NAME` are left alone: looking at one holds it open.
+    The kernel shows in /proc/PID/fdinfo the connection (the device's minor number) of a descriptor
+    of /dev/fuse. Older kernels do not, and only root sees other users' processes. It looks only at
+    processes named `NAME`, since looking at a descriptor holds it open.
 
-    One that was stopped when its mount went keeps a connection whose number may be another's by
-    now: it counts only where there is no other, and where the mount does not say that it is dead.
+    A daemon that was stopped when its mount ended keeps its connection, whose number another mount
+    may have by now: it counts only if there is no other, and if the mount is not dead.
     """
     connection = f"fuse_connection:\t{_minor(mounted)}\n"
     stopped, is_certain = None, True
@@ -145,7 +145,7 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
 
 
 def take_name() -> None:
-    """Have this process called `NAME`, however it was started: `find_daemon` looks for that."""
+    """Name this process `NAME`, for `find_daemon`."""
     with open("/proc/self/comm", "w", encoding="ascii") as name:
         name.write(NAME)
 
@@ -160,20 +160,21 @@ def _minor(mounted: Mounted) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped (SIGSTOP), so that it does nothing before it goes on."""
+    """Whether a process is stopped (SIGSTOP)."""
     return _stat(pid)[:1] in (["T"], ["t"])
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none where the process has gone."""
+    """The fields of /proc/PID/stat from the state on; none: the process has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
         return stat.read().rpartition(")")[2].split()
     return []
 
 
 def clean(path: str) -> None:
-    """Take away what killed daemons of ours have left at a mount point. MountError, also where one
-    lives and does not answer.
+    """Unmount what killed daemons of ours have left at a mount point.
+
+    MountError, also if a daemon lives and does not answer.
     """
     while (mounted := find(path)) is not None and mounted.type == TYPE:
         answer, _ = ask(path)
@@ -199,9 +200,9 @@ def clean(path: str) -> None:
 
 
 def abort(mounted: Mounted) -> None:
-    """End a mount's connection: whoever waits for its daemon gets ENOTCONN. MountError.
+    """End a mount's connection: processes that wait for its daemon get ENOTCONN. MountError.
 
-    The path itself is not touched: who looks at it would wait, too.
+    It does not touch the path, since it would wait there, too.
     """
     with contextlib.suppress(OSError):
         control = f"/sys/fs/fuse/connections/{_minor(mounted)}/abort"
@@ -209,7 +210,7 @@ def abort(mounted: Mounted) -> None:
             file.write("1")
         return
     if os.geteuid() == 0:
-        # As umount -f, which looks at the path first. A mount in use is aborted all the same.
+        # umount -f would look at the path first. The kernel ends even a busy mount's connection.
         ctypes.CDLL(None).umount2(os.fsencode(mounted.path), _MNT_FORCE | _UMOUNT_NOFOLLOW)
         return
     raise MountError(
@@ -221,7 +222,7 @@ def abort(mounted: Mounted) -> None:
 def unmount(path: str, *, lazy: bool = False) -> None:
     """Unmount a FUSE file system as its owner or as root. MountError, for example if it is busy.
 
-    `lazy`: at once out of the tree of names, and for good when nobody uses it any more.
+    `lazy`: remove the mount from the tree now, and end it when no process uses it any more.
     """
     command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", path]
     try:
@@ -237,9 +238,7 @@ def unmount(path: str, *, lazy: bool = False) -> None:
 
 
 def _users(path: str) -> Iterator[str]:
-    """The processes that keep something open below a path or have their working directory there,
-    as far as we may look.
-    """
+    """The processes with open files or a working directory below a path, as far as we may see."""
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             opened = [f"fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
@@ -255,8 +254,8 @@ def unmount_and_wait(
 ) -> None:
     """Unmount, and return when the daemon has written everything and ended. MountError.
 
-    `lazy`: return at once; the daemon ends when nobody has a file open any more. `force`: whoever
-    has a file open gets ENOTCONN, also where the daemon does not answer.
+    `lazy`: return at once; the daemon ends when no process has a file open any more. `force`:
+    processes with open files get ENOTCONN, even if the daemon does not answer.
     """
     path = resolve(path)
     mounted = find(path)
@@ -270,7 +269,7 @@ def unmount_and_wait(
     else:
         answer, pid = ask(path)
         if pid is None and answer is not Answer.DEAD:
-            # It does not answer, or does not tell us.
+            # The daemon does not answer, or not to this user.
             pid, is_certain = find_daemon(mounted)
             force = answer is Answer.NONE and pid is None
             if force and not is_certain:
@@ -291,7 +290,7 @@ def unmount_and_wait(
 
 @contextlib.contextmanager
 def _process(pid: int | None) -> Iterator[int | None]:
-    """A descriptor that becomes readable when a process ends; None where it has."""
+    """A descriptor that becomes readable when a process ends; None: it has ended."""
     descriptor = None
     if pid is not None:
         with contextlib.suppress(OSError):
@@ -304,7 +303,7 @@ def _process(pid: int | None) -> Iterator[int | None]:
 
 
 def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) -> None:
-    """Wait until a daemon has ended; not for one that does nothing any more. MountError."""
+    """Wait until a daemon has ended. MountError if it is stopped or stuck."""
     used, idle = [""], 0
     told = False
     while not select.select([daemon], [], [], ANSWER_S)[0]:
@@ -325,7 +324,7 @@ def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) 
 
 
 def resolve(path: str) -> str:
-    """`path` absolute and without symbolic links, without a look at a mount that it leads to."""
+    """`path` absolute and without symbolic links, without touching a mount that it leads to."""
     for _ in range(_MAX_LINKS):
         parent, name = os.path.split(path.rstrip("/"))
         if name in ("", os.curdir, os.pardir):
@@ -341,7 +340,7 @@ def resolve(path: str) -> str:
 
 
 def raise_read_ahead(device: str, kib: int) -> bool:
-    """Let the kernel read `kib` KiB ahead on a mounted device; only root may."""
+    """Set the kernel's read-ahead on a mounted device, in KiB; return False if not allowed."""
     try:
         with open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as setting:
             setting.write(str(kib))

@@ -1,25 +1,23 @@
 """pyfuse3's requests, answered from the tree.
 
-Each handler finds the node or handle of the kernel's number, asks it, and turns its answer or its
-exception into FUSE's. What it costs is part of every request, so:
+A handler finds the node or handle of the kernel's number, calls it, and turns its answer or its
+exception into FUSE's. Handlers are part of every request, so they cost little:
 
-- The common handlers (lookup, getattr, read, write) do not checkpoint when they need not wait.
-  They ask with `at_once` (`storage.waiting`) and, where that raises BlockingIOError, ask again in
-  a worker thread. fsync has its own threads, so that slow ones leave room for reads.
-- What changes the tree (mkdir, create, rmdir, setattr, settings) runs in a worker thread, one at
-  a time, under `structural`; whoever walks over topics on the trio thread across an await takes
+- The common ones (lookup, getattr, read, write) do not checkpoint unless they have to wait. They
+  call the tree with `at_once` (`storage.waiting`), and call it again in a worker thread if that
+  raises BlockingIOError. fsync has its own threads, so that slow ones leave room for reads.
+- Changes of the tree (mkdir, create, rmdir, setattr, settings) run in a worker thread, one at a
+  time, under `structural`. Code that walks over topics on the trio thread across an await takes
   that lock too.
 
-Rules of attributes: the kernel keeps them for as long as `Attributes` says and is told of changes
-by `notify`. So between asking a node for its attributes and the reply there is no await: a change
-in between would come before the kernel knows what to forget. What comes with the answer to a
-setattr or create it takes even where a notice has overtaken it, so that is not kept.
+Rules of attributes: the kernel keeps them for as long as `Attributes` says, and `notify` tells it
+of changes. So there is no await between reading a node's attributes and the reply: a change in
+between would come before the kernel knows what to forget. The kernel takes the attributes in the
+answer to a setattr or create even if a notice has overtaken them, so those must not be kept.
 
-Errors: StorageError by the table of `answers`, OSError by its errno, anything else is our bug: EIO,
-and the traceback is a line in the log; the daemon lives on. Permissions are the kernel's business
-(mount option default_permissions), from the mode and owner that we show.
-
-What this does not do: decide anything about names, content or history (`kafkafs.tree`).
+Errors: `answers` has the errno of a StorageError, an OSError has its own. Any other exception is a
+bug of ours: the answer is EIO, the traceback a line in the log of events, and the daemon continues.
+The kernel checks permissions (mount option default_permissions) by the mode and owner that we show.
 """
 
 from __future__ import annotations
@@ -52,23 +50,23 @@ _Kinds = tuple[type[Exception], ...]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: Worker threads for what waits for a disk, and apart from them for fsync.
+#: How many worker threads wait for a disk, and how many others for fsync.
 READ_THREADS = 32
 SYNC_THREADS = 64
-#: How often something is asked for that another process is just rewriting, and the pauses before
-#: that in seconds: the second and the longest one (the first try again comes at once).
+#: How often to try what another process is just rewriting, and the pauses in seconds: the second
+#: and the longest one (the first retry comes at once).
 TRIES = 20
 PAUSE_S = 0.001, 0.5
-#: How long such a lookup measures what it leads to, in seconds: others wait for the directory.
+#: How long such a lookup may measure a file, in seconds: others wait for the directory.
 PREPARE_S = 0.25
-#: How long a write waits for what it has begun, in seconds: who waits in FUSE cannot be killed.
+#: How long a write waits for its jobs, in seconds: a process that waits in FUSE cannot be killed.
 JOB_S = 10.0
-#: How long to wait for a thread that cannot be started yet, where nobody could be told, in seconds.
+#: The pause before starting a thread again, in seconds, where no caller can get the error.
 THREAD_AGAIN_S = 1.0
 
 
 class Operations(RefusedOperations):
-    """See the module. `on_init` is called when the kernel has begun to send requests."""
+    """See the module. Calls `on_init` when the kernel sends its first request."""
 
     supports_dot_lookup = False
     enable_writeback_cache = False
@@ -102,12 +100,12 @@ class Operations(RefusedOperations):
             return await in_thread(self._readers, function, *arguments)
 
     async def _alone(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """A change of the tree: in a worker thread, one at a time."""
+        """Change the tree in a worker thread, one change at a time."""
         async with self.structural:
             return await self._in_thread(function, *arguments)
 
     async def _alone_at_last(self, function: Callable[[], T]) -> T:
-        """The same, as soon as there is a thread for it."""
+        """As `_alone`, as soon as a thread can start."""
         while True:
             try:
                 return await self._alone(function)
@@ -115,7 +113,7 @@ class Operations(RefusedOperations):
                 await trio.sleep(THREAD_AGAIN_S)
 
     async def sync(self, plan: FlushPlan) -> None:
-        """Run a flush plan: its fsyncs in a thread, what follows from them here."""
+        """Run a flush plan: its fsyncs in a thread, the rest on this one."""
         try:
             with self._spinner.elsewhere():
                 await in_thread(self._syncers, plan.run)
@@ -123,7 +121,7 @@ class Operations(RefusedOperations):
             plan.finish()
 
     async def rescue(self, log: Log) -> None:
-        """Have what is left of a log on the disk, after an fsync that failed."""
+        """Rescue a log after a failed fsync."""
         task = Task(self._mount.jobs.by_owner)
         await in_thread(self._syncers, self._mount.manager.rescue, log, task)
 
@@ -133,7 +131,7 @@ class Operations(RefusedOperations):
             await self.sync(plan)
 
     def _fail(self, what: str, error: Exception, told: _Kinds = ()) -> NoReturn:
-        """Answer with an error. Those of the kinds `told` the tree has named in the log already.
+        """Answer with an error. The tree has already logged those of the kinds `told`.
 
         `what` begins with the operation's name.
         """
@@ -150,7 +148,7 @@ class Operations(RefusedOperations):
         raise pyfuse3.FUSEError(number) from None
 
     async def _attributes(self, node: Node) -> Attributes:
-        """Attributes as they are now; no await follows after they were taken."""
+        """The present attributes; no await follows after reading them."""
         try:
             return at_once(node.attributes)
         except BlockingIOError:
@@ -158,24 +156,25 @@ class Operations(RefusedOperations):
         try:
             return at_once(node.attributes)
         except BlockingIOError:
-            # Still not at hand: what we got may be old by now, so the kernel shall not keep it.
+            # `at_once` fails again: these attributes may be old, so the kernel must not keep them.
             return waited._replace(attr_timeout=0.0)
 
     async def _waited(self, node: Node, ask: Callable[[], T]) -> T:
-        """Ask a node in a worker thread; again where what it reads there was just removed."""
+        """Call `ask` in a worker thread; again if another process has just removed its files."""
         tries = 0
         while True:
             try:
                 return await self._in_thread(ask)
             except SegmentGone as error:
                 tries = await self._try_again(error, tries)
-                # The owner's thread, this one, looks at what is there instead.
+                # This thread, the owner's, takes over the files that replace them.
                 with contextlib.suppress(BlockingIOError):
                     at_once(node.attributes)
 
     async def _try_again(self, error: Exception, tries: int) -> int:
-        """Wait for the next try at something, `tries` of which another process has spoilt before;
-        returns how many it has by now. Raises `error` where it was something else, or too many.
+        """Wait before a retry, and return `tries` + 1.
+
+        Raises `error` if it does not come from another process's rewriting, or after `TRIES`.
         """
         is_stale = errno_of(error) == errno.ESTALE and self._mount.follows_by_now()
         if not is_stale or tries == TRIES - 1:
@@ -185,16 +184,16 @@ class Operations(RefusedOperations):
         return tries + 1
 
     async def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
-        """The entry that hands a node to the kernel: counts a lookup."""
+        """The entry that hands a node to the kernel; counts a lookup."""
         entry = first_entry_of(node, await self._attributes(node))
         self._inodes.remember(node)
         return entry
 
     def _listed(self, node: Node) -> pyfuse3.EntryAttributes:
-        """The same without waiting: a size that takes its time is left to getattr.
+        """As `_entry`, without waiting; leaves a size that takes long to measure to getattr.
 
         During a lookup the kernel lets nobody else look up or list names in the directory, unless
-        FUSE_PARALLEL_DIROPS is on, which libfuse 3.14 never asks for.
+        FUSE_PARALLEL_DIROPS is on, which libfuse 3.14 never requests.
         """
         entry = first_entry_of(node, node.listed_attributes())
         self._inodes.remember(node)
@@ -218,11 +217,11 @@ class Operations(RefusedOperations):
             self._fail(f"lookup of {name!r}", error)
 
     async def _looked_up(self, parent_inode: int, name: str) -> pyfuse3.EntryAttributes:
-        """Where a name leads.
+        """The entry of a name.
 
-        If another process rewrites that meanwhile, it is looked up again: the kernel does so once,
-        but a cleaner may be quick. Who has looked a file up finds the history that it had then,
-        once that is measured; so what is quickly measured is, before it can be another one.
+        If another process rewrites the log meanwhile, it looks the name up again: the kernel does
+        that once, but a cleaner may be quick. A file keeps the past of its lookup once it is
+        measured; so the lookup measures it, if that is quick, before the past changes again.
         """
         tries = 0
         while True:
@@ -245,7 +244,7 @@ class Operations(RefusedOperations):
             try:
                 self._inodes.forget(inode, count)
             except Exception:
-                # There is nobody to answer; raising would end the session.
+                # The kernel expects no answer; raising would end the session.
                 self._mount.events(f"forget of inode {inode}\n{traceback.format_exc().rstrip()}")
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
@@ -279,7 +278,7 @@ class Operations(RefusedOperations):
             self._fail("setattr", error)
 
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
-        return True  # default_permissions: the kernel has looked already
+        return True  # default_permissions: the kernel has checked already
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         self._requests["statfs"] += 1
@@ -337,7 +336,7 @@ class Operations(RefusedOperations):
         self._listings.pop(fh, None)
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        # Names are durable when the request that made them is answered.
+        # The request that makes a name makes it durable.
         self._requests["fsyncdir"] += 1
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -454,14 +453,14 @@ class Operations(RefusedOperations):
             self._fail("write", error, (StorageError, OSError))
 
     async def _write_examined(self, handle: Handle, off: int, buf: bytes) -> int:
-        """The kernel sends no other write of this file before this one is answered."""
+        """Write after an examination; the kernel sends no other write of this file meanwhile."""
         while True:
             await self._in_thread(handle.examine, buf)
             with contextlib.suppress(BlockingIOError):
                 return handle.write(off, buf)
 
     async def _jobs_ended(self, handle: Handle) -> None:
-        """Wait for what a write has begun, for a while, and raise what has become of it."""
+        """Wait up to `JOB_S` for the jobs of a write, and raise their errors."""
         with self._spinner.elsewhere(), trio.move_on_after(JOB_S):
             for job in handle.awaited:
                 ended = trio.Event()
@@ -490,13 +489,13 @@ class Operations(RefusedOperations):
             if handle.structural:
                 await self._alone_at_last(handle.release)
             else:
-                # Before the first await: who opens the file next sees the last line.
+                # Before the first await, so that the next open sees the last line.
                 handle.release()
         except Exception as error:
             self._fail("release", error, (StorageError, OSError))
 
 
 def _not_kept(entry: pyfuse3.EntryAttributes) -> pyfuse3.EntryAttributes:
-    """The kernel shall ask for the attributes again at their next use."""
+    """The entry, with attributes that the kernel does not keep."""
     entry.attr_timeout = 0.0
     return entry

@@ -1,6 +1,6 @@
-"""What this file system does not do, said explicitly: pyfuse3's own answer is ENOSYS.
+"""Refuses the requests that this file system does not serve, and counts them.
 
-Each refusal is counted, as a request and as an error.
+pyfuse3's own answer would be ENOSYS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafkafs.metrics import MountCounters
 
 
 class RefusedOperations(pyfuse3.Operations):
-    """The handlers of requests that are always refused."""
+    """The handlers that always refuse."""
 
     def __init__(self, counters: MountCounters) -> None:
         super().__init__()

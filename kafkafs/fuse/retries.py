@@ -1,7 +1,7 @@
-"""When what has failed is tried again: after a pause that doubles each time, up to a longest one.
+"""Pauses before retries: each pause doubles the one before, up to a longest one.
 
-So that a disk that is gone for an hour is not asked four times a second, by each of thousands of
-partitions, and one that is back is used again within that longest pause.
+So thousands of partitions do not try four times a second for an hour while a disk is gone, and try
+again within the longest pause when it is back.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ T = TypeVar("T")
 
 
 class Retries(Generic[T]):
-    """Of things that are tried by themselves; pauses in seconds, by trio's clock."""
+    """The pauses of things, in seconds by trio's clock."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s = first_s
         self._longest_s = longest_s
-        # The last pause, and when it is over.
+        # The last pause, and the time when it ends.
         self._pauses: WeakKeyDictionary[T, tuple[float, float]] = WeakKeyDictionary()
 
     def waits(self, thing: T) -> bool:
-        """Whether its next turn has not come yet."""
+        """Whether the thing's pause is not over."""
         pause = self._pauses.get(thing)
         return pause is not None and trio.current_time() < pause[1]
 
     @property
     def waiting(self) -> set[T]:
-        """All whose next turn has not come yet."""
+        """All things whose pauses are not over."""
         return {thing for thing in self._pauses if self.waits(thing)}
 
     def failed(self, thing: T) -> None:
-        """It pauses from now on."""
+        """Begin the thing's next pause."""
         pause_s = self._first_s
         if thing in self._pauses:
             pause_s = min(2 * self._pauses[thing][0], self._longest_s)
         self._pauses[thing] = pause_s, trio.current_time() + pause_s
 
     def succeeded(self, thing: T) -> None:
-        """The next pause is a short one again."""
+        """Make the thing's next pause a short one."""
         self._pauses.pop(thing, None)

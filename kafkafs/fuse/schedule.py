@@ -1,25 +1,20 @@
 """Retention, compaction and the checks of what is stored, by the clock.
 
 **Retention** runs every log.retention.check.interval.ms over all topics, first after
-log.initial.task.delay.ms. **Compaction** asks, again and again, for the log with the largest share
-of dirty bytes among those that are due, and cleans it; where there is none it pauses for
-log.cleaner.backoff.ms. After each of these turns the logs of compacted topics get their retention
-(`LogCleaner.CleanerThread`), and the interval's retention leaves them alone, unless
-log.cleaner.enable is false.
+log.initial.task.delay.ms. **Compaction** cleans, again and again, the due log with the largest
+dirty ratio; if none is due it pauses for log.cleaner.backoff.ms. After each of these turns it runs
+retention for the logs of compacted topics (`LogCleaner.CleanerThread`); the interval's retention
+leaves those alone, unless log.cleaner.enable is false.
 
-Each piece is a job of its topic (`kafkafs.tree.jobs`), so that reading `.control` shows it, and
-what was asked for there waits for no more than one of them. What fails is tried again at its next
-turn (`storage.duties`); a log that could not be cleaned after a pause that grows, as it may have to
-be read whole for that, or at once when somebody asks for it by `.control`.
+Each run is a job of its topic (`kafkafs.tree.jobs`): `.control` shows it, and a user's job waits
+for one of them at most. A failed duty gets its next turn (`storage.duties`). A log whose cleaning
+failed pauses, longer each time, since cleaning may read all of it; a job by `.control` cleans it at
+once.
 
-What was appended is **checked** every kafkafs.check.interval.ms, and as long after each pass over
-all sealed segments begins the next one (`storage.verify.log_checker`); these are nobody's jobs.
-
-Staged files that nobody asks for go by their age (`storage.owner.staged_orphans`): looked for as
-often as retention, and nobody's job either; nor is what a full disk has kept from ending with an
-adoption (`storage.adopt.adopt.settle`).
-
-Not here: the threads (`workers`), flushes and checkpoints (`ticks`).
+The **checker** reads what was appended every kafkafs.check.interval.ms, and begins a pass over all
+sealed segments as long after the last one (`storage.verify.log_checker`). Staged files that nobody
+asks for expire (`storage.owner.staged_orphans`, as often as retention), and adoptions that a full
+disk has left open end (`storage.adopt.adopt.settle`). These are no jobs.
 """
 
 from __future__ import annotations
@@ -48,15 +43,15 @@ T = TypeVar("T")
 
 #: The shortest pause between two turns, in seconds, whatever the settings say.
 LEAST_S = 0.01
-#: How often to see whether an adoption is left open, in seconds.
+#: How often to look for open adoptions, in seconds.
 SETTLE_S = 1.0
 #: How long to pause after a turn that failed altogether, in seconds.
 RETRY_S = 15.0
 #: The pauses of a log that could not be cleaned, in seconds: the first and the longest one.
 CLEAN_AGAIN_S = 15.0, 600.0
-#: What is shown as the command of what the clock has begun.
+#: The command that `.control` shows for jobs of the clock.
 COMMAND = "run"
-#: What a turn that fails altogether is a duty of.
+#: The subject of a duty whose whole turn fails.
 TURN = "by the clock"
 #: A duty that is no job.
 LOOKING = "looking for what retention deletes"
@@ -73,7 +68,7 @@ class Schedule:
         self._broker = self._manager.settings.broker
         self._duties = self._manager.duties
         self._cleans_again: Retries[Log] = Retries(*CLEAN_AGAIN_S)
-        # What was wrong with the policies of logs when they were looked at last.
+        # The faults of logs' retention policies at the last look.
         self._faults: dict[Log, str] = {}
 
     async def run(self) -> None:
@@ -94,7 +89,7 @@ class Schedule:
             begin(self._turns, "check of sealed segments", check_s, sealed)
 
     async def _turns(self, duty: str, pause_s: float, turn: Callable[[], Awaitable[float]]) -> None:
-        """Take turns for ever; each tells how long to pause, in seconds."""
+        """Take turns for ever; each returns the pause after it, in seconds."""
         while True:
             await trio.sleep(pause_s)
             try:
@@ -118,7 +113,7 @@ class Schedule:
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
 
     async def _retain(self, logs: Collection[Log]) -> None:
-        """Retention of those of these logs that have something to lose, topic by topic."""
+        """Run retention, topic by topic, for the logs that have segments to delete."""
         if not logs:
             return
         doomed = await _looked(lambda: [log for log in logs if self._has_doomed(log)])
@@ -129,14 +124,14 @@ class Schedule:
                 self._tell(await self._job(retention.NAME, topic, work), name)
 
     def _tell(self, job: Job, of: str) -> None:
-        """What has become of a job that is a duty."""
+        """Report the end of a job to the duties."""
         if job.state is State.DONE:
             self._duties.succeeded(job.kind, of)
         elif job.error is not None:
             self._duties.failed(job.kind, job.error, of)
 
     def _has_doomed(self, log: Log) -> bool:
-        """By the facts of this moment; the job looks at them once more, as their owner."""
+        """Whether retention would delete segments now; the job decides again, as log owner."""
         try:
             plan = plan_retention(log, self._manager.clock_ms())
         except Exception as error:
@@ -144,7 +139,7 @@ class Schedule:
             return False
         self._duties.succeeded(LOOKING, log.name)
         if plan.fault != self._faults.get(log):
-            # Once, not at each turn.
+            # Log a fault once, not at each turn.
             self._faults.pop(log, None)
             if plan.fault is not None:
                 self._faults[log] = plan.fault
@@ -163,7 +158,7 @@ class Schedule:
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
 
     async def _clean(self, cleaner: LogCleaner, log: Log) -> bool:
-        """Clean a log; False where there is no reason to look for the next one at once."""
+        """Clean a log; return whether to look for the next one at once."""
         topic = self._manager.topics.get(log.topic)
         if topic is None:
             return False
@@ -176,7 +171,7 @@ class Schedule:
         if job.state is State.FAILED:
             self._cleans_again.failed(log)
             if not log.closed:
-                # Whatever it was, also a bug of ours.
+                # Any failure counts, even a bug of ours.
                 cleaner.uncleanable[log] = job.reason
         elif job.state is State.DONE:
             self._cleans_again.succeeded(log)
@@ -224,5 +219,5 @@ class Schedule:
 
 
 async def _looked(look: Callable[[], T]) -> T:
-    """Look at the facts of all segments of many logs, in a thread: it reads none of them."""
+    """Look at the sizes and times of many logs' segments in a thread, without reading them."""
     return await in_thread(None, look)

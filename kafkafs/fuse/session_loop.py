@@ -1,32 +1,32 @@
 """How pyfuse3's worker tasks take turns at the kernel's request queue.
 
-pyfuse3 runs several worker tasks.  Each takes a lock, waits until the FUSE
+pyfuse3 runs several worker tasks. Each takes a lock, waits until the FUSE
 descriptor is readable, releases the lock, receives one request and answers
-it.  With trio's own parts most of a request's time goes into the scheduler:
+it. With trio's own parts most of a request's time goes into the scheduler:
 trio's lock hands itself over to the next worker, and every wait arms epoll
-anew.  pyfuse3 takes both parts from its module attribute ``trio``, which
-``pyfuse3.asyncio.enable()`` replaces; ``install`` puts a namespace there that
+anew.  pyfuse3 takes both parts from its module attribute `trio`, which
+`pyfuse3.asyncio.enable()` replaces; `install` puts a namespace there that
 is trio but for two parts:
 
-- ``BargingLock``: a release wakes one waiter but leaves the lock free, so the
+- `BargingLock`: a release wakes one waiter but leaves the lock free, so the
   worker that has just answered goes straight back to reading.
-- ``Spinner.wait_readable``: looks at the descriptor for a few microseconds
-  before it sleeps in trio's ``wait_readable``, since a client that has just
-  got its answer mostly asks again at once.
+- `Spinner.wait_readable`: looks at the descriptor for a few microseconds
+  before it sleeps in trio's `wait_readable`, since a client mostly sends its
+  next request right after an answer.
 
 Invariants:
 
-- Between two visits to trio's scheduler lies a millisecond at most, plus the
-  time of one request: timers, signals and cancellation are never late.  While
-  a request waits elsewhere (``Spinner.elsewhere``) it is less, so that the
-  thread which comes back with the answer is not kept waiting.
-- After ``SPIN_S`` without a request the worker sleeps in epoll: an idle
+- The loop visits trio's scheduler every millisecond, plus the time of one
+  request at most: timers, signals and cancellation are never late. While a
+  request waits for a thread (`Spinner.elsewhere`) it visits more often, so that
+  the thread's answer does not wait.
+- After `SPIN_S` without a request the worker sleeps in epoll: an idle
   daemon uses no processor time.
-- A waiter that a release woke is never lost: it takes the lock, or finds it
-  taken and waits again, and whoever holds it then wakes the next at release.
+- No waiter is lost: one that a release wakes takes the lock, or finds it taken
+  and waits again; the holder of the lock then wakes the next at its release.
 
-What this does not do: it never reads from the descriptor and knows nothing of
-requests.  It is for one thread and one mount, as pyfuse3 is.
+The loop never reads from the descriptor and knows nothing of requests. Like
+pyfuse3 it is for one thread and one mount.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ __all__ = ["MAX_TASKS", "MIN_TASKS", "BargingLock", "Spinner", "install", "resto
 SPIN_S = 30e-6
 #: The longest time without a visit to the scheduler, in seconds.
 VISIT_S = 1e-3
-#: The same while a request waits for a worker thread.
+#: As `VISIT_S`, while a request waits for a worker thread.
 VISIT_ELSEWHERE_S = 0.2e-3
 
-#: Worker tasks that stay when idle, and the most that handle requests at once
-#: (arguments of ``pyfuse3.main``).  More than ``MIN_TASKS`` idle ones end.
+#: How many idle worker tasks stay, and how many handle requests at once at most
+#: (arguments of `pyfuse3.main`).
 MIN_TASKS = 4
 MAX_TASKS = 256
 
 
 class BargingLock:
-    """A lock that its releaser may take again before the task it woke.
+    """A lock that its releaser may take again before the task that it wakes.
 
-    Not fair, on purpose.  ``async with`` does not checkpoint when the lock is
+    Not fair, on purpose. `async with` does not checkpoint when the lock is
     free; while it waits it can be cancelled.
     """
 
@@ -72,8 +72,8 @@ class BargingLock:
     async def __aenter__(self) -> None:
         while self._held:
             await self._parked.park()
-            # Only the task that a release has woken comes here; from now on
-            # the next release may wake another.
+            # Only the task that a release wakes comes here; from now on the
+            # next release may wake another.
             self._woken = False
         self._held = True
 
@@ -90,9 +90,9 @@ class BargingLock:
 
 
 class Spinner:
-    """Waits for a descriptor: briefly by looking, then in trio.
+    """Waits for a descriptor: first by polling for a moment, then in trio.
 
-    ``visits`` counts the visits to trio's scheduler, ``sleeps`` those that
+    `visits` counts the visits to trio's scheduler, `sleeps` those that
     waited in epoll.
     """
 
@@ -109,7 +109,7 @@ class Spinner:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """While a handler waits for something that trio's scheduler brings."""
+        """Mark that a handler waits for something that trio's scheduler brings."""
         self._elsewhere += 1
         self._visit_s = VISIT_ELSEWHERE_S
         try:
@@ -120,13 +120,12 @@ class Spinner:
                 self._visit_s = VISIT_S
 
     async def wait_readable(self, fd: int) -> None:
-        """Return when ``fd`` is readable (or closed by its other end).
+        """Return when `fd` is readable (or closed by its other end).
 
-        Raises what ``trio.lowlevel.wait_readable`` does.
+        Raises what `trio.lowlevel.wait_readable` does.
         """
         if fd != self._fd:
-            # poll(), not select(): the daemon may have more descriptors open
-            # than select() can name.
+            # poll(), since select() cannot take all of the daemon's descriptors.
             poller = select.poll()
             poller.register(fd, select.POLLIN)
             self._poll = poller.poll
@@ -162,10 +161,10 @@ class _Overlay(SimpleNamespace):
 
 
 def install(pyfuse3: Any, spinner: Spinner, say: Callable[[str], None]) -> bool:
-    """Put the loop's parts into ``pyfuse3``; call it before ``pyfuse3.main``.
+    """Put the loop's parts into `pyfuse3`; call it before `pyfuse3.main`.
 
-    False, and one line to ``say``, where this pyfuse3 does not take its parts
-    from its attribute ``trio``: it then runs with its own loop.
+    If this pyfuse3 has no attribute `trio`, tell `say` so in one line and
+    return False: pyfuse3 then runs its own loop.
     """
     if getattr(pyfuse3, "trio", None) is not trio:
         version = getattr(pyfuse3, "__version__", "of unknown version")
@@ -177,6 +176,6 @@ def install(pyfuse3: Any, spinner: Spinner, say: Callable[[str], None]) -> bool:
 
 
 def restore(pyfuse3: Any) -> None:
-    """Undo ``install``."""
+    """Undo `install`."""
     if isinstance(getattr(pyfuse3, "trio", None), _Overlay):
         pyfuse3.trio = trio

@@ -1,4 +1,4 @@
-"""Calls in trio's worker threads, of which the system may let none start."""
+"""Calls in trio's worker threads; the system may refuse to start one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ts = TypeVarTuple("Ts")
 async def in_thread(
     limiter: trio.CapacityLimiter | None, function: Callable[[*Ts], T], *arguments: *Ts
 ) -> T:
-    """`trio.to_thread.run_sync`; `limiter` None: trio's own. NoThread: it was not called."""
+    """As `trio.to_thread.run_sync`; `limiter` None: trio's. NoThread: `function` did not run."""
     begun = False
 
     def call() -> T:

@@ -1,15 +1,12 @@
-"""What the daemon does by the clock: flushes, checkpoints, the storage's and the tree's sweeps.
+"""The daemon's short duties by the clock: flushes, checkpoints, sweeps of the storage and the tree.
 
-One task looks several times a second for partitions whose oldest unflushed append has reached
-flush.ms, and flushes each in a task of its own, so that a slow fsync keeps no other partition
-from its own. An append that has a quarter of a second or more left is flushed when it is due, a
-shorter flush.ms is met up to that quarter late. Every few seconds the tree and the storage do
-their periodic work, and on Kafka's interval the checkpoints are written.
+One task looks four times a second for partitions whose oldest unflushed append reaches flush.ms,
+and flushes each in a task of its own, so that a slow fsync delays no other partition. A flush.ms
+shorter than a quarter of a second may be late by that. Every few seconds the tree and the storage
+do their periodic work, and on Kafka's interval the logs write their checkpoints.
 
-Whatever goes wrong is tried again at its next turn (`storage.duties`); a partition's flush after a
-pause that grows.
-
-What this does not do: retention and compaction, which have no schedule of their own here.
+A failed duty gets its next turn (`storage.duties`), a partition's flush after a growing pause.
+`schedule` has retention and compaction.
 """
 
 from __future__ import annotations
@@ -27,9 +24,9 @@ from storage.log.log import Log
 
 #: How often to look for due flushes, in seconds.
 LOOK_S = 0.25
-#: Flushes at once: fewer than there are threads for fsync, so that those asked for go first.
+#: Flushes at once: fewer than the threads for fsync, so that requests for fsync find one.
 FLUSHES = 16
-#: How often the tree saves what it should keep, and the storage sweeps, in seconds.
+#: How often the tree saves its state, and how often the storage sweeps, in seconds.
 TICK_S = 1.0
 SWEEP_S = 5.0
 #: The pauses of a flush that fails, in seconds: the first and the longest one.
@@ -59,7 +56,7 @@ class Ticks:
                 await self._flush_due(nursery)
 
     async def flush_all(self) -> None:
-        """Flush every partition that has something to flush, side by side."""
+        """Flush all partitions with unflushed appends, side by side."""
         async with trio.open_nursery() as nursery:
             for log in self._manager.due_flushes(2**64):
                 nursery.start_soon(self._flush, log)
@@ -126,6 +123,6 @@ class Ticks:
         await in_thread(None, lambda: trio.from_thread.run(self._start_checkpoint)())
 
     async def _start_checkpoint(self) -> Callable[[], None]:
-        """What was started must be written down: so only when there is a thread to do it."""
+        """Start a checkpoint in the thread that writes it: a started one must be written."""
         async with self._operations.structural:
             return self._manager.start_checkpoint()

@@ -1,14 +1,14 @@
-"""Threads for long work: what `kafkafs.tree.jobs` begins, and what goes on by itself.
+"""Threads for long work: jobs (`kafkafs.tree.jobs`) and duties.
 
-Each piece of work has a thread of its own. What touches a log's state is carried out on the trio
-thread, between two requests, under `Operations.structural`.
+Each job or duty has a thread of its own. It changes a log's state on the trio thread, between two
+requests, under `Operations.structural`.
 
 Turns: one cleaning, one retention, one verification and one request of each kind to the directory's
-owner at a time, in the order in which they were asked for; of the rest `SHORT` at once. Long work
-has a low priority, as far as the system lets it.
+owner run at a time, in the order of their requests; of the other jobs `SHORT` run at once. Long
+work has a low priority, as far as the system allows.
 
-The end: when `run` is cancelled, all work is told to stop, and `run` returns when it has. Until
-then nothing that it uses may be closed. A thread is never abandoned.
+The end: a cancelled `run` tells all work to stop, and returns when it has. Close nothing that the
+work uses before that. No thread is ever abandoned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 #: Jobs of which one runs at a time.
 ONE_AT_A_TIME = ("compaction", "retention", "verify", *KINDS)
-#: Jobs that take long, and shall not be in the way of requests.
+#: Jobs that take long, and give way to requests.
 LONG = ("compaction", "verify", SWAP.name)
 #: How many of the other jobs run at once.
 SHORT = 16
@@ -56,7 +56,7 @@ class Workers:
         self._jobs.by_owner = self.by_owner
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -68,13 +68,13 @@ class Workers:
                 self.stop()
 
     def stop(self) -> None:
-        """Tell all work to stop, and begin nothing any more."""
+        """Tell all work to stop, and begin no more."""
         self._jobs.close()
         for task in self._tasks:
             task.cancel()
 
     async def stopped(self) -> None:
-        """After `stop`: wait until it has."""
+        """After `stop`: wait until all work has ended."""
         for job in self._jobs.running:
             ended = trio.Event()
             job.when_ended(ended.set)
@@ -83,7 +83,7 @@ class Workers:
     # -- from the threads ----------------------------------------------------------------------
 
     def by_owner(self, function: Callable[[], T], /) -> T:
-        """Carry out a change of the tree or of logs on the trio thread. In a worker thread."""
+        """Change the tree or logs on the trio thread; call it in a worker thread."""
 
         async def carry_out() -> T:
             async with self._structural:
@@ -117,13 +117,14 @@ class Workers:
             turns.leave(turn)
             self._jobs.ended(job)
 
-    # -- what goes on by itself ----------------------------------------------------------------
+    # -- duties --------------------------------------------------------------------------------
 
     async def background(
         self, name: str, work: Callable[[Task], object], bytes_per_second: float | None = None
     ) -> None:
-        """Do work that is nobody's job in a thread, as long work: a duty (`storage.duties`). When
-        this is cancelled, the work is told to stop and waited for.
+        """Run a duty (`storage.duties`) in a thread, as long work.
+
+        On cancellation tell the work to stop, and wait for it.
         """
         task = Task(self.by_owner, bytes_per_second=bytes_per_second)
 
@@ -142,8 +143,9 @@ class Workers:
 
 
 class _Turns:
-    """Lets `width` in at once, the others in the order in which they have queued: trio's locks
-    know the order of waiting only, and tasks that were begun together begin to wait in any.
+    """Lets `width` in at once, the others in the order of their calls of `queue`.
+
+    trio's locks keep the order of waiting, and tasks begun together begin to wait in any order.
     """
 
     def __init__(self, width: int) -> None:
@@ -151,7 +153,7 @@ class _Turns:
         self._waiting: deque[trio.Event] = deque()
 
     def queue(self) -> trio.Event:
-        """A turn: set when it has come. `leave` must follow, whether it has or not."""
+        """Queue for a turn: an event that is set when the turn comes. Call `leave` in any case."""
         turn = trio.Event()
         self._waiting.append(turn)
         self._admit()
@@ -171,14 +173,14 @@ class _Turns:
 
 
 async def _in_thread(name: str, function: Callable[[], None], low: bool) -> None:
-    """Call it in a new thread; not to be cancelled. NoThread."""
+    """Call `function` in a new thread; the wait cannot be cancelled. NoThread."""
     ended = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
     def run() -> None:
         try:
             if low:
-                # Linux: of this thread alone. Its I/O priority follows.
+                # On Linux this is the thread's own niceness, and its I/O priority follows.
                 thread = threading.get_native_id()
                 with contextlib.suppress(OSError):
                     nice = max(os.getpriority(os.PRIO_PROCESS, thread), NICE)

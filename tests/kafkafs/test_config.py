@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkafs.config import InvalidOption, MountOptions, parse_mount_options
+from kafkafs.config import InvalidMountOption, MountOptions, parse_mount_options
 
 
 def test_without_options() -> None:
@@ -32,7 +32,7 @@ def test_isolation_and_until() -> None:
 
 
 def test_a_high_watermark_is_for_directories_of_others() -> None:
-    with pytest.raises(InvalidOption, match="until=high-watermark is for read-only mounts"):
+    with pytest.raises(InvalidMountOption, match="until=high-watermark is for read-only mounts"):
         parse_mount_options(["until=high-watermark"])
 
 
@@ -46,6 +46,6 @@ WORDS = ["isolation=committed", "isolation=", "until=HW", "until"]
 
 @pytest.mark.parametrize("option", FLAGS + NUMBERS + MASKS + WORDS)
 def test_what_makes_no_sense_is_refused_and_named(option: str) -> None:
-    with pytest.raises(InvalidOption) as raised:
+    with pytest.raises(InvalidMountOption) as raised:
         parse_mount_options([f"ro,{option}"])
     assert option in str(raised.value)
