@@ -19,9 +19,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from storage.errors import CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge
+from storage.record._plain import seal
 from storage.record.batch import (
     APPEND_TIME_BIT,
     CODECS,
@@ -33,12 +32,7 @@ from storage.record.batch import (
 from storage.record.columns._columns import Columns, decode_columns
 from storage.record.compression import codec_number
 from storage.record.control import Marker, parse_marker
-from storage.record.header import (
-    ATTRIBUTES_POSITION,
-    CRC_POSITION,
-    MAGIC,
-    MAX_TIMESTAMP_POSITION,
-)
+from storage.record.header import ATTRIBUTES_POSITION, MAGIC, MAX_TIMESTAMP_POSITION
 from storage.record.plain import plain, recompress, to_v2
 from storage.settings.config import LONG_MAX, LogConfig
 
@@ -236,4 +230,4 @@ def _stamp(batch: bytearray, attributes: int, now_ms: int) -> None:
     assert len(batch) >= HEADER_SIZE
     struct.pack_into(">h", batch, ATTRIBUTES_POSITION, attributes | APPEND_TIME_BIT)
     struct.pack_into(">q", batch, MAX_TIMESTAMP_POSITION, now_ms)
-    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    seal(batch)
