@@ -1,4 +1,4 @@
-"""The command line. A command is a file of this package, imported when it is called for."""
+"""The command line. Each command is a module of this package, imported when it runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Without importing what the commands need.
+        # Without importing the commands.
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def fail(message: str) -> click.ClickException:
-    """What went wrong, as one line on standard error; exit status 1. To be raised."""
+    """An exception that prints one line on standard error and exits with status 1."""
     return _Failure(message)
 
 

@@ -1,4 +1,4 @@
-"""What commands on a data directory that is not mounted have in common: how a place is named."""
+"""How commands on an unmounted data directory name topics and partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ data_dir_option = click.option(
 
 
 def number(text: str, what: str) -> int:
-    """A number that is not negative; click's BadParameter for anything else."""
+    """Parse a number ≥ 0. click's BadParameter."""
     if _NUMBER.fullmatch(text) is None:
         raise click.BadParameter(f"{text!r} is no {what}")
     return int(text)
@@ -41,7 +41,7 @@ def topic_and_partition(context: click.Context, parameter: click.Parameter, text
 
 
 def logs_at(manager: LogManager, places: Sequence[str]) -> list[Log]:
-    """The partitions that TOPIC or TOPIC:PARTITION name, each once; without any name all of them.
+    """The partitions of TOPIC and TOPIC:PARTITION names, each once; all without a name.
 
     UnknownTopicOrPartition; click's BadParameter.
     """

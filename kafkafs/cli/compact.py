@@ -64,7 +64,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
                     failed = True
                     click.echo(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
                 else:
-                    click.echo(f"{log.topic}:{log.partition}: {_told(rounds, dry_run)}")
+                    click.echo(f"{log.topic}:{log.partition}: {_summary(rounds, dry_run)}")
                 if not dry_run:
                     remove_now(log)
     except TaskCancelled:
@@ -77,7 +77,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
 
 
 def _logs(manager: LogManager, places: Sequence[str]) -> list[Log]:
-    """The partitions that are meant. UnknownTopicOrPartition, InvalidConfig."""
+    """The partitions to clean. UnknownTopicOrPartition, InvalidConfig."""
     from storage.errors import InvalidConfig
 
     logs = logs_at(manager, places)
@@ -92,8 +92,8 @@ def _logs(manager: LogManager, places: Sequence[str]) -> list[Log]:
     return logs
 
 
-def _told(rounds: Sequence[Cleaned], dry_run: bool) -> str:
-    """The outcome in a line."""
+def _summary(rounds: Sequence[Cleaned], dry_run: bool) -> str:
+    """One line about the rounds of a partition."""
     if not rounds:
         return "nothing to clean"
     read = sum(each.records_read for each in rounds)

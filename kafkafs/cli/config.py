@@ -78,7 +78,7 @@ def command(
 
 
 def _set_places(path: str, given: dict[str, str]) -> None:
-    """Remember where a broker keeps what it is set to. StorageError, OSError."""
+    """Store the paths of a broker's settings. StorageError, OSError."""
     from storage.directory.manager import LogManager
     from storage.settings import broker_settings
     from storage.settings.settings import set_default

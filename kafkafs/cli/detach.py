@@ -1,4 +1,4 @@
-"""`kafkafs detach DATA_DIR`: says that no broker comes back to a directory, and takes that back."""
+"""`kafkafs detach DATA_DIR`: makes a broker's directory one of kafkafs' own, or undoes that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkafs dump FILE…`: what DumpLogSegments prints of a log's files."""
+"""`kafkafs dump FILE…`: prints a log's files as DumpLogSegments does."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kafkafs.cli import fail
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options
 
-# Java's class names, so that this module needs nothing of kafkafs.dump.
+# Java's class name, so that this module does not import kafkafs.dump.
 _STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
 _LARGEST = 2**31 - 1
-# In the order in which DumpLogSegments looks at them: of several the first counts.
+# In the order in which DumpLogSegments looks at them; it takes the first that is given.
 _TOPIC_DECODERS = (
     "offsets-decoder",
     "transaction-log-decoder",
@@ -28,13 +28,13 @@ _TOPIC_DECODERS = (
 
 
 class _WrongUsage(click.UsageError):
-    """Ends with the status that DumpLogSegments has then."""
+    """Exits with the status of DumpLogSegments."""
 
     exit_code = 1
 
 
 class _Dump(click.Command):
-    """Has ``_WrongUsage`` instead of click's own, which ends with status 2."""
+    """Raises `_WrongUsage` instead of click's own error, which exits with status 2."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _like_kafkas():
@@ -145,7 +145,7 @@ def _options(given: dict[str, Any]) -> Options:
 
 
 def _split(files: str | None) -> list[str]:
-    """By commas, as Java's String.split: without what is empty at the end."""
+    """Split by commas as Java's String.split does: without empty names at the end."""
     names = [] if files is None else files.split(",")
     while len(names) > 1 and not names[-1]:
         names.pop()

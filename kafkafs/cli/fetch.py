@@ -89,7 +89,7 @@ def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
 
 
 def _respond(log: Log, request: _Request, reset: str | None) -> tuple[bytes, bool]:
-    """The response to one request, and whether its offset was inside the log."""
+    """(the response to one request, whether its offset was inside the log)"""
     from storage.errors import OffsetOutOfRange
     from storage.kafka07.fetch import ErrorCode, encode_response, read_messages
 

@@ -92,7 +92,7 @@ def _report(outcome: Outcome, *, would: bool) -> None:
 
 
 def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | None) -> str:
-    """What gives a topic its settings; with ``partitions``, what creates it so."""
+    """The command that sets a topic's settings; with `partitions`, that creates it with them."""
     values = {name: _value(name, value) for name, value in settings.items()}
     if partitions is not None:
         words = [f"--config {shlex.quote(f'{n}={v}')}" for n, v in values.items()]
@@ -104,5 +104,5 @@ def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | N
 
 
 def _value(name: str, value: str) -> str:
-    """As a broker takes it: its word for no policy is an empty list."""
+    """The value for a broker, which writes no policy as an empty list."""
     return "" if name == "cleanup.policy" and value == "none" else value

@@ -1,7 +1,7 @@
-"""Long work on a data directory that is not mounted: with progress, and ended by Ctrl-C.
+"""Long work on an unmounted data directory, with progress.
 
-SIGINT and SIGTERM stop it at its next step, which leaves all as it was: the work raises
-TaskCancelled.
+SIGINT and SIGTERM stop it at its next step: the work raises TaskCancelled, and leaves what is not
+done as it was.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from kafkafs.cli.progress import work_shown
 from storage.task import Task
 
-#: The exit status of a command that a signal has ended, as of a shell's.
+#: The exit status of a command that a signal has ended, as in a shell.
 CANCELLED = 130
 
 
 class ShownTask(Task):
-    """A task that says how far it is."""
+    """A task that shows its progress."""
 
     def __init__(self, show: Callable[[str, int, int], None]) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ShownTask(Task):
 
 @contextmanager
 def long_work() -> Iterator[Task]:
-    """The task to be handed to the work, in the main thread."""
+    """A task for the work; signals cancel it. In the main thread."""
     signals = (signal.SIGINT, signal.SIGTERM)
     with work_shown() as show:
         task = ShownTask(show)

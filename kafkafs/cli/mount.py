@@ -45,7 +45,7 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
         raise fail(str(error)) from None
 
     def serve(ready: Callable[[], None]) -> int:
-        # Until the mount answers, next to nothing is made that goes away again.
+        # Starting makes next to no garbage: collecting would only delay it.
         gc.disable()
         from kafkafs.fuse import daemon
 

@@ -35,7 +35,7 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
     producer: Producer | None = None
     path = os.path.realpath(data_dir)
     if not os.path.isdir(os.path.join(path, f"{place[0]}-{place[1]}")):
-        # Before anything is made in a directory that is none.
+        # Checked first: opening would create files in a directory that is no data directory.
         raise fail(f"{path}: there is no partition {place[0]}-{place[1]}")
     try:
         with (
@@ -47,7 +47,7 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
             if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
                 raise fail("standard input is the log itself")
             producer = Producer(log, time.time_ns)
-            # Whatever was appended is flushed when the directory is closed, after an error too.
+            # Closing the directory flushes what was appended, after an error, too.
             producer.run(lambda size: os.read(stdin, size))
     except (OSError, StorageError) as error:
         if producer is not None:

@@ -1,6 +1,6 @@
-"""How far the opening or the reading of a data directory is, or long work (`kafkafs.progress`).
+"""Shows how far the opening or the reading of a data directory is, or long work.
 
-Only of long work there are plain lines where there is no terminal.
+Without a terminal only long work prints lines (`kafkafs.progress`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opening_shown() -> Iterator[Callable[[Progress], None] | None]:
-    """What to give to `LogManager.open` as `progress`."""
+    """The `progress` for `LogManager.open`."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -39,7 +39,7 @@ def opening_shown() -> Iterator[Callable[[Progress], None] | None]:
 
 @contextmanager
 def reading_shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """What to call with the count of bytes that were read, of ``total``; ``what`` is being done."""
+    """A function to call with each count of bytes read, of `total`; `what` names the work."""
     if not sys.stderr.isatty():
         yield lambda size: None
         return
@@ -59,7 +59,7 @@ def reading_shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def work_shown() -> Iterator[Callable[[str, int, int], None]]:
-    """What to call with: what is being done, how many bytes are done, and of how many (or 0)."""
+    """A function to call with the work's phase, its bytes done, and its total bytes or 0."""
     progress = on_stderr()
     try:
         yield lambda phase, done, total: progress.show(phase, done, total, "bytes")

@@ -1,4 +1,4 @@
-"""`kafkafs repair DATA_DIR`: checks everything, and takes back or removes what was set aside."""
+"""`kafkafs repair DATA_DIR`: checks everything, and salvages or removes what was cut."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def command(
 
 
 def _mending(log_starts: tuple[str, ...]) -> Mending:
-    """What the options say.  BadParameter."""
+    """The log starts of the options. BadParameter."""
     from storage import paths
     from storage.directory.checkpoints import Mending
 
-    told: dict[tuple[str, int], int] = {}
+    starts: dict[tuple[str, int], int] = {}
     for text in log_starts:
         name, _, start = text.rpartition("=")
         item = paths.parse_partition_directory(name)
@@ -122,5 +122,5 @@ def _mending(log_starts: tuple[str, ...]) -> Mending:
         if text != _FIRST and (item is None or not (is_offset or start == _FIRST)):
             raise click.BadParameter(f"{text!r} is neither TOPIC-N=OFFSET nor '{_FIRST}'")
         if item is not None:
-            told[item] = int(start) if is_offset else 0
-    return Mending(told, rest_at_first=_FIRST in log_starts)
+            starts[item] = int(start) if is_offset else 0
+    return Mending(starts, rest_at_first=_FIRST in log_starts)

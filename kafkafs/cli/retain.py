@@ -48,7 +48,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
         ):
             logs = logs_at(manager, places)
             if dry_run:
-                # Who opens it for writing is told so already.
+                # Opening for writing prints these lines already.
                 for line in manager.kept_topics():
                     click.echo(f"kafkafs: {line}", err=True)
             notes = _preview(manager, logs) if dry_run else _retain(manager, logs)
@@ -70,7 +70,7 @@ def _plans(manager: LogManager, logs: Sequence[Log], now_ms: int) -> list[Retent
 
 
 def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
-    """Say what would go; what is wrong."""
+    """Print what retention would delete; returns the faults."""
     plans = _plans(manager, logs, manager.clock_ms())
     for plan in plans:
         for segment, why in plan.doomed:
@@ -85,7 +85,7 @@ def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
 
 
 def _retain(manager: LogManager, logs: Sequence[Log]) -> list[str]:
-    """Delete, and say what went; what went wrong."""
+    """Delete, and print what was deleted; returns the faults."""
     from kafkafs.cli.long_work import long_work
     from kafkafs.tree.partition.offline import keeping_history
     from storage.directory.retain import remove_now, retain

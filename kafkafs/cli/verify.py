@@ -1,4 +1,4 @@
-"""`kafkafs verify DIR`: checks everything in a data directory and changes nothing."""
+"""`kafkafs verify DATA_DIR`: checks everything in a data directory and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkafs wait FILE`: waits for what a control file has begun."""
+"""`kafkafs wait FILE`: waits until the job of a control file has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from kafkafs.cli import fail
 from kafkafs.cli.progress import work_shown
 
-#: How often the file is read, in seconds: at first, and when it takes longer.
+#: Seconds between two reads of the file: at first, and at most.
 FIRST_S = 0.02
 MOST_S = 0.5
 
@@ -47,7 +47,7 @@ def command(path: str) -> None:
 
 
 def _wait(path: str) -> Facts:
-    """The facts when the job has ended that there is now."""
+    """Wait until the present job has ended; the facts then."""
     facts = read_facts(path)
     job = facts.get("started") if facts["state"] == "running" else None
     if facts["state"] == "idle":
@@ -66,7 +66,7 @@ def _wait(path: str) -> Facts:
 
 
 def read_facts(path: str) -> Facts:
-    """The facts that a control file shows, by name. OSError; click's error where it is none."""
+    """The facts of a control file by name. OSError; click's error for another file."""
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
     facts = dict(line.partition(" ")[::2] for line in lines)

@@ -1,6 +1,6 @@
-"""`kafkafs spark JOB`: work on logs that is done by Spark. A job is a file of this package.
+"""`kafkafs spark JOB`: Spark jobs on logs. Each job is a module of this package.
 
-Help, dry runs that need no rows, and wrong arguments need no Spark.
+Help, dry runs that read no rows, and wrong arguments do not start Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Jobs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Without importing what the jobs need.
+        # Without importing the jobs.
         with formatter.section("Jobs"):
             formatter.write_dl(list(_JOBS.items()))
 

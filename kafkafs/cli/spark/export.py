@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from kafkafs.cli.spark.job import job_options, name_and_value, places_argument, run_job, told
+from kafkafs.cli.spark.job import (
+    job_options,
+    name_and_value,
+    places_argument,
+    report_and_exit,
+    run_job,
+)
 
 
 @click.command("export")
@@ -58,7 +64,7 @@ def command(
         Choice(places), as_text, interval if follow else None, snapshot, options
     )
     if dry_run:
-        told(lambda: export.plan(data_dir, out, chosen), spark)
+        report_and_exit(lambda: export.plan(data_dir, out, chosen), spark)
     else:
         run_job(
             "export",

@@ -1,6 +1,6 @@
-"""What the jobs' commands have in common: options, the session, the report, the exit status.
+"""What the jobs' commands share: options, the session, the report, the exit status.
 
-It is 0 where all is well, 1 where a job has found faults or could not be done, 2 for wrong
+The status is 0 where all is well, 1 where a job has found faults or has failed, 2 for wrong
 arguments, 130 where a signal has ended it.
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: What a command takes of the session's options, as keyword arguments of its function.
+#: The session's options, as keyword arguments of a command's function.
 SparkOptions = dict[str, Any]
 
 
 def name_and_value(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
-    """A click callback: NAME=VALUE, several times, as a dictionary."""
+    """A click callback: several NAME=VALUE as a dictionary."""
     settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -69,15 +69,10 @@ _OPTIONS = (
 
 
 def job_options(function: _F) -> _F:
-    """The options that every job has; all but `dry_run` go into `**spark`."""
+    """Add the options of every job; all but `dry_run` go into `**spark`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
-
-
-def told(work: Callable[[], JobReport], spark: SparkOptions) -> None:
-    """Print the report of what needs no session, and exit."""
-    _tell(work, spark)
 
 
 def run_job(
@@ -87,9 +82,9 @@ def run_job(
     *,
     check: Callable[[], object],
 ) -> None:
-    """Start Spark, have the work done, print its report, and exit.
+    """Start Spark, do the work, print its report, and exit.
 
-    `check` raises before Spark starts, which takes a while, what the work would raise at once.
+    `check` finds wrong arguments before Spark starts, which takes seconds.
     """
     from kafkafs.spark.jobs.session import check_installed, job_session
 
@@ -104,10 +99,11 @@ def run_job(
         ) as session:
             return work(session)
 
-    _tell(in_session, spark)
+    report_and_exit(in_session, spark)
 
 
-def _tell(work: Callable[[], JobReport], spark: SparkOptions) -> None:
+def report_and_exit(work: Callable[[], JobReport], spark: SparkOptions) -> None:
+    """Do the work, print its report or its error, and exit unless all is well."""
     from kafkafs.spark.jobs.failures import is_sparks, reason
     from kafkafs.spark.jobs.report import print_report
     from kafkafs.spark.jobs.session import CannotStartError

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kafkafs.cli.spark.job import job_options, places_argument, run_job, told
+from kafkafs.cli.spark.job import job_options, places_argument, report_and_exit, run_job
 
 _DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -64,7 +64,7 @@ def command(
 
     options = stats.StatsOptions(Choice(places), gap_ms, not no_keys, isolation)
     if dry_run:
-        told(lambda: stats.plan(data_dir, options), spark)
+        report_and_exit(lambda: stats.plan(data_dir, options), spark)
     else:
         run_job(
             "stats",

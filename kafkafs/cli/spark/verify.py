@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kafkafs.cli.spark.job import job_options, places_argument, run_job, told
+from kafkafs.cli.spark.job import job_options, places_argument, report_and_exit, run_job
 
 
 @click.command("verify")
@@ -29,7 +29,7 @@ def command(
 
     choice = Choice(places)
     if dry_run:
-        told(lambda: verify.plan(data_dir, choice), spark)
+        report_and_exit(lambda: verify.plan(data_dir, choice), spark)
     else:
         run_job(
             "verify",

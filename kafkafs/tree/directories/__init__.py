@@ -1,9 +1,7 @@
-"""Directories: what names lead to, and what may be made or removed.
+"""Directories: they look names up, and create and remove entries.
 
-`tree_directory` is what all of them share. `root` is the mount point, `topic` a topic; `dot_names`
-are what it has besides partitions (`.kv`, `.raw`, `.meta`, …), `control_directory` its `.control`.
-`about` is `.kafkafs`, the daemon as files.
-
-What the names lead to is made in `files`, `append`, `control` and `owner`; which partitions there
-are is the data directory's to say.
+`tree_directory` is the base of all. `root` is the mount point, `topic` a topic; `dot_names` has its
+directories and files besides partitions (`.kv`, `.raw`, `.meta`, …), `control_directory` its
+`.control`. `about` is `.kafkafs`, the daemon as files. The nodes of files are in `files`, `append`,
+`control` and `owner`.
 """

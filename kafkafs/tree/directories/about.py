@@ -2,15 +2,14 @@
 
     version, help, log   short texts
     config               the mount options, and what is set for all topics, as `.config` shows it
-    topics               a header line and a line per topic, in columns of fixed width, and `#`
-                         lines for what keeps topics from being deleted from
+    topics               a header line and a line per topic, in columns of fixed width; `#` lines
+                         name the topics from which nothing is deleted, faults and losses
     metrics              Prometheus text (`kafkafs.metrics`)
     adopt                takes requests to the owner of the directory (`adopt_file`); only where
                          the mount may write
 
-`topics` and `metrics` grow with the number of partitions, so they are made in a worker thread, anew
-for each open. Their numbers are taken there too, each as it is at that moment: none of them needs
-another one of the same moment.
+`topics` and `metrics` grow with the number of partitions, so a worker thread makes them for each
+open. It reads each number when it needs it: no two have to be of the same moment.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
 
 FOLLOW_S = 0.02
-"""How long the owner's thread looks, at most, for what another process has appended."""
+"""Seconds that the owner's thread follows another process at most before such an open."""
 
 HELP = """\
 A topic is a directory, a partition a file: each record's value is a line.
@@ -73,7 +72,7 @@ A topic is a directory, a partition a file: each record's value is a line.
 
 
 class About:
-    """What the texts are made of. `texts` are the short ones, by name; `made` take their time."""
+    """What the texts are made of. By name: `texts` are short, `made` take a worker thread."""
 
     def __init__(
         self,
@@ -167,10 +166,10 @@ _TOPIC_COLUMNS = (
 
 
 def topics_text(manager: LogManager) -> str:
-    """A line per topic. `offsets` is from the log starts to the log ends: where nothing was
-    compacted and no transaction ended, the records. `last_append` is ms since 1970, or -1. Lines
-    from `#` on, at the end, say of which topics nothing is deleted or compacted, which partitions
-    could not be opened, and why, and what is gone of logs.
+    """A line for each topic. `offsets` counts from the log starts to the log ends: the records,
+    where nothing was compacted and no transaction has ended. `last_append` is ms since 1970, or -1.
+    `#` lines at the end name the topics from which nothing is deleted or compacted, the partitions
+    that could not be opened, and the losses.
     """
     topics = sorted(manager.topics.items())
     width = max([len("topic"), *(len(name) for name, _ in topics)])
@@ -206,7 +205,7 @@ def _topic_facts(manager: LogManager, topic: Topic) -> tuple[object, ...]:
 
 
 def metrics_text(about: About) -> str:
-    """As Prometheus reads it."""
+    """The metrics in Prometheus' text format."""
     mount, manager = about.mount, about.mount.manager
     cuts = list(manager.cuts)
     numbers = metrics.Numbers(
@@ -250,7 +249,7 @@ def metrics_text(about: About) -> str:
 
 
 def _dirty_ratios(mount: MountContext) -> dict[str, float]:
-    """By compacted topic: the largest of its partitions', as the cleaner sees them."""
+    """The largest dirty ratio of each compacted topic's partitions."""
     now_ms = mount.manager.clock_ms()
     ratios: dict[str, float] = {}
     for log in mount.manager.logs():
@@ -261,7 +260,7 @@ def _dirty_ratios(mount: MountContext) -> dict[str, float]:
 
 
 def _views(partitions: Partitions) -> list[metrics.ViewNumbers]:
-    """How far each view's indexes have come, of the partitions that were looked at in it."""
+    """The measured and unmeasured bytes of each view, of the partitions that were read in it."""
     known = {view.name: [0, 0] for view in partitions.mount.views if view.is_text}
     for partition in partitions:
         for name, view in partition.views.items():

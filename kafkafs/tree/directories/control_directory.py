@@ -1,4 +1,4 @@
-"""`.control`: the directory, and what its files and `.config` have in common."""
+"""`.control`, and what its files and `.config` share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def line_file(
     *,
     structural: bool,
 ) -> Node:
-    """A file that takes lines; why it refuses some is a line in the log."""
+    """A file that takes lines; it writes into the event log why it refuses one."""
     mount = topic.mount
 
     def owner() -> Ownership:
@@ -57,7 +57,6 @@ def line_file(
     def carry_out(lines: Sequence[str]) -> Effects:
         try:
             if mount.manager.topics.get(topic.topic.name) is not topic.topic:
-                # One of the same name is another one.
                 raise UnknownTopicOrPartition("the topic is deleted")
             return act(lines)
         except (StorageError, OSError) as error:
@@ -95,7 +94,7 @@ def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
     def act(lines: Sequence[str]) -> Effects:
         return Effects(grown=abort_transactions(topic.partitions, what, lines))
 
-    # It appends, so it is the owner's.
+    # Not structural: only the owner's thread appends.
     return line_file(topic, inode, f".control/{NAME}", text, act, structural=False)
 
 
@@ -106,4 +105,4 @@ CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {
         for control in (COMPACTION, DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
     },
 }
-"""What can be done with a topic, by the names of files."""
+"""The files of `.control` by name."""

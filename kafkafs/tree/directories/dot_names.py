@@ -1,13 +1,13 @@
-"""What a topic has besides partitions: the names that begin with a dot.
+"""The names in a topic that begin with a dot.
 
     InTopic             a directory in a topic:
-      ViewNames           a file of another view per partition: `.kv`, `.jsonl`, `.batches`
-      FollowNames         a file per partition whose positions never move: `.follow`
-      PartitionNames      a directory per partition: `.raw`, `.meta`
-      ControlDirectory    a file per command: `.control` (`control_directory.py`)
+      ViewNames           each partition in another view: `.kv`, `.jsonl`, `.batches`
+      FollowNames         each partition with positions that never change: `.follow`
+      PartitionNames      a directory for each partition: `.raw`, `.meta`
+      ControlDirectory    a file for each command: `.control` (`control_directory.py`)
     OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
 
-Inside of them everything is listed, but for `append` (`topic_append.py`).
+These directories list all their entries except `append` (`topic_append.py`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from kafkafs.tree.permissions import Ownership
 from storage.waiting import may_wait
 
 APPEND = "append"
-"""The file that takes records for any partition; in the topic itself with a dot before it."""
+"""The file that takes records for any partition; in the topic itself `.append`."""
 
 
 class ViewNames(InTopic):
-    """The partitions of a topic in another view than its own files have.
+    """The partitions of a topic in another view than that of its own files.
 
-    `append`, which takes lines for any of them, is listed with `show_dot` only, so that `.kv/*` is
-    the partitions.
+    It lists `append` only with `show_dot`, so that `.kv/*` matches the partitions alone.
     """
 
     __slots__ = ("_name", "_view")
@@ -80,7 +79,6 @@ class FollowNames(InTopic):
     def lookup(self, name: str) -> Node:
         topic = self.topic
         if "@" in name:
-            # The same as in the topic.
             return topic.start_names.look_up(topic.topic, self.inode, name, self.mount.views[0])
         return look_up_follow(topic.partitions, topic.topic, name)
 
@@ -117,7 +115,7 @@ class PartitionNames(InTopic):
 
 
 class OfPartition(TreeDirectory):
-    """A directory of one partition: who may read that may read this."""
+    """A directory of one partition, readable by those who may read the partition."""
 
     __slots__ = ("partition",)
 
@@ -238,4 +236,4 @@ DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
     ".meta": _meta,
     ".raw": _raw,
 }
-"""What a topic has besides partitions."""
+"""Makes the node of each dot name."""

@@ -63,7 +63,7 @@ class Root(TreeDirectory):
         return [ABOUT, *names] if self.mount.options.show_dot else names
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> Node:
-        """A new topic with num.partitions partitions, which belongs to the caller."""
+        """Create a topic with num.partitions partitions, which the caller owns."""
         if name == ABOUT:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         owner = (caller.uid, caller.gid, mode & 0o7777)
@@ -75,7 +75,7 @@ class Root(TreeDirectory):
         return self._topic(topic)
 
     def rmdir(self, name: str) -> None:
-        """Delete a topic with everything in it."""
+        """Delete a topic and all its records."""
         manager = self.mount.manager
         if name == ABOUT:
             raise self.refused(f"rmdir of {name!r}", "it belongs to the file system")

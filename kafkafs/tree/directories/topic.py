@@ -1,4 +1,4 @@
-"""A topic: its partitions' values, and dot names for the rest (`dot_names.py`).
+"""A topic: its partitions' values, and the dot names (`dot_names.py`).
 
 It lists its dot names with `show_dot` only; lookup finds them always.
 """
@@ -24,7 +24,7 @@ from storage.waiting import may_wait
 
 
 class TopicDirectory(TreeDirectory):
-    """See the module. `dot_names`: by name, what makes the node of one."""
+    """See the module. `dot_names`: makes the node of each dot name."""
 
     __slots__ = ("_dot_names", "partitions", "start_names", "topic")
 
@@ -46,7 +46,7 @@ class TopicDirectory(TreeDirectory):
         return self.mount.permissions.topic(self.topic.name)
 
     def set_attributes(self, change: Change) -> None:
-        """chmod and chown; durable. Partitions without owners of their own follow."""
+        """chmod and chown; durable. They hold for partitions without an owner of their own, too."""
         if change.size is not None:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not change.is_touch:
@@ -79,7 +79,7 @@ class TopicDirectory(TreeDirectory):
         )
 
     def partition_names(self) -> list[str]:
-        """In order of number."""
+        """The partitions' names, by number."""
         self.partitions.look_for_partitions()
         return [str(number) for number in self.topic.numbers]
 
@@ -88,7 +88,7 @@ class TopicDirectory(TreeDirectory):
         return [*self._dot_names, *names] if self.mount.options.show_dot else names
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
-        """The next partition; a name that is not its number is EINVAL."""
+        """Create the next partition. EINVAL where `name` is not its number."""
         manager = self.mount.manager
         try:
             if not name.isascii() or not name.isdecimal() or str(int(name)) != name:
@@ -108,10 +108,10 @@ class TopicDirectory(TreeDirectory):
         return node, node.open_for_append(flags)
 
     def _partitions_owner(self) -> tuple[int, int, int] | None:
-        """(uid, gid, mode) that its partitions have by the topic's, where that was ever set.
+        """(uid, gid, mode) that its partitions get from the topic; None where that was never set.
 
-        Those of their own are lines of the topic's file, which is written anew for each: of
-        thousands of partitions made alike that is left out.
+        A new partition with just these needs no line of its own in the topic's settings file, which
+        each change writes anew: thousands of partitions may be created alike.
         """
         owner = self.mount.manager.settings.get_owner(self.topic.name, None)
         return None if owner is None else (owner[0], owner[1], owner[2] & 0o666)
@@ -124,11 +124,11 @@ class TopicDirectory(TreeDirectory):
 
 
 DotNames = Mapping[str, Callable[[TopicDirectory, int], Node]]
-"""What a topic has besides partitions: the node of a name, from the topic and an inode number."""
+"""By name: makes the node of a dot name from the topic and an inode number."""
 
 
 class InTopic(TreeDirectory):
-    """A directory in a topic: who may read that may read this."""
+    """A directory in a topic, readable by those who may read the topic."""
 
     __slots__ = ("topic",)
 

@@ -1,7 +1,4 @@
-"""What all directories of the tree share.
-
-They have a date and an owner, and nothing can be made or removed in them unless they say so.
-"""
+"""The base of all directories of the tree: attributes, and refusals of changes."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from kafkafs.tree.permissions import Ownership
 
 
 class TreeDirectory(Directory):
-    """What all directories here share."""
+    """See the module."""
 
     __slots__ = ("mount",)
 
@@ -29,7 +26,7 @@ class TreeDirectory(Directory):
     def attributes(self) -> Attributes:
         mount = self.mount
         mode, uid, gid = self.owner()
-        # Where anything can be written, directories go by requests only, which the kernel sees.
+        # On a writable mount only requests remove directories, and the kernel sees those.
         name_timeout = mount.name_timeout if mount.manager.read_only else mount.attr_timeout
         return Attributes(
             self.inode,
@@ -52,6 +49,6 @@ class TreeDirectory(Directory):
         raise self.refused(f"unlink of {name!r}", "files here cannot be removed")
 
     def refused(self, what: str, why: str) -> OSError:
-        """EPERM, with a line in the log that says why."""
+        """Write why into the event log; returns EPERM."""
         self.mount.events(f"{what} refused: {why}")
         return OSError(errno.EPERM, why)

@@ -1,14 +1,11 @@
-"""What the daemon was asked to do as the owner of its data directory, and what has become of it.
+"""Carries out requests to the owner of the data directory, and keeps their outcomes.
 
-Requests (`storage.owner`) are carried out one after the other of each kind, in the order
-in which they came, each as a job of no topic (`kafkafs.tree.jobs`). Of those that have ended the
-outcomes are kept: the last `KEPT`, as far as they fit into `KEPT_BYTES`, and always the last one.
+Each request (`storage.owner`) is a job without a topic (`kafkafs.tree.jobs`); requests of one kind
+run one after the other, in the order of their arrival. It keeps the last `KEPT` outcomes that fit
+into `KEPT_BYTES`, and always the last one. It also removes orphaned staged files: those that no
+active request names.
 
-Here is also what orphaned staged files are removed by: no file of a request that has not ended.
-
-Everything here runs on the owner's thread, but for the work itself.
-
-Not here: how requests come in (`adopt_file`), threads (`kafkafs.fuse.workers`).
+Everything here runs on the owner's thread, except the jobs' work.
 """
 
 from __future__ import annotations
@@ -38,15 +35,15 @@ class OwnerRequests:
     def __init__(self, mount: MountContext) -> None:
         self.mount = mount
         self._active: dict[str, _Entry] = {}
-        # (id, line) of those that have ended, and how long the lines are together.
+        # (id, line) of the ended requests, and the bytes of all these lines.
         self._ended: deque[tuple[str, str]] = deque()
         self._ended_ids: set[str] = set()
         self._ended_bytes = 0
-        # The staged files that are waited for.
+        # The staged files of active requests.
         self._files: Counter[tuple[str, int, str]] = Counter()
 
     def start(self, asked: Sequence[Asked]) -> None:
-        """Begin with all of them, or with none. ESHUTDOWN; EEXIST where an id is taken."""
+        """Begin all requests, or none. ESHUTDOWN; EEXIST where an id is taken."""
         mount = self.mount
         if mount.stopping or mount.jobs.closed:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
@@ -78,7 +75,7 @@ class OwnerRequests:
     def _end(self, entry: _Entry, job: Job) -> None:
         del self._active[entry.id]
         self._files.subtract(entry.files)
-        self._files += Counter()  # without those that nobody waits for
+        self._files += Counter()  # drops counts of 0
         if job.state is State.FAILED and job.error is not None:
             entry.facts = tell_error(job.error)
         elif job.state is State.CANCELLED:
@@ -105,16 +102,16 @@ class OwnerRequests:
 
     def _say(self, entry: _Entry, error: Exception | None) -> None:
         facts = entry.facts
-        told = [facts["reason"]] if "reason" in facts else []
-        told += [f"{name} {facts[name]}" for name in _FACTS_SAID if name in facts]
+        details = [facts["reason"]] if "reason" in facts else []
+        details += [f"{name} {facts[name]}" for name in _FACTS_SAID if name in facts]
         what = f"{entry.asked.kind.title(entry.asked.request)}: {facts['state']}"
-        self.mount.events(": ".join([what, *([", ".join(told)] if told else [])]))
+        self.mount.events(f"{what}: {', '.join(details)}" if details else what)
         if error is not None and not isinstance(error, StorageError | OSError):
             lines = "".join(traceback.format_exception(error)).rstrip()
             self.mount.events(f"{what}, unforeseen\n{lines}")
 
     def text(self) -> str:
-        """A line for each, the newest last."""
+        """A line for each request, the newest last."""
         lines = [line for _, line in self._ended]
         lines += [entry.line() for entry in self._active.values()]
         return "".join(f"{line}\n" for line in lines)
@@ -126,7 +123,7 @@ class OwnerRequests:
         return (topic, partition, name) in self._files
 
     def remove_orphans(self, task: Task) -> Removed:
-        """Remove the staged files that nobody asks for. In a worker thread."""
+        """Remove the staged files that no active request names. In a worker thread."""
         removed = remove_orphans(self.mount.manager, task, self.is_under_way)
         if removed.files:
             self.mount.events(str(removed))
@@ -141,7 +138,7 @@ class _Entry:
         self.id = entry_id
         self.job: Job | None = None
         self.facts: Facts = {}
-        """What has become of it, when it has ended."""
+        """The outcome, once it has ended."""
 
     @property
     def files(self) -> Iterable[tuple[str, int, str]]:
@@ -150,7 +147,7 @@ class _Entry:
             yield file.topic, file.partition, file.name
 
     def line(self) -> str:
-        """What there is to tell of it."""
+        """The request's line in `.kafkafs/adopt`."""
         facts: Facts = {"id": self.id, "kind": self.asked.kind.name}
         job = self.job
         if self.facts or job is None:
